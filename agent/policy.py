@@ -1,0 +1,62 @@
+"""The Policy protocol: prompts in, responses with token ids and log-probabilities out. Engines that satisfy it live in models/.
+
+Token ids go out as they came in: what is learned from is exactly what was sampled, never a re-tokenised text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One chat message. `loss` is the weight of its tokens in training (0 = context only); acting ignores it."""
+
+    role: str
+    content: str
+    screenshot_id: str | None = None
+    loss: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to sample one response. `seed` feeds a generator of this request alone, so that it does not depend on its neighbours."""
+
+    temperature: float = 0.0
+    max_new_tokens: int = 48
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    messages: tuple[Message, ...]
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """`token_ids` ends with the end token unless the length limit cut it off; `logprobs[i]` belongs to `token_ids[i]`, in nats,
+    under the distribution that was sampled from (temperature included; for greedy, temperature 1)."""
+
+    text: str
+    prompt_token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    policy_id: str
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that answers prompts: an embedded engine, an HTTP server, a scripted oracle."""
+
+    @property
+    def policy_id(self) -> str:
+        """Checkpoint id of the weights that answer now."""
+        ...
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        """One response per prompt, in order. Raises ModelError when the engine is broken; a prompt that is too long gives a
+        Response with no tokens, which the episode loop records."""
+        ...

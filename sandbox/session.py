@@ -1,0 +1,92 @@
+"""The Session protocol and the values that cross it: Element, Observation, Transition, Verdict. Implementations live beside it.
+
+A session is one live environment that runs one task instance at a time. What the policy does wrong comes back as a Transition or
+a Verdict; what the infrastructure does wrong is a SandboxError (warehouse/errors.py), and the caller retries the episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from sandbox.actions import Action
+from sandbox.task import Task
+from warehouse.identity import bytes_id
+
+VerdictOrigin = Literal["verifier", "judge", "orm", "human", "scripted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """A visible thing on the screen. `role` is one word (button, link, text, input, checkbox, …); the point is where a click hits it."""
+
+    role: str
+    text: str
+    states: tuple[str, ...] = ()
+    x_px: int
+    y_px: int
+    width_px: int
+    height_px: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What the agent sees before one step. `screenshot` is PNG bytes, or None where the session was asked not to take any."""
+
+    instruction: str
+    elements: tuple[Element, ...]
+    screenshot: bytes | None
+    width_px: int
+    height_px: int
+    time_ms: float
+    url: str = ""
+
+    @property
+    def screenshot_id(self) -> str | None:
+        return None if self.screenshot is None else bytes_id("screen", self.screenshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """What a step led to. `terminated`: the environment ended the episode; `truncated`: a limit of the session cut it off."""
+
+    observation: Observation
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """V(s): did the episode succeed, who says so, and on what ground. `success` is `score >= threshold`."""
+
+    origin: VerdictOrigin
+    score: float
+    threshold: float
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def success(self) -> bool:
+        return self.score >= self.threshold
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One live environment. All methods may raise a SandboxError; none raises for what a policy did."""
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Start an instance of a task. The same task and seed give the same observation, to the pixel."""
+        ...
+
+    async def step(self, action: Action) -> Transition:
+        """Carry out one action and observe. An InvalidAction changes nothing but the page's clock."""
+        ...
+
+    async def evaluate(self) -> Verdict:
+        """The verifier's verdict on the state as it is now."""
+        ...
+
+    async def close(self) -> None:
+        """Release the environment; may be called twice."""
+        ...

@@ -1,0 +1,228 @@
+"""The one description of every table: columns, types, units, meaning, keys, who writes it. Data only.
+
+From it come the Arrow schema (here), the Delta tables (tables.py), the DuckDB views (query.py), the Great Expectations suites
+(expectations.py) and the docs page (`flywheel docs`, docs/tables.md). A table's name is its asset's name and its view's name.
+
+Every table is partitioned by `iteration` ("0000" is the seed) and `stage` (which asset or run wrote the rows): a stage is re-run by
+replacing its partition in one commit. `screenshots` alone is keyed by content and only ever added to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+STRING, INT, FLOAT, BOOL, BYTES = pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.binary()
+STRINGS, INTS, FLOATS = pa.list_(STRING), pa.list_(INT), pa.list_(pa.float32())
+MESSAGES = pa.list_(pa.struct([("role", STRING), ("content", STRING), ("screenshot_id", STRING), ("loss", pa.float32())]))
+"""Chat messages as Hugging Face chat templates read them; `loss` is the weight of the message's tokens in the loss (0 = context only)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    name: str
+    type: pa.DataType
+    meaning: str
+    nullable: bool = False
+    values: tuple[str, ...] | None = None
+    """The closed set of allowed values, where there is one."""
+    minimum: float | None = None
+    maximum: float | None = None
+    references: str | None = None
+    """`table.column` that this value names; the lineage view and the foreign-key checks are made of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    name: str
+    meaning: str
+    writer: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    partitioned: bool = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable, metadata={"meaning": c.meaning}) for c in self.columns])
+
+    @property
+    def partition_by(self) -> list[str]:
+        return ["iteration", "stage"] if self.partitioned else []
+
+    def column(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
+
+
+SPLITS = ("train", "eval", "holdout")
+OUTCOMES = ("success", "failure", "truncated", "timeout", "invalid_action", "crashed")
+ROUTES = ("sft", "ct", "withheld")
+PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")
+
+
+def _col(name: str, type_: pa.DataType, meaning: str, **rest: Any) -> Column:
+    return Column(name=name, type=type_, meaning=meaning, **rest)
+
+
+ITERATION = _col("iteration", STRING, "iteration that made the row: 0000 is the seed, then 0001, 0002, …")
+STAGE = _col("stage", STRING, "asset or run that wrote the row, e.g. rollouts or rl_pointing")
+
+
+def _table(name: str, meaning: str, writer: str, key: tuple[str, ...], *columns: Column, partitioned: bool = True) -> Table:
+    own = (ITERATION, STAGE, *columns) if partitioned else columns
+    return Table(name=name, meaning=meaning, writer=writer, key=key, columns=own, partitioned=partitioned)
+
+
+_TABLES = (
+    _table(
+        "tasks", "Every task of the pool; a seed makes an instance of it.", "asset tasks", ("task_id",),
+        _col("task_id", STRING, "hash of the specification"),
+        _col("source", STRING, "task source, e.g. miniwob"),
+        _col("name", STRING, "name inside the source"),
+        _col("domain", STRING, "specialist that learns it"),
+        _col("max_steps", INT, "steps after which an episode is truncated", minimum=1),
+        _col("held_out", BOOL, "whole task never trained on"),
+        _col("version", STRING, "version of the source"),
+    ),
+    _table(
+        "episodes", "One attempt of one policy at one task instance, whatever became of it.",
+        "assets seed_demonstrations, rollouts, annotations, rl_model, evaluation", ("episode_id",),
+        _col("episode_id", STRING, "hash of (purpose, policy at its start, task, seed, attempt)"),
+        _col("purpose", STRING, "why it was run", values=PURPOSES),
+        _col("task_id", STRING, "the task", references="tasks.task_id"),
+        _col("task_name", STRING, "the task's name, repeated for people who read the table"),
+        _col("domain", STRING, "the task's domain"),
+        _col("seed", INT, "seed of the instance", minimum=0),
+        _col("split", STRING, "split of the instance", values=SPLITS),
+        _col("attempt", INT, "sampling index, not a retry", minimum=0),
+        _col("policy_id", STRING, "checkpoint that acted, or `oracle`", references="checkpoints.checkpoint_id"),
+        _col("temperature", FLOAT, "sampling temperature; 0 is greedy", minimum=0),
+        _col("instruction", STRING, "what the agent was asked", nullable=True),
+        _col("outcome", STRING, "how it ended", values=OUTCOMES),
+        _col("reward", FLOAT, "reward of the environment's verifier; null where the infrastructure failed", nullable=True, minimum=-1, maximum=1),
+        _col("num_steps", INT, "steps taken", minimum=0),
+        _col("num_retries", INT, "infrastructure retries before this result", minimum=0),
+        _col("error", STRING, "the infrastructure's error, for `crashed`", nullable=True),
+        _col("duration_ms", FLOAT, "wall time", minimum=0),
+        _col("environment", STRING, "digest of browser build, fonts and source version that the pixels depend on"),
+    ),
+    _table(
+        "steps", "One thought and action, with what was seen and every token that was read and written.",
+        "as episodes", ("episode_id", "step_index"),
+        _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
+        _col("step_index", INT, "0-based", minimum=0),
+        _col("policy_id", STRING, "checkpoint that acted at this step"),
+        _col("observation", STRING, "the element list as text"),
+        _col("screenshot_id", STRING, "the screen before the action", nullable=True, references="screenshots.screenshot_id"),
+        _col("messages", MESSAGES, "the prompt as it was asked"),
+        _col("response", STRING, "what the policy wrote"),
+        _col("thought", STRING, "its thought", nullable=True),
+        _col("action", STRING, "the parsed action, as JSON; kind `invalid` carries the reason"),
+        _col("prompt_token_ids", INTS, "tokens as they went in"),
+        _col("response_token_ids", INTS, "tokens as they came out, end token included"),
+        _col("response_logprobs", FLOATS, "log-probability of each response token under the sampling distribution"),
+        _col("reward", FLOAT, "reward of this step", minimum=-1, maximum=1),
+        _col("latency_ms", FLOAT, "time from prompt to executed action", minimum=0),
+    ),
+    _table(
+        "screenshots", "Image bytes, each stored once by content.", "as episodes", ("screenshot_id",),
+        _col("screenshot_id", STRING, "hash of the bytes"),
+        _col("format", STRING, "image format", values=("png", "jpeg", "webp")),
+        _col("width_px", INT, "pixels", minimum=1),
+        _col("height_px", INT, "pixels", minimum=1),
+        _col("data", BYTES, "the image file"),
+        partitioned=False,
+    ),
+    _table(
+        "verdicts", "One judgement or filter result on one episode; routing is a pure SQL function of these.", "asset verdicts", ("episode_id", "judge"),
+        _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
+        _col("judge", STRING, "name of the verifier, judge or quality filter"),
+        _col("judge_version", STRING, "its version"),
+        _col("kind", STRING, "V(s) or a quality filter", values=("verdict", "filter")),
+        _col("origin", STRING, "who says so", values=("verifier", "judge", "orm", "human", "scripted", "filter")),
+        _col("score", FLOAT, "0 to 1; higher is better", minimum=0, maximum=1),
+        _col("threshold", FLOAT, "passes when score >= threshold", minimum=0, maximum=1),
+        _col("passed", BOOL, "score >= threshold"),
+        _col("reasons", STRINGS, "why"),
+    ),
+    _table(
+        "routes", "Where each terminal episode of the iteration went, and why. Total and disjoint.", "asset routing", ("episode_id",),
+        _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
+        _col("route", STRING, "its one destination", values=ROUTES),
+        _col("reason", STRING, "the rule that decided, with the deciding values"),
+    ),
+    _table(
+        "annotations", "One decision of an annotator at one step.", "asset annotations", ("annotation_id",),
+        _col("annotation_id", STRING, "hash of (episode, step, annotator, mode, response)"),
+        _col("episode_id", STRING, "the annotated episode", references="episodes.episode_id"),
+        _col("step_index", INT, "the annotated step", minimum=0),
+        _col("annotator", STRING, "who: `oracle` for the scripted one"),
+        _col("origin", STRING, "human or scripted", values=("human", "scripted")),
+        _col("mode", STRING, "relabel after the fact, or intervene live", values=("relabel", "intervene")),
+        _col("decision", STRING, "what was done with the proposal", values=("accept", "override", "beyond_repair")),
+        _col("proposal", STRING, "what the policy wrote"),
+        _col("response", STRING, "thought and action that stand after the decision", nullable=True),
+        _col("messages", MESSAGES, "the prompt at that step"),
+        _col("withdrawn", BOOL, "a tombstone: excluded from the next snapshot"),
+    ),
+    *(
+        _table(
+            f"{kind}_samples", meaning, f"assets {writers}", ("sample_id",),
+            _col("sample_id", STRING, "hash of the messages and where they come from"),
+            _col("origin", STRING, "what it was made from", values=("tutorial", "demonstration", "rollout", "annotation")),
+            _col("domain", STRING, "domain of the task; `general` for tutorials"),
+            _col("messages", MESSAGES, "chat messages with per-message loss weight"),
+            _col("episode_id", STRING, "the episode it was cut from", nullable=True, references="episodes.episode_id"),
+            _col("step_index", INT, "the step it was cut from", nullable=True, minimum=0),
+            _col("annotation_id", STRING, "the annotation that corrected it", nullable=True, references="annotations.annotation_id"),
+            _col("verdict", BOOL, "V of the episode; null for tutorials", nullable=True),
+            _col("withdrawn", BOOL, "a tombstone: excluded from the next snapshot"),
+        )
+        for kind, meaning, writers in (
+            ("ct", "D_CT: everything continual training may learn from.", "seed_tutorials, routing"),
+            ("sft", "D_SFT: steps of successful episodes and corrected steps.", "seed_demonstrations, routing"),
+        )
+    ),
+    _table(
+        "datasets", "Immutable snapshots: which samples a training run read, and how often.", "assets ct_dataset, sft_dataset", ("dataset_id", "sample_id"),
+        _col("dataset_id", STRING, "hash of the members and their weights"),
+        _col("kind", STRING, "which table the samples are in", values=("ct", "sft")),
+        _col("sample_id", STRING, "the sample"),
+        _col("component", STRING, "part of the mixture, e.g. demonstration, correction, approved, replay"),
+        _col("weight", FLOAT, "relative sampling weight of this row in training", minimum=0),
+    ),
+    _table(
+        "checkpoints", "One trained, merged or released set of weights.", "assets seed_policy, ct_model, sft_model, rl_model, merged_policy, released_policy",
+        ("iteration", "stage"),
+        _col("checkpoint_id", STRING, "policy id: hash of weights and tokenizer"),
+        _col("path", STRING, "folder, relative to FLYWHEEL_HOME"),
+        _col("parents", STRINGS, "checkpoints it was made from", references="checkpoints.checkpoint_id"),
+        _col("datasets", STRINGS, "dataset ids it learned from", references="datasets.dataset_id"),
+        _col("config", STRING, "JSON of the run's configuration"),
+        _col("metrics", STRING, "JSON of the run's closing metrics"),
+        _col("note", STRING, "e.g. why a stage passed its input on"),
+    ),
+    _table(
+        "evaluations", "Greedy success of one checkpoint on one task, on a fixed set of instances.", "asset evaluation", ("checkpoint_role", "split", "task_id"),
+        _col("checkpoint_id", STRING, "who was evaluated", references="checkpoints.checkpoint_id"),
+        _col("checkpoint_role", STRING, "stage that made it: sft_model, rl_pointing, merged_policy, released_policy, …"),
+        _col("task_id", STRING, "the task", references="tasks.task_id"),
+        _col("task_name", STRING, "its name"),
+        _col("domain", STRING, "its domain"),
+        _col("split", STRING, "eval chooses, holdout reports", values=("eval", "holdout")),
+        _col("num_episodes", INT, "episodes with a reward", minimum=0),
+        _col("num_success", INT, "of these, solved", minimum=0),
+        _col("num_crashed", INT, "episodes without a reward", minimum=0),
+    ),
+    _table(
+        "training_metrics", "Curves of every training run.", "assets ct_model, sft_model, rl_model", ("run", "step", "metric"),
+        _col("run", STRING, "training run, e.g. sft_model or rl_pointing"),
+        _col("step", INT, "optimizer step or update", minimum=0),
+        _col("metric", STRING, "name, e.g. loss, reward, entropy"),
+        _col("value", FLOAT, "its value"),
+        _col("checkpoint_id", STRING, "the checkpoint the run made", references="checkpoints.checkpoint_id"),
+    ),
+)
+
+TABLES: dict[str, Table] = {table.name: table for table in _TABLES}

@@ -1,0 +1,114 @@
+"""The error tree of the whole system. One root; a short branch a room; each leaf is also a standard-library type, so callers
+outside the project can catch it without importing it.
+
+    FlywheelError
+    ├── ConfigError (ValueError)            a profile, flag or file says something that is not allowed
+    ├── WarehouseError
+    │   ├── UnknownTable (LookupError)      no such table, version or iteration
+    │   ├── SchemaMismatch (ValueError)     rows do not fit the catalogue
+    │   ├── CorruptTable (OSError)          a table's log or a data file cannot be read
+    │   ├── StorageFull (OSError)           the disk is full; nothing was committed
+    │   └── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
+    ├── SandboxError                        the infrastructure failed, never the policy: retried, then recorded as `crashed`
+    │   ├── BrowserMissing (FileNotFoundError)
+    │   ├── BrowserCrashed (ConnectionError)
+    │   ├── PageNotReady (TimeoutError)     a task page never became ready
+    │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
+    ├── TaskError (ValueError)              a task specification is wrong
+    ├── ModelError
+    │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
+    │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
+    │   └── TrainingDiverged (ArithmeticError)
+    └── PipelineError
+        ├── IterationLocked (RuntimeError)  another iteration is running
+        └── StageFailed (RuntimeError)      a stage's subprocess ended badly
+
+What a policy does wrong (an unparseable action, too many steps) is a recorded outcome and not an exception: see agent/episode.py.
+A message says what was wrong, the value, what is allowed, and how to mend it.
+"""
+
+from __future__ import annotations
+
+
+class FlywheelError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class ConfigError(FlywheelError, ValueError):
+    """A profile, flag or file says something that is not allowed."""
+
+
+class WarehouseError(FlywheelError):
+    """A table could not be read or written."""
+
+
+class UnknownTable(WarehouseError, LookupError):
+    """No such table, version or iteration."""
+
+
+class SchemaMismatch(WarehouseError, ValueError):
+    """Rows do not fit the catalogue's columns."""
+
+
+class CorruptTable(WarehouseError, OSError):
+    """A table's log or one of its data files cannot be read."""
+
+
+class StorageFull(WarehouseError, OSError):
+    """The disk is full; the commit did not happen."""
+
+
+class WriteConflict(WarehouseError, RuntimeError):
+    """Two writers fought over one partition and the retries ran out."""
+
+
+class SandboxError(FlywheelError):
+    """The infrastructure failed. Never a reward of 0: the episode is retried, then recorded as `crashed`."""
+
+
+class BrowserMissing(SandboxError, FileNotFoundError):
+    """No usable Chromium was found."""
+
+
+class BrowserCrashed(SandboxError, ConnectionError):
+    """The browser went away while a session used it."""
+
+
+class PageNotReady(SandboxError, TimeoutError):
+    """A task page loaded but never became ready."""
+
+
+class SandboxTimeout(SandboxError, TimeoutError):
+    """The environment did not answer in time."""
+
+
+class TaskError(FlywheelError, ValueError):
+    """A task specification is wrong."""
+
+
+class ModelError(FlywheelError):
+    """A model could not be loaded, trained or merged."""
+
+
+class CheckpointError(ModelError, ValueError):
+    """A checkpoint folder is missing, cut off, or does not match its card."""
+
+
+class MergeError(ModelError, ValueError):
+    """Parents, shapes, tokenizers or weights do not fit together."""
+
+
+class TrainingDiverged(ModelError, ArithmeticError):
+    """The loss is not a number, or the policy left the trust region for good."""
+
+
+class PipelineError(FlywheelError):
+    """An iteration could not start or finish."""
+
+
+class IterationLocked(PipelineError, RuntimeError):
+    """Another iteration is running on the same FLYWHEEL_HOME."""
+
+
+class StageFailed(PipelineError, RuntimeError):
+    """A stage's subprocess ended badly."""

@@ -1,0 +1,49 @@
+"""Identity is content: how every id in the warehouse is made. Nothing here reads a table.
+
+An id is `<kind>-<16 hex digits of SHA-256 over canonical JSON>`; two things with the same content have the same id on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ID_HEX_DIGITS = 16
+
+
+def canonical_json(value: Any) -> bytes:
+    """Sorted keys, no spaces, UTF-8: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def content_id(kind: str, value: Any) -> str:
+    """Id of a JSON-able value, e.g. `content_id("task", spec) -> "task-3f2a…"`."""
+    return f"{kind}-{hashlib.sha256(canonical_json(value)).hexdigest()[:ID_HEX_DIGITS]}"
+
+
+def bytes_id(kind: str, data: bytes) -> str:
+    """Id of raw bytes (a screenshot, a file)."""
+    return f"{kind}-{hashlib.sha256(data).hexdigest()[:ID_HEX_DIGITS]}"
+
+
+def files_id(kind: str, paths: Iterable[Path]) -> str:
+    """Id of a set of files: names (without folders) and contents, in name order. Used for a checkpoint's weights and tokenizer."""
+    digest = hashlib.sha256()
+    for path in sorted(paths, key=lambda p: p.name):
+        digest.update(path.name.encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"{kind}-{digest.hexdigest()[:ID_HEX_DIGITS]}"
+
+
+def stable_fraction(*parts: Any) -> float:
+    """A number in [0, 1) fixed by content: the same parts fall on the same side of a split everywhere."""
+    return int.from_bytes(hashlib.sha256(canonical_json(parts)).digest()[:8], "big") / 2**64
+
+
+def stable_seed(*parts: Any) -> int:
+    """A 63-bit seed fixed by content, for random generators of one episode, one sample, one batch."""
+    return int.from_bytes(hashlib.sha256(canonical_json(parts)).digest()[:8], "big") >> 1
