@@ -1,0 +1,108 @@
+"""PageTask: how the tasks of one source live in a web page. The seam between task sources (sandbox/miniwob) and browser sessions
+(sandbox/browser), which know nothing of each other. No browser and no task is named here.
+
+A session is given a literal dict of these, keyed by `Task.source`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sandbox.session import Element, Verdict
+from sandbox.task import Task
+from warehouse.errors import SandboxError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageState:
+    """What a page says about itself at one moment: the value of `PageTask.state_script`."""
+
+    instruction: str
+    elements: tuple[Element, ...]
+    reward: float
+    done: bool
+
+    @classmethod
+    def from_json(cls, value: Any) -> PageState:
+        """From the script's value. Raises SandboxError where it is not the agreed shape: the page or its script is broken."""
+        try:
+            return cls(
+                instruction=str(value["instruction"]),
+                elements=tuple(_element(item) for item in value["elements"]),
+                reward=float(value["reward"]),
+                done=bool(value["done"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SandboxError(
+                f"The page's state is not usable ({error!r}): got {str(value)[:200]!r}, expected an object with instruction, elements, "
+                "reward and done. Mend the task source's state_script."
+            ) from error
+
+
+class PageTask(Protocol):
+    """Tasks of one source as web pages. Stateless: one object serves every session of a process."""
+
+    @property
+    def viewport_px(self) -> tuple[int, int]:
+        """Width and height of the page's window."""
+        ...
+
+    @property
+    def area_px(self) -> tuple[int, int]:
+        """Width and height of the part, from the top left corner, that is observed; screenshots are cropped to it."""
+        ...
+
+    @property
+    def step_time_ms(self) -> float:
+        """Page time that passes after an action, before it is observed."""
+        ...
+
+    @property
+    def ready_script(self) -> str:
+        """JavaScript expression: true once a loaded page can be started."""
+        ...
+
+    @property
+    def state_script(self) -> str:
+        """One JavaScript expression with the value {"instruction": str, "elements": [{role, text, states, x, y, width, height}],
+        "reward": float, "done": bool}; x and y are where a click hits the element, in integer pixels of the viewport."""
+        ...
+
+    @property
+    def environment(self) -> str:
+        """Version of the pages and their verifiers, e.g. "miniwob 1.1.0"."""
+        ...
+
+    def url(self, task: Task) -> str:
+        """Address of the task's page. Raises TaskError for a task that is not this source's."""
+        ...
+
+    def start_script(self, task: Task, seed: int) -> str:
+        """JavaScript expression that starts an instance on a ready page, on top of whatever ran there before."""
+        ...
+
+    def needs_fresh_page(self, task: Task) -> bool:
+        """A second start in the same document would not give the same instance: load the page anew before each."""
+        ...
+
+    def verdict(self, state: PageState) -> Verdict:
+        """The verifier's verdict on a state."""
+        ...
+
+
+PageTasks = Mapping[str, PageTask]
+"""Sources by `Task.source`."""
+
+
+def _element(item: Mapping[str, Any]) -> Element:
+    return Element(
+        role=str(item["role"]),
+        text=str(item["text"]),
+        states=tuple(str(state) for state in item["states"]),
+        x_px=int(item["x"]),
+        y_px=int(item["y"]),
+        width_px=int(item["width"]),
+        height_px=int(item["height"]),
+    )
