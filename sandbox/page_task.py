@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from sandbox.session import Element, Verdict
@@ -45,6 +46,12 @@ class PageTask(Protocol):
     """Tasks of one source as web pages. Stateless: one object serves every session of a process."""
 
     @property
+    def root(self) -> Path:
+        """Folder that holds every file the pages load; `url` points into it. The browser may read nothing else: where its user
+        cannot reach the folder, a readable copy serves instead."""
+        ...
+
+    @property
     def viewport_px(self) -> tuple[int, int]:
         """Width and height of the page's window."""
         ...
@@ -76,7 +83,7 @@ class PageTask(Protocol):
         ...
 
     def url(self, task: Task) -> str:
-        """Address of the task's page. Raises TaskError for a task that is not this source's."""
+        """file:// address of the task's page, below `root`. Raises TaskError for a task that is not this source's."""
         ...
 
     def start_script(self, task: Task, seed: int) -> str:
