@@ -57,6 +57,7 @@ class Table:
 
 SPLITS = ("train", "eval", "holdout")
 OUTCOMES = ("success", "failure", "truncated", "timeout", "invalid_action", "crashed")
+ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
 PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")
 

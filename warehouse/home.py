@@ -1,0 +1,105 @@
+"""Where everything lives: the folders of one FLYWHEEL_HOME, and the one way to write a whole file. Nothing here knows what is in them.
+
+FLYWHEEL_HOME
+├── tables/        Delta tables, one folder a table
+├── checkpoints/   one folder a checkpoint
+├── dagster/       runs and events
+├── prefect/       the collection server's database and results
+├── reports/       HTML reports, data docs, drawings
+├── spool/         work in progress that a relaunch may pick up
+└── locks/         one small file a lock
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from warehouse.errors import StorageFull
+
+HOME_VARIABLE = "FLYWHEEL_HOME"
+DEFAULT_HOME = ".flywheel"
+FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The root folder of one installation; each folder below it is made when it is first asked for."""
+
+    root: Path
+
+    @classmethod
+    def from_env(cls) -> Home:
+        """The folder in FLYWHEEL_HOME, else `.flywheel` under the working directory."""
+        return cls(Path(os.environ.get(HOME_VARIABLE) or DEFAULT_HOME).absolute())
+
+    @property
+    def tables(self) -> Path:
+        return self._folder("tables")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self._folder("checkpoints")
+
+    @property
+    def dagster(self) -> Path:
+        return self._folder("dagster")
+
+    @property
+    def prefect(self) -> Path:
+        return self._folder("prefect")
+
+    @property
+    def reports(self) -> Path:
+        return self._folder("reports")
+
+    @property
+    def spool(self) -> Path:
+        return self._folder("spool")
+
+    @property
+    def locks(self) -> Path:
+        return self._folder("locks")
+
+    def _folder(self, name: str) -> Path:
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a whole file or nothing: aside in the same folder, flushed to the disk, then renamed into place.
+
+    Raises StorageFull when the disk has no room; the file that was there before is then untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    aside = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.chmod(0o644)
+        aside.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
+            raise StorageFull(f"no room for {path} ({len(data)} bytes): free space on its disk and run the stage again") from error
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut. Some file systems cannot sync a folder; the rename itself is atomic all the same."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

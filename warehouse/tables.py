@@ -1,0 +1,345 @@
+"""Versioned tables: the one way rows get into the warehouse and out again. Delta Lake below, Arrow above; SQL is query.py's business.
+
+Each table of the catalogue is a Delta table under FLYWHEEL_HOME/tables. A commit replaces one partition (iteration, stage) whole, so a
+stage that runs again neither doubles nor half-writes its rows. Logs are never cleaned and nothing is vacuumed outside withdrawal.purge:
+every version stays readable. Every commit carries {iteration, stage}, which is how `as_of` finds its version.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from warehouse.catalogue import TABLES, Table
+from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WarehouseError, WriteConflict
+from warehouse.home import FULL_DISK_ERRNOS, Home
+from warehouse.integrity import describe_damage
+from warehouse.locks import FileLock
+from warehouse.rows import check_key, to_arrow
+
+ITERATION_PATTERN = re.compile(r"\d{4}")
+STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
+NO_VERSION = -1
+"""Version of a table that does not exist yet: it reads as empty."""
+MAX_ATTEMPTS = 12
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
+_FOREVER = "interval 36500 days"
+CONFIGURATION = {
+    # With the defaults, old versions become unreadable once the log is 30 days old and checkpointed.
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": _FOREVER,
+    "delta.deletedFileRetentionDuration": _FOREVER,
+}
+_WRITER = WriterProperties(compression="ZSTD", compression_level=3)
+_RAW_WRITER = WriterProperties(compression="UNCOMPRESSED")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One version of one table. `iteration` and `stage` are None for the commit that created the table."""
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    iteration: str | None
+    stage: str | None
+
+
+class Warehouse:
+    """Reads and writes the tables of one FLYWHEEL_HOME. Holds no connection: any number of processes and threads may have one."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self._known_screenshots: set[str] = set()
+        self._read_screenshot_files: set[str] = set()
+
+    def folder(self, table: str) -> Path:
+        """Folder of a table; it need not exist yet."""
+        return self.home.tables / _known(table).name
+
+    def replace_partition(self, table: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str, stage: str) -> int:
+        """Make `rows` the whole content of partition (iteration, stage), in one commit; returns the table's new version.
+
+        Fills in the columns `iteration` and `stage`. Zero rows empty the partition. Raises SchemaMismatch before anything is written,
+        StorageFull when the disk has no room (nothing is committed), WriteConflict when other writers of this partition win every race.
+        """
+        spec = _known(table)
+        if not spec.partitioned:
+            raise SchemaMismatch(f"table {table} has no partitions: use add_{table}")
+        check_partition(iteration, stage)
+        data = to_arrow(spec, rows, iteration=iteration, stage=stage)
+        check_key(spec, data)
+        predicate = f"iteration = '{iteration}' AND stage = '{stage}'"
+        return self._commit(spec, data, predicate, iteration, stage)
+
+    def append_partition(self, table: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str, stage: str) -> int:
+        """Add `rows` to partition (iteration, stage) in one commit; the caller sees to it that no key is added twice."""
+        spec = _known(table)
+        check_partition(iteration, stage)
+        data = to_arrow(spec, rows, iteration=iteration, stage=stage)
+        check_key(spec, data)
+        return self._commit(spec, data, None, iteration, stage)
+
+    def add_screenshots(
+        self, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str | None = None, stage: str | None = None
+    ) -> int:
+        """Add the images that are not stored yet, by `screenshot_id`; returns the table's version. Safe from any number of processes."""
+        spec = TABLES["screenshots"]
+        data = to_arrow(spec, rows)
+        if not data.num_rows:
+            return self.version(spec.name)
+        with FileLock(self.home.locks / "screenshots.lock"):
+            present = self._screenshot_ids()
+            absent = []
+            for index, screenshot_id in enumerate(data.column("screenshot_id").to_pylist()):
+                if screenshot_id not in present:
+                    present.add(screenshot_id)
+                    absent.append(index)
+            if not absent:
+                return self.version(spec.name)
+            try:
+                return self._commit(spec, data.take(absent), None, iteration, stage)
+            except WarehouseError:
+                self._known_screenshots.clear()
+                self._read_screenshot_files.clear()
+                raise
+
+    def read(
+        self,
+        table: str,
+        *,
+        iteration: str | None = None,
+        stage: str | None = None,
+        columns: Sequence[str] | None = None,
+        version: int | None = None,
+        as_of: str | None = None,
+    ) -> pa.Table:
+        """Rows of a table, now, at a version, or as of an iteration; a table that nobody wrote yet is empty.
+
+        Raises UnknownTable for a table, version or column that does not exist, CorruptTable for one that cannot be read.
+        """
+        spec = _known(table)
+        dataset = self.dataset(table, version=version, as_of=as_of)
+        wanted = list(columns) if columns is not None else dataset.schema.names
+        for name in wanted:
+            if name not in dataset.schema.names:
+                raise UnknownTable(f"table {table} has no column {name!r}: it has {', '.join(dataset.schema.names)}")
+        condition = row_filter(spec, iteration=iteration, stage=stage, as_of=as_of)
+        with self._reading(table):
+            return dataset.to_table(columns=wanted, filter=condition)
+
+    def dataset(self, table: str, version: int | None = None, *, as_of: str | None = None) -> pads.Dataset:
+        """The table as an Arrow dataset that reads only what a scan asks for. With `as_of` this is the right version, whole: row_filter
+        keeps out the rows of later iterations."""
+        spec = _known(table)
+        if as_of is not None:
+            if version is not None:
+                raise UnknownTable(f"ask table {table} for a version ({version}) or for an iteration (as_of={as_of!r}), not for both")
+            version = self.version(table, as_of=as_of)
+        delta = self._open(spec, version)
+        if delta is None:
+            return pads.dataset(spec.schema.empty_table())
+        with self._reading(table):
+            return delta.to_pyarrow_dataset(schema=spec.schema)
+
+    def version(self, table: str, as_of: str | None = None) -> int:
+        """The table's newest version, or the last one committed by iteration `as_of` or an earlier one; NO_VERSION (-1) when there is none.
+
+        Screenshots belong to no iteration: theirs is always the newest. What a purge erased stays erased: the answer is never a version
+        from before the last purge.
+        """
+        spec = _known(table)
+        if as_of is None or not spec.partitioned:
+            delta = self._open(spec, None)
+            return NO_VERSION if delta is None else int(delta.version())
+        check_iteration(as_of)
+        for commit in self.history(table):
+            if commit.operation == "VACUUM END" or (commit.iteration is not None and commit.iteration <= as_of):
+                return commit.version
+        return NO_VERSION
+
+    def versions(self, as_of: str | None = None) -> dict[str, int]:
+        """Version of every table of the catalogue; together they fix one state of the whole warehouse."""
+        return {table: self.version(table, as_of) for table in TABLES}
+
+    def history(self, table: str) -> list[Commit]:
+        """Commits of a table, newest first."""
+        delta = self._open(_known(table), None)
+        if delta is None:
+            return []
+        with self._reading(table):
+            return [
+                Commit(
+                    version=entry["version"], timestamp_ms=entry["timestamp"], operation=entry["operation"],
+                    iteration=entry.get("iteration"), stage=entry.get("stage"),
+                )
+                for entry in delta.history()
+            ]  # fmt: skip
+
+    def partitions(self, table: str) -> list[tuple[str, str]]:
+        """(iteration, stage) of every partition that has rows, sorted."""
+        delta = self._open(_known(table), None)
+        if delta is None or not _known(table).partitioned:
+            return []
+        return sorted({(part["iteration"], part["stage"]) for part in delta.partitions()})
+
+    def delta(self, table: str) -> DeltaTable | None:
+        """The Delta table itself, for maintenance; None when it does not exist yet."""
+        return self._open(_known(table), None)
+
+    def _open(self, spec: Table, version: int | None) -> DeltaTable | None:
+        folder = self.folder(spec.name)
+        if version == NO_VERSION or not folder.exists():
+            if version is None or version == NO_VERSION:
+                return None
+            raise UnknownTable(f"table {spec.name} has no version {version}: nothing was written to it yet")
+        try:
+            return DeltaTable(folder, version=version)
+        except TableNotFoundError:
+            if version is None and not any(folder.glob("*.parquet")) and not any(folder.glob("iteration=*")):
+                return None
+            raise CorruptTable(
+                f"table {spec.name}: {folder / '_delta_log'} holds no log, though there are data files. Restore the folder from a backup"
+            ) from None
+        except (DeltaError, OSError) as error:
+            newest = None if version is None else self.version(spec.name)
+            if newest is not None and version is not None and not 0 <= version <= newest:
+                raise UnknownTable(f"table {spec.name} has no version {version}: it has 0 to {newest}") from error
+            raise CorruptTable(describe_damage(spec.name, folder, None, error)) from error
+
+    def _screenshot_ids(self) -> set[str]:
+        """Ids stored so far; only files that this object has not read before are read. Call with the lock held."""
+        delta = self._open(TABLES["screenshots"], None)
+        for uri in set(delta.file_uris() if delta is not None else ()) - self._read_screenshot_files:
+            with self._reading("screenshots"):
+                self._known_screenshots.update(pq.read_table(uri, columns=["screenshot_id"], partitioning=None).column(0).to_pylist())
+            self._read_screenshot_files.add(uri)
+        return self._known_screenshots
+
+    def _commit(self, spec: Table, data: pa.Table, predicate: str | None, iteration: str | None, stage: str | None) -> int:
+        """Replace what `predicate` selects, or add to the table where it is None."""
+        metadata = {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
+
+        def write() -> int:
+            delta = self._open(spec, None) or self._create(spec)
+            mode: Any = "append" if predicate is None else "overwrite"
+            write_deltalake(
+                delta, data, mode=mode, predicate=predicate, partition_by=spec.partition_by or None,
+                writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
+                schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
+            )  # fmt: skip
+            return int(delta.version())
+
+        return retry_commit(f"table {spec.name}, partition {iteration}/{stage}", write)
+
+    def _create(self, spec: Table) -> DeltaTable:
+        folder = self.folder(spec.name)
+        try:
+            return DeltaTable.create(
+                folder, spec.schema, mode="ignore", partition_by=spec.partition_by or None,
+                name=spec.name, description=spec.meaning, configuration=CONFIGURATION,
+            )  # fmt: skip
+        except DeltaError:
+            # Another process may have created it in the meantime.
+            if DeltaTable.is_deltatable(folder):
+                return DeltaTable(folder)
+            raise
+
+    @contextmanager
+    def _reading(self, table: str) -> Iterator[None]:
+        try:
+            yield
+        except (DeltaError, pa.ArrowException, OSError) as error:
+            delta = self._open(_known(table), None)
+            raise CorruptTable(describe_damage(table, self.folder(table), delta, error)) from error
+
+
+def retry_commit(what: str, write: Callable[[], int]) -> int:
+    """Run `write` until its commit is not beaten by another writer's; waits a little longer each time.
+
+    Raises WriteConflict after MAX_ATTEMPTS, StorageFull when the disk has no room.
+    """
+    attempt = 1
+    while True:
+        try:
+            return write()
+        except CommitFailedError as error:
+            if attempt == MAX_ATTEMPTS:
+                raise WriteConflict(
+                    f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice?"
+                ) from error
+        except (DeltaError, OSError) as error:
+            if not _is_full_disk(error):
+                raise
+            raise StorageFull(
+                f"{what}: the disk is full and nothing was committed ({error}). Free space, then run the stage again"
+            ) from error
+        time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt) * random.uniform(0.5, 1.0))
+        attempt += 1
+
+
+def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:
+    """The Arrow filter of one partition, or of everything up to an iteration; None when nothing is filtered."""
+    if not spec.partitioned:
+        return None
+    conditions = []
+    if iteration is not None:
+        conditions.append(pc.field("iteration") == check_iteration(iteration))
+    if stage is not None:
+        conditions.append(pc.field("stage") == stage)
+    if as_of is not None:
+        conditions.append(pc.field("iteration") <= check_iteration(as_of))
+    result = None
+    for condition in conditions:
+        result = condition if result is None else result & condition
+    return result
+
+
+def check_iteration(iteration: str) -> str:
+    """The key itself; raises UnknownTable when it is not four digits."""
+    if not ITERATION_PATTERN.fullmatch(iteration):
+        raise UnknownTable(f"no iteration {iteration!r}: an iteration is four digits, 0000 (the seed), 0001, 0002, …")
+    return iteration
+
+
+def check_partition(iteration: str, stage: str) -> None:
+    """Raise SchemaMismatch for names that cannot be a partition."""
+    if not ITERATION_PATTERN.fullmatch(iteration) or not STAGE_PATTERN.fullmatch(stage):
+        raise SchemaMismatch(
+            f"no partition {iteration!r}/{stage!r}: an iteration is four digits (0001), "
+            "a stage is lower-case letters, digits and _ (rl_forms)"
+        )
+
+
+def _known(table: str) -> Table:
+    try:
+        return TABLES[table]
+    except KeyError:
+        raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}") from None
+
+
+def _schema_mode(spec: Table, delta: DeltaTable) -> Literal["merge"] | None:
+    """`merge` where the catalogue has gained columns since the table was created, so that old homes keep working."""
+    stored = {field.name for field in delta.schema().fields}
+    return None if {column.name for column in spec.columns} <= stored else "merge"
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
+        return True
+    text = str(error)
+    return any(f"os error {number}" in text or os.strerror(number) in text for number in FULL_DISK_ERRNOS)
