@@ -1,0 +1,171 @@
+"""Checkpoints on disk: ordinary `save_pretrained` folders with a `card.json` that says where they come from and what they contain.
+
+A folder is written aside, flushed and renamed, so a reader sees a whole checkpoint or none. Its id is the hash of weights, configuration
+and tokenizer: the same weights have the same id on every machine. Reading checks every file against the card. torch and transformers are
+only imported by the functions that need them, so merging and reporting stay light.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from warehouse.errors import CheckpointError, StorageFull
+from warehouse.identity import files_id
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+CARD_FILE = "card.json"
+WEIGHT_SUFFIX = ".safetensors"
+VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
+
+
+class Card(BaseModel):
+    """What a checkpoint is and where it comes from. `files` maps every other file of the folder to the SHA-256 of its bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint_id: Annotated[str, Field(description="hash of weights, configuration and tokenizer", pattern=r"^checkpoint-[0-9a-f]{16}$")]
+    stage: Annotated[str, Field(description="what made it, e.g. sft_model")]
+    iteration: Annotated[str, Field(description="0000 is the seed")]
+    parents: Annotated[tuple[str, ...], Field(description="checkpoint ids it was made from")] = ()
+    datasets: Annotated[tuple[str, ...], Field(description="dataset ids it learned from")] = ()
+    config: Annotated[dict[str, Any], Field(description="configuration of the run")] = {}
+    metrics: Annotated[dict[str, float], Field(description="closing metrics of the run")] = {}
+    versions: Annotated[dict[str, str], Field(description="packages that wrote it")] = {}
+    created_at: Annotated[datetime, Field(description="UTC; not part of the id")]
+    files: Annotated[dict[str, str], Field(description="file name to SHA-256")]
+
+
+def write(
+    folder: Path, fill: Callable[[Path], None], *, stage: str, iteration: str, parents: tuple[str, ...] = (), datasets: tuple[str, ...] = (),
+    config: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None,
+) -> Card:
+    """Make a checkpoint of the files that `fill` writes into the folder it is handed; replaces what was at `folder`.
+
+    Raises StorageFull when the disk is full; then `folder` is as it was before.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
+    try:
+        aside.mkdir()
+        fill(aside)
+        paths = sorted(path for path in aside.iterdir() if path.is_file())
+        card = Card(
+            checkpoint_id=files_id("checkpoint", paths), stage=stage, iteration=iteration, parents=parents, datasets=datasets,
+            config=dict(config or {}), metrics=dict(metrics or {}), created_at=datetime.now(UTC),
+            versions={package: version(package) for package in VERSIONED_PACKAGES}, files={path.name: _sha256(path) for path in paths},
+        )
+        (aside / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        _flush(aside)
+        _swap(aside, folder)
+    except OSError as error:
+        if error.errno == 28:  # ENOSPC
+            raise StorageFull(f"no space left while writing the checkpoint {folder}: free some disk and run the stage again") from error
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return card
+
+
+def save(
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, stage: str, iteration: str, parents: tuple[str, ...] = (),
+    datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None,
+) -> Card:
+    """Write a model and its tokenizer as a checkpoint: see `write`."""
+
+    def fill(aside: Path) -> None:
+        model.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+
+    return write(folder, fill, stage=stage, iteration=iteration, parents=parents, datasets=datasets, config=config, metrics=metrics)
+
+
+def read_card(folder: Path) -> Card:
+    """The card of a checkpoint, unchecked against its files. Raises CheckpointError when it is missing or no card."""
+    path = folder / CARD_FILE
+    try:
+        return Card.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{path} is missing: {folder} is not a checkpoint, or its writing was cut off. Rebuild the stage that makes it"
+        ) from None
+    except ValidationError as error:
+        raise CheckpointError(f"{path} is not a checkpoint card: {error}. Rebuild the stage that makes it") from error
+
+
+def verify(folder: Path) -> Card:
+    """The card of a checkpoint whose files are all there and unchanged. Raises CheckpointError naming the first bad file."""
+    card = read_card(folder)
+    if not any(name.endswith(WEIGHT_SUFFIX) for name in card.files):
+        raise CheckpointError(f"{folder} has no {WEIGHT_SUFFIX} file on its card: it holds no weights. Rebuild the stage {card.stage!r}")
+    for name, expected in card.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing, but the card of {card.checkpoint_id} names it. Rebuild the stage {card.stage!r}")
+        actual = _sha256(path)
+        if actual != expected:
+            raise CheckpointError(
+                f"{path} ({path.stat().st_size} bytes) has SHA-256 {actual[:16]}…, but the card of {card.checkpoint_id} says {expected[:16]}…: "
+                f"the file was cut off or changed. Rebuild the stage {card.stage!r} of iteration {card.iteration}"
+            )
+    return card
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The checked model of a checkpoint, in float32 and eval mode."""
+    verify(folder)
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import models.shift_qwen3  # noqa: F401  registers the model class
+
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """The checked tokenizer of a checkpoint."""
+    verify(folder)
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
+    return tokenizer
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(folder: Path) -> None:
+    for path in [*folder.iterdir(), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _swap(aside: Path, folder: Path) -> None:
+    """Put `aside` where `folder` is. A folder cannot replace a filled one in one rename, so the old one steps aside first."""
+    old = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.old"
+    if folder.exists():
+        folder.rename(old)
+    aside.rename(folder)
+    descriptor = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    shutil.rmtree(old, ignore_errors=True)
