@@ -1,0 +1,378 @@
+"""The compact grammar of the embedded quickstart policy: elements as numbered lines, answers that repeat a line and name its number.
+
+    <button> "Ok" [2]                                         an element line (agent reads)
+    Thought click <button> "Ok" [2] Action click [2]          an answer (agent writes)
+
+The number stands after the name, so that a model which copies the line by induction reads the number off its end. The prompt around the
+lines is agent/prompt.py's business; the escapes between quotes are quoting.py's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+
+from agent.grammars.base import (
+    BadText,
+    Layout,
+    NotRepresentable,
+    ParsedResponse,
+    from_pixels,
+    invalid_response,
+    storable,
+    to_pixels,
+    validation_reason,
+)
+from agent.grammars.quoting import escape, unescape
+from sandbox.actions import (
+    Action,
+    CallUser,
+    Click,
+    Direction,
+    Drag,
+    Finished,
+    Hotkey,
+    InvalidAction,
+    KeyDown,
+    KeyUp,
+    LongPress,
+    MouseDown,
+    MouseUp,
+    MoveTo,
+    Navigate,
+    NavigateBack,
+    OpenApp,
+    PressBack,
+    PressHome,
+    Scroll,
+    SelectOption,
+    ToolCall,
+    TypeText,
+    Wait,
+)
+from sandbox.session import Element, Observation
+
+MAX_ELEMENTS = 60
+MAX_NAME_CHARS = 48
+MAX_TEXT_CHARS = 60
+"""Names of elements are cut to the first figure, running text (role `text`) to the second."""
+MAX_HISTORY_TEXT_CHARS = 48
+VALUE_ROLES = ("input", "textarea")
+"""Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
+
+_CLICKS: dict[str, tuple[Literal["left", "middle", "right"], int]] = {
+    "click": ("left", 1),
+    "double_click": ("left", 2),
+    "triple_click": ("left", 3),
+    "right_click": ("right", 1),
+    "middle_click": ("middle", 1),
+}
+_CLICK_VERBS = {meaning: verb for verb, meaning in _CLICKS.items()}
+_TOKEN = re.compile(r'(?:"(?P<text>(?:[^"\\]|\\.)*)"|\[\s*(?P<index>\d{1,6})\s*\]|(?P<word>[^\s"\[\]]+))\s*', re.DOTALL)
+_NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
+_ACTION_WORD = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s", re.DOTALL)  # noqa: RUF001
+_THOUGHT_WORD = re.compile(r"\s*Thought\s*[:：]?(?:\s|$)")  # noqa: RUF001
+_QUOTED = re.compile(r'"\s*((?:[^"\\]|\\.)*?)\s*"', re.DOTALL)
+
+
+def element_line(element: Element, index: int) -> str:
+    """`<button> checked "Ok" [2]`: role, states, name cut and escaped, 1-based number."""
+    return f"{' '.join((f'<{element.role}>', *element.states))} {_quoted_name(element)} [{index}]"
+
+
+def render_elements(observation: Observation, limit: int = MAX_ELEMENTS) -> str:
+    """The element list as the policy reads it: one line an element in reading order, and a last line that counts what was cut off."""
+    shown = observation.elements[: min(limit, MAX_ELEMENTS)]
+    lines = [element_line(element, index) for index, element in enumerate(shown, start=1)]
+    if len(observation.elements) > len(shown):
+        lines.append(f"{len(observation.elements) - len(shown)} more elements")
+    return "\n".join(lines)
+
+
+def _quoted_name(element: Element) -> str:
+    text = element.text if element.role in VALUE_ROLES else " ".join(element.text.split())
+    return f'"{escape(text[: MAX_TEXT_CHARS if element.role == "text" else MAX_NAME_CHARS].rstrip(" "))}"'
+
+
+def _spoken(observation: Observation, index: int) -> str:
+    """An element as thoughts name it: its line without the states."""
+    element = observation.elements[index - 1]
+    return f"<{element.role}> {_quoted_name(element)} [{index}]"
+
+
+def _index_at(x_px: int, y_px: int, observation: Observation) -> int | None:
+    """Number of the element whose click point this is. Where several share the point, the first that is not plain text."""
+    hits = [
+        index
+        for index, element in enumerate(observation.elements[:MAX_ELEMENTS], start=1)
+        if (element.x_px, element.y_px) == (x_px, y_px)
+    ]
+    return next((index for index in hits if observation.elements[index - 1].role != "text"), hits[0] if hits else None)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The tokens after a verb, read from left to right."""
+
+    observation: Observation
+    tokens: list[tuple[str, str]]
+
+    def next_text(self, what: str) -> str:
+        if not self.tokens or self.tokens[0][0] != "text":
+            raise BadText(f'{what} must stand in double quotes, e.g. "hello"')
+        return unescape(self.tokens.pop(0)[1])
+
+    def next_word(self) -> str | None:
+        return self.tokens.pop(0)[1] if self.tokens and self.tokens[0][0] == "word" else None
+
+    def has_point(self) -> bool:
+        return bool(self.tokens) and self.tokens[0][0] != "text"
+
+    def next_point(self) -> tuple[int, int]:
+        """`[2]` is the click point of element 2, `34 56` a point in pixels."""
+        if self.tokens and self.tokens[0][0] == "index":
+            index = int(self.tokens.pop(0)[1])
+            if not 1 <= index <= min(len(self.observation.elements), MAX_ELEMENTS):
+                raise BadText(f"no element [{index}]; there are {min(len(self.observation.elements), MAX_ELEMENTS)}")
+            element = self.observation.elements[index - 1]
+            return element.x_px, element.y_px
+        words = [value for kind, value in self.tokens[:2] if kind == "word" and _NUMBER.fullmatch(value)]
+        if len(words) < 2:
+            raise BadText("an element number such as [2] or a point such as 34 56 is missing")
+        del self.tokens[:2]
+        width, height = self.observation.width_px, self.observation.height_px
+        return to_pixels(float(words[0]), float(words[1]), scale_x=width, scale_y=height, observation=self.observation)
+
+    def end(self, verb: str) -> None:
+        if self.tokens:
+            raise BadText(f"{verb}: nothing may follow, but there is {self.tokens[0][1]!r}"[:120])
+
+
+def _point(reader: _Reader) -> dict[str, Any]:
+    x, y = reader.next_point()
+    return {"x": x, "y": y}
+
+
+def _maybe_point(reader: _Reader) -> dict[str, Any]:
+    return _point(reader) if reader.has_point() else {}
+
+
+def _press_button(reader: _Reader) -> dict[str, Any]:
+    button = reader.next_word() if reader.tokens and reader.tokens[0][1] in ("left", "middle", "right") else None
+    return {"button": button or "left", **_maybe_point(reader)}
+
+
+def _drag(reader: _Reader) -> dict[str, Any]:
+    (x, y), (to_x, to_y) = reader.next_point(), reader.next_point()
+    return {"x": x, "y": y, "to_x": to_x, "to_y": to_y}
+
+
+def _scroll(reader: _Reader) -> dict[str, Any]:
+    direction = reader.next_word()
+    if direction not in get_args(Direction):
+        raise BadText(f"scroll needs a direction (up, down, left, right), not {direction!r}"[:120])
+    return {"direction": direction, **_maybe_point(reader)}
+
+
+def _keys(reader: _Reader) -> tuple[str, ...]:
+    keys = []
+    while (word := reader.next_word()) is not None:
+        key = unescape(word)
+        keys.append(key if len(key) == 1 else key.lower())
+    if not keys:
+        raise BadText("a key is missing, e.g. press enter")
+    return tuple(keys)
+
+
+def _one_key(reader: _Reader) -> dict[str, Any]:
+    keys = _keys(reader)
+    if len(keys) > 1:
+        raise BadText(f"one key only, not {len(keys)}")
+    return {"key": keys[0]}
+
+
+def _seconds(reader: _Reader) -> dict[str, Any]:
+    word = reader.next_word()
+    if word is None:
+        return {}
+    if not _NUMBER.fullmatch(word):
+        raise BadText(f"wait takes seconds, not {word!r}"[:120])
+    return {"seconds": float(word)}
+
+
+def _tool(reader: _Reader) -> dict[str, Any]:
+    name = reader.next_text("the tool's name")
+    written = reader.next_text("the arguments") if reader.tokens else "{}"
+    try:
+        arguments = json.loads(written)
+    except (ValueError, RecursionError):
+        raise BadText("the tool's arguments are not JSON") from None
+    return {"name": name, "arguments": arguments}
+
+
+_VERBS: dict[str, tuple[type[Action], Callable[[_Reader], dict[str, Any]]]] = {
+    **{verb: (Click, _point) for verb in _CLICKS},
+    "drag": (Drag, _drag),
+    "move_to": (MoveTo, _point),
+    "mouse_down": (MouseDown, _press_button),
+    "mouse_up": (MouseUp, _press_button),
+    "scroll": (Scroll, _scroll),
+    "type": (TypeText, lambda reader: {"text": reader.next_text("the text")}),
+    "press": (Hotkey, lambda reader: {"keys": _keys(reader)}),
+    "key_down": (KeyDown, _one_key),
+    "key_up": (KeyUp, _one_key),
+    "select": (SelectOption, lambda reader: {**_point(reader), "option": reader.next_text("the option")}),
+    "navigate": (Navigate, lambda reader: {"url": reader.next_text("the address")}),
+    "navigate_back": (NavigateBack, lambda _: {}),
+    "wait": (Wait, _seconds),
+    "long_press": (LongPress, _point),
+    "open_app": (OpenApp, lambda reader: {"name": reader.next_text("the app's name")}),
+    "press_home": (PressHome, lambda _: {}),
+    "press_back": (PressBack, lambda _: {}),
+    "tool": (ToolCall, _tool),
+    "finished": (Finished, lambda reader: {"answer": reader.next_text("the answer")} if reader.tokens else {}),
+    "call_user": (CallUser, lambda reader: {"question": reader.next_text("the question")} if reader.tokens else {}),
+}
+
+
+def _read_action(text: str, observation: Observation) -> Action:
+    """The action that the whole text spells. Raises BadText, or ValidationError for values outside an action's bounds."""
+    tokens, position, text = [], 0, text.strip()
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise BadText(f"cannot read {text[position : position + 20]!r}")
+        kind = match.lastgroup or "word"
+        tokens.append((kind, match.group(kind)))
+        position = match.end()
+    if not tokens:
+        raise BadText("no action after the thought")
+    kind, verb = tokens.pop(0)
+    if kind != "word" or verb not in _VERBS:
+        raise BadText(f"unknown action {verb!r}; known are {', '.join(_VERBS)}"[:400])
+    model, read = _VERBS[verb]
+    reader = _Reader(observation=observation, tokens=tokens)
+    fields = read(reader)
+    reader.end(verb)
+    if verb in _CLICKS:
+        fields["button"], fields["count"] = _CLICKS[verb]
+    return model(**fields)
+
+
+class CompactGrammar:
+    """Codec of the compact grammar. Every action can be written; points that are not an element's own are written in pixels."""
+
+    name = "compact"
+    layout: Layout = "elements"
+
+    def parse(self, text: str, observation: Observation) -> ParsedResponse:
+        """The action is what follows the last `Action` from which all the rest can be read: an `Action` inside quotes never can."""
+        text = storable(text)
+        body = text.strip()
+        marks = list(_ACTION_WORD.finditer(body + " "))
+        reason = None
+        for start, end in [(mark.start(), mark.end()) for mark in reversed(marks)] or [(0, 0)]:
+            try:
+                action = _read_action(body[end:], observation)
+            except BadText as error:
+                reason = reason or str(error)
+            except ValidationError as error:
+                reason = reason or validation_reason(error)
+            else:
+                return ParsedResponse(thought=self._thought(body[:start]), actions=(action,))
+        if not marks:
+            return invalid_response(text, "no `Action`; write: Thought … Action click [2]", self._thought(body))
+        return invalid_response(text, reason or "no action", self._thought(body[: marks[-1].start()]))
+
+    @staticmethod
+    def _thought(text: str) -> str | None:
+        """The words before `Action`, quotes closed up as `format` writes them."""
+        mark = _THOUGHT_WORD.match(text)
+        words = " ".join(text[mark.end() if mark else 0 :].split())
+        return _QUOTED.sub(r'"\1"', words) or None
+
+    def format(self, thought: str | None, action: Action, observation: Observation) -> str:
+        """Without a thought, the grammar's own: the line of the element that is acted on, or the bare verb."""
+        written = self.write_action(action, observation)
+        words = " ".join(thought.split()) if thought else self._own_thought(action, observation)
+        return f"Thought {words} Action {written}"
+
+    def describe(self, action: Action, observation: Observation) -> str:
+        match action:
+            case InvalidAction(reason=reason):
+                return f"invalid: {escape(' '.join(reason.split())[:MAX_HISTORY_TEXT_CHARS], keep_quotes=True).strip()}"
+            case Click(x=x, y=y) if (index := _index_at(x, y, observation)) is not None:
+                return f"{_CLICK_VERBS[action.button, action.count]} {_spoken(observation, index)}"
+            case TypeText(text=text):
+                return f'type "{escape(text[:MAX_HISTORY_TEXT_CHARS])}"'
+            case _:
+                return self.write_action(action, observation)
+
+    def _own_thought(self, action: Action, observation: Observation) -> str:
+        """`click <button> "Ok" [2]` where the action has elements, else the verb alone."""
+        words = [self.write_action(action, observation).split(" ", 1)[0]]
+        for x, y in ((getattr(action, "x", None), getattr(action, "y", None)), (getattr(action, "to_x", None), getattr(action, "to_y", None))):
+            index = None if x is None or y is None else _index_at(x, y, observation)
+            if index is not None:
+                words.append(_spoken(observation, index))
+        return " ".join(words)
+
+    def write_action(self, action: Action, observation: Observation) -> str:
+        """The action alone, as it stands after `Action`. Raises NotRepresentable."""
+
+        def at(x: int | None, y: int | None) -> str:
+            if x is None or y is None:
+                return ""
+            index = _index_at(x, y, observation)
+            if index is not None:
+                return f" [{index}]"
+            width, height = observation.width_px, observation.height_px
+            x, y = from_pixels(x, y, scale_x=width, scale_y=height, observation=observation)
+            return f" {x} {y}"
+
+        match action:
+            case Click(x=x, y=y, button=button, count=count):
+                if (button, count) not in _CLICK_VERBS:
+                    raise NotRepresentable(f"compact grammar: {count} clicks of the {button} button; allowed are {', '.join(_CLICKS)}")
+                return f"{_CLICK_VERBS[button, count]}{at(x, y)}"
+            case Drag(x=x, y=y, to_x=to_x, to_y=to_y):
+                return f"drag{at(x, y)}{at(to_x, to_y)}"
+            case MoveTo(x=x, y=y) | LongPress(x=x, y=y):
+                return f"{action.kind}{at(x, y)}"
+            case MouseDown(x=x, y=y, button=button) | MouseUp(x=x, y=y, button=button):
+                return f"{action.kind}{'' if button == 'left' else ' ' + button}{at(x, y)}"
+            case Scroll(direction=direction, x=x, y=y):
+                return f"scroll {direction}{at(x, y)}"
+            case Hotkey(keys=keys):
+                return f"press {' '.join(_key(key) for key in keys)}"
+            case KeyDown(key=key) | KeyUp(key=key):
+                return f"{action.kind} {_key(key)}"
+            case SelectOption(x=x, y=y, option=option):
+                return f'select{at(x, y)} "{escape(option)}"'
+            case Wait(seconds=seconds):
+                return "wait" if seconds == Wait().seconds else f"wait {max(seconds, 1e-6):.6f}".rstrip("0").rstrip(".")
+            case ToolCall(name=name, arguments=arguments):
+                return f'tool "{escape(name)}" "{escape(json.dumps(arguments, sort_keys=True))}"'
+            case TypeText(text=text):
+                return f'type "{escape(text)}"'
+            case Navigate(url=url):
+                return f'navigate "{escape(url)}"'
+            case OpenApp(name=name):
+                return f'open_app "{escape(name)}"'
+            case Finished(answer=text) | CallUser(question=text):
+                return f'{action.kind} "{escape(text)}"' if text else action.kind
+            case NavigateBack() | PressHome() | PressBack():
+                return action.kind
+            case InvalidAction(reason=reason):
+                raise NotRepresentable(f"compact grammar: an invalid action ({reason}) cannot be written")
+
+
+def _key(key: str) -> str:
+    if not key or (len(key) > 1 and key != key.lower()):
+        raise NotRepresentable(f"compact grammar: key {key!r}; allowed are lower-case names such as enter, and single characters")
+    return escape(key).replace(" ", "\\s").replace("[", "\\u005b").replace("]", "\\u005d")

@@ -1,0 +1,213 @@
+"""The compact grammar: element lines, canonical answers, tolerance of a decoder's spaces, round trips, and text that is no action."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.grammars.base import NotRepresentable
+from agent.grammars.compact import MAX_ELEMENTS, CompactGrammar, render_elements
+from agent.grammars.quoting import escape, unescape
+from sandbox.actions import (
+    Action,
+    CallUser,
+    Click,
+    Drag,
+    Finished,
+    Hotkey,
+    InvalidAction,
+    KeyDown,
+    KeyUp,
+    LongPress,
+    MouseDown,
+    MouseUp,
+    MoveTo,
+    Navigate,
+    NavigateBack,
+    OpenApp,
+    PressBack,
+    PressHome,
+    Scroll,
+    SelectOption,
+    ToolCall,
+    TypeText,
+    Wait,
+)
+from sandbox.session import Element, Observation
+
+GRAMMAR = CompactGrammar()
+WIDTH, HEIGHT = 160, 210
+
+
+def element(role: str, text: str, x_px: int, y_px: int, *states: str) -> Element:
+    return Element(role=role, text=text, states=states, x_px=x_px, y_px=y_px, width_px=20, height_px=10)
+
+
+def screen(*elements: Element) -> Observation:
+    return Observation(
+        instruction="Press Ok.", elements=elements, screenshot=None, width_px=WIDTH, height_px=HEIGHT, time_ms=0.0, url="about:blank"
+    )
+
+
+SCREEN = screen(
+    element("text", "Press the button", 40, 10),
+    element("button", "Ok", 30, 60, "focused"),
+    element("input", "", 30, 80),
+    element("checkbox", 'say "hi"', 30, 100, "checked"),
+    element("text", "w" * 100, 90, 150),
+)
+
+
+def as_decoded(text: str) -> str:
+    """What a tokenizer that splits on white space and pads double quotes gives back."""
+    return " ".join(text.replace('"', ' " ').split())
+
+
+x = st.integers(0, WIDTH - 1)
+y = st.integers(0, HEIGHT - 1)
+text = st.text(max_size=30) | st.text(alphabet='ab \\"\n\tqsnu<>é[]', max_size=12)
+key = st.sampled_from(["enter", "ctrl", "a", "A", "[", '"', "\\", " ", "page down", "f5", "é"])
+seconds = st.integers(1, 6000).map(lambda hundredths: hundredths / 100)
+button = st.sampled_from(["left", "middle", "right"])
+clicks = st.sampled_from([("left", 1), ("left", 2), ("left", 3), ("right", 1), ("middle", 1)])
+json_value = st.recursive(st.none() | st.booleans() | st.integers() | text, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+points = st.tuples(x, y) | st.sampled_from([(e.x_px, e.y_px) for e in SCREEN.elements])
+
+actions: st.SearchStrategy[Action] = st.one_of(
+    st.builds(lambda p, c: Click(x=p[0], y=p[1], button=c[0], count=c[1]), points, clicks),
+    st.builds(lambda p, q: Drag(x=p[0], y=p[1], to_x=q[0], to_y=q[1]), points, points),
+    st.builds(MoveTo, x=x, y=y),
+    st.builds(LongPress, x=x, y=y),
+    st.builds(lambda kind, p, b: kind(x=p and p[0], y=p and p[1], button=b), st.sampled_from([MouseDown, MouseUp]), st.none() | points, button),
+    st.builds(
+        lambda d, p: Scroll(direction=d, x=p and p[0], y=p and p[1]), st.sampled_from(["up", "down", "left", "right"]), st.none() | points
+    ),
+    st.builds(TypeText, text=text),
+    st.builds(Hotkey, keys=st.lists(key, min_size=1, max_size=3).map(tuple)),
+    st.builds(KeyDown, key=key),
+    st.builds(KeyUp, key=key),
+    st.builds(lambda p, option: SelectOption(x=p[0], y=p[1], option=option), points, text),
+    st.builds(Navigate, url=text),
+    st.builds(Wait, seconds=seconds),
+    st.builds(OpenApp, name=text),
+    st.builds(ToolCall, name=text, arguments=st.dictionaries(text, json_value, max_size=3)),
+    st.builds(Finished, answer=text),
+    st.builds(CallUser, question=text),
+    st.sampled_from([NavigateBack(), PressHome(), PressBack()]),
+)
+
+
+def test_element_lines() -> None:
+    assert render_elements(SCREEN).split("\n") == [
+        '<text> "Press the button" [1]',
+        '<button> focused "Ok" [2]',
+        '<input> "" [3]',
+        '<checkbox> checked "say \\qhi\\q" [4]',
+        f'<text> "{"w" * 60}" [5]',
+    ]
+
+
+def test_more_elements_than_numbers_are_counted() -> None:
+    many = screen(*(element("link", str(i), i, i) for i in range(MAX_ELEMENTS + 7)))
+    lines = render_elements(many).split("\n")
+    assert len(lines) == MAX_ELEMENTS + 1
+    assert lines[-1] == "7 more elements"
+
+
+@pytest.mark.parametrize(
+    ("action", "answer"),
+    [
+        (Click(x=30, y=60), 'Thought click <button> "Ok" [2] Action click [2]'),
+        (Click(x=31, y=60), "Thought click Action click 31 60"),
+        (TypeText(text="hello"), 'Thought type Action type "hello"'),
+        (Click(x=90, y=150), f'Thought click <text> "{"w" * 60}" [5] Action click [5]'),
+        (Scroll(direction="down", x=30, y=80), 'Thought scroll <input> "" [3] Action scroll down [3]'),
+        (Drag(x=40, y=10, to_x=30, to_y=100), 'Thought drag <text> "Press the button" [1] <checkbox> "say \\qhi\\q" [4] Action drag [1] [4]'),
+        (Hotkey(keys=("ctrl", "a")), "Thought press Action press ctrl a"),
+        (Finished(answer="42"), 'Thought finished Action finished "42"'),
+        (Wait(), "Thought wait Action wait"),
+    ],
+)
+def test_canonical_answers(action: Action, answer: str) -> None:
+    assert GRAMMAR.format(None, action, SCREEN) == answer
+    assert GRAMMAR.parse(answer, SCREEN).actions == (action,)
+    assert GRAMMAR.parse(as_decoded(answer), SCREEN).actions == (action,)
+
+
+@given(action=actions)
+def test_round_trip_of_every_action(action: Action) -> None:
+    answer = GRAMMAR.format(None, action, SCREEN)
+    assert GRAMMAR.parse(answer, SCREEN).actions == (action,)
+    assert GRAMMAR.parse(as_decoded(answer), SCREEN).actions == (action,)
+    assert GRAMMAR.describe(action, SCREEN)
+
+
+@given(action=actions, thought=st.text(max_size=40) | st.sampled_from(["press Action wait", 'the "Ok Action', "Thought"]))
+def test_any_thought_leaves_the_action_alone(action: Action, thought: str) -> None:
+    parsed = GRAMMAR.parse(GRAMMAR.format(thought, action, SCREEN), SCREEN)
+    assert parsed.actions == (action,)
+
+
+@given(st.text() | st.lists(st.sampled_from(["Thought", "Action", "click", "type", '"', "[2]", "[99]", "\\", "drag", "5", "wait"]), max_size=9).map(" ".join))
+def test_parse_never_raises(answer: str) -> None:
+    parsed = GRAMMAR.parse(answer, SCREEN)
+    assert len(parsed.actions) == 1
+    if parsed.invalid is not None:
+        assert parsed.invalid.reason
+
+
+@given(text)
+def test_quoting_survives_the_tokenizer(written: str) -> None:
+    escaped = escape(written)
+    assert unescape(escaped) == written
+    assert unescape(f" {' '.join(escaped.split())} ") == written
+    assert re.fullmatch(r"[ -~]*", escaped) and '"' not in escaped
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("", "no `Action`"),
+        ("Thought click", "no `Action`"),
+        ("Thought click Action", "no action"),
+        ("Action click [6]", "no element [6]; there are 5"),
+        ("Action click [0]", "no element [0]"),
+        ("Action click", "missing"),
+        ("Action click 200 10", "outside the screen"),
+        ("Action jump [2]", "unknown action 'jump'"),
+        ("Action type hello", "double quotes"),
+        ('Action type "hello', "cannot read"),
+        ("Action scroll sideways", "direction"),
+        ("Action wait 100", "seconds"),
+        ("Action press a b c d", "keys"),
+        ("Action click [2] [3]", "nothing may follow"),
+        ('Action tool "x" "{"', "not JSON"),
+        ('Action type "\\ud800"', "not a character"),
+    ],
+)
+def test_bad_answers_carry_their_reason(answer: str, reason: str) -> None:
+    (action,) = GRAMMAR.parse(answer, SCREEN).actions
+    assert isinstance(action, InvalidAction)
+    assert reason in action.reason
+
+
+def test_thought_is_read_as_it_was_written() -> None:
+    parsed = GRAMMAR.parse('Thought click < " Ok " [2] Action click [2]', SCREEN)
+    assert parsed.thought == 'click < "Ok" [2]'
+    assert GRAMMAR.parse("click [2]", SCREEN).actions == (Click(x=30, y=60),)
+    assert GRAMMAR.parse("Action: click [ 2 ]", SCREEN).thought is None
+
+
+def test_what_cannot_be_written_is_refused() -> None:
+    for action in (InvalidAction(text="x", reason="y"), Click(x=1, y=1, button="right", count=2), Click(x=500, y=1), KeyDown(key="")):
+        with pytest.raises(NotRepresentable):
+            GRAMMAR.format(None, action, SCREEN)
+
+
+def test_history_lines() -> None:
+    assert GRAMMAR.describe(Click(x=30, y=60), SCREEN) == 'click <button> "Ok" [2]'
+    assert GRAMMAR.describe(TypeText(text="a" * 80), SCREEN) == f'type "{"a" * 48}"'
+    assert GRAMMAR.describe(InvalidAction(text="?", reason="no element [9]; there are 5"), SCREEN) == "invalid: no element [9]; there are 5"
