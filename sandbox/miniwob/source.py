@@ -1,0 +1,217 @@
+"""MiniWoB++ tasks as web pages: the task list, where the pages are, how an instance starts, what its state is. Satisfies PageTask.
+
+Which tasks are used, with what limits, is data: tasks.yaml. How they are solved is oracles.py. No browser is driven here.
+The pages and their verifiers come unchanged from the `miniwob` package (MiniWoB++, Liu et al. 2018, arXiv 1802.08802).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandbox.page_task import PageState
+from sandbox.session import Verdict
+from sandbox.task import Task
+from warehouse.errors import ConfigError, TaskError
+
+SOURCE = "miniwob"
+SUCCESS_REWARD = 0.999
+"""An instance is solved when the page's raw reward, before its time penalty, reaches this at the end of the episode."""
+
+ELEMENT_OPTIONS: Mapping[str, Any] = {
+    # The reward display and the click trace lie beside the page; the cover is what starts an episode for people.
+    "exclude": ["#reward-display", "#click-canvas", "#sync-task-cover"],
+    # The instruction's text is Observation.instruction; a swatch or an icon in it is still an element.
+    "textless": ["#query"],
+    "roles": [
+        [".ui-accordion-header:not(:has(button))", "header"],
+        [".ui-accordion-header", ""],  # an accordion takes a paragraph that holds the Submit button for a header
+        [".ui-tabs-tab", "tab"],
+        [".ui-menu-item-wrapper", "item"],
+        [".ui-sortable-handle", "item"],
+        [".ui-slider-handle", "slider"],
+        [".ui-spinner-button", "button"],
+        [".alink", "link"],
+        [".folder, .file", "item"],
+        [".hitarea", "button"],
+        [".email-reply, .email-forward", "button"],
+        [".ui-resizable-handle", ""],
+    ],
+    "names": [
+        [".ui-dialog-titlebar-close", "x"],
+        [".ui-spinner-up", "up"],
+        [".ui-spinner-down", "down"],
+        [".ui-datepicker-prev", "previous month"],
+        [".ui-datepicker-next", "next month"],
+        [".star", "star"],
+        [".trash", "trash"],
+        ["#open-search", "search"],
+        ["#search-cancel, #close-email, #close-reply, #close-forward", "back"],
+        ["#send-reply, #send-forward", "send"],
+        [".reply", "reply"],
+        [".retweet", "retweet"],
+        [".like", "like"],
+        [".share", "share"],
+        [".more", "more"],
+        [".collapsable-hitarea", "collapse"],
+        [".expandable-hitarea", "expand"],
+        [".ui-icon-disk", "floppy disk"],
+        [".ui-icon-print", "printer"],
+        [".ui-icon-zoomin", "zoom in"],
+        [".ui-icon-zoomout", "zoom out"],
+        [".ui-icon-seek-start", "to the start"],
+        [".ui-icon-seek-end", "to the end"],
+        [".ui-icon-play", "play"],
+        [".ui-icon-stop", "stop"],
+    ],
+    "states": [[".selected, .clicked", "selected"]],
+}
+"""What elements.js has to be told about these pages: roles of jQuery UI widgets, and icons by what a person calls them."""
+
+
+class TaskEntry(BaseModel):
+    """One task's line in tasks.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    domain: Literal["pointing", "forms"]
+    max_steps: Annotated[int, Field(ge=1, le=100)]
+    held_out: bool = False
+    oracle: Annotated[bool, Field(description="oracles.py solves it")] = True
+    fresh_page: Annotated[bool, Field(description="a second start in the same document gives another instance")] = False
+
+
+class TaskFile(BaseModel):
+    """tasks.yaml as a whole. The group `wide` is every task of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    groups: dict[str, tuple[str, ...]]
+    tasks: dict[str, TaskEntry]
+
+    def members(self, group: str | None) -> tuple[str, ...]:
+        """Names of a group's tasks in file order; None and `wide` mean all. Raises ConfigError for an unknown group."""
+        if group is None or group == "wide":
+            return tuple(self.tasks)
+        if group not in self.groups:
+            raise ConfigError(f"MiniWoB has no task group {group!r}. Groups in tasks.yaml: {', '.join([*self.groups, 'wide'])}.")
+        return self.groups[group]
+
+
+@cache
+def task_file() -> TaskFile:
+    """The parsed tasks.yaml. Raises ConfigError where it is malformed or a group names a task that it does not hold."""
+    text = (resources.files("sandbox.miniwob") / "tasks.yaml").read_text(encoding="utf-8")
+    try:
+        parsed = TaskFile.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise ConfigError(f"sandbox/miniwob/tasks.yaml is malformed: {error}") from error
+    for group, names in parsed.groups.items():
+        if unknown := sorted(set(names) - set(parsed.tasks)):
+            raise ConfigError(f"Group {group!r} of sandbox/miniwob/tasks.yaml names tasks without an entry: {', '.join(unknown)}.")
+    return parsed
+
+
+def load_tasks(group: str | None = None) -> dict[str, Task]:
+    """Tasks by name, in file order. Groups: `quickstart`, `unseen` (never trained on), `wide` (all). Raises ConfigError for another."""
+    entries = task_file()
+    version = package_version()
+    return {
+        name: Task(
+            source=SOURCE,
+            name=name,
+            domain=entries.tasks[name].domain,
+            max_steps=entries.tasks[name].max_steps,
+            held_out=entries.tasks[name].held_out,
+            version=version,
+        )
+        for name in entries.members(group)
+    }
+
+
+@cache
+def package_version() -> str:
+    """Version of the installed `miniwob` package, which defines the pages and their verifiers."""
+    return metadata.version("miniwob")
+
+
+class MiniWobSource:
+    """PageTask for MiniWoB++. Stateless."""
+
+    viewport_px = (500, 320)
+    """At the page's own 160×210 some dialogs fall off the window."""
+    area_px = (160, 210)
+    step_time_ms = 50.0
+    ready_script = "document.readyState === 'complete' && typeof core !== 'undefined' && core.cover_div !== null"
+
+    @property
+    def root(self) -> Path:
+        """Folder of the installed pages with the scripts and images they load."""
+        return Path(str(resources.files("miniwob"))) / "html"
+
+    @property
+    def environment(self) -> str:
+        return f"miniwob {package_version()}"
+
+    @property
+    def state_script(self) -> str:
+        return _state_script()
+
+    def url(self, task: Task) -> str:
+        return (self.root / "miniwob" / f"{_entry_name(task)}.html").as_uri()
+
+    def start_script(self, task: Task, seed: int) -> str:
+        """Drops what an earlier instance left (focus, time limit, inner scrolling), seeds the page's generator and starts."""
+        return (
+            "(() => {"
+            " if (core.cover_div === null) core.startEpisode();"
+            " if (document.activeElement) document.activeElement.blur();"
+            " for (const part of [document.scrollingElement, document.getElementById('area')]) if (part) part.scrollTop = part.scrollLeft = 0;"
+            " core.EPISODE_MAX_TIME = 1e9;"
+            f" Math.seedrandom({json.dumps(str(seed))});"
+            " core.startEpisodeReal();"
+            " return WOB_TASK_READY;"
+            "})()"
+        )
+
+    def needs_fresh_page(self, task: Task) -> bool:
+        return task_file().tasks[_entry_name(task)].fresh_page
+
+    def verdict(self, state: PageState) -> Verdict:
+        """The page's own judgement. An episode that has not ended has not succeeded."""
+        if not state.done:
+            return Verdict(origin="verifier", score=0.0, threshold=SUCCESS_REWARD, reasons=("the page has not ended the episode",))
+        reason = "the page accepted the outcome" if state.reward >= SUCCESS_REWARD else "the page rejected the outcome"
+        return Verdict(origin="verifier", score=state.reward, threshold=SUCCESS_REWARD, reasons=(reason,))
+
+
+@cache
+def _state_script() -> str:
+    extract = (resources.files("sandbox.browser") / "elements.js").read_text(encoding="utf-8")
+    options = dict(ELEMENT_OPTIONS, area=list(MiniWobSource.area_px))
+    # The instruction is what shows in the query: core.getUtterance() also names colours that only show as a swatch.
+    return (
+        "(() => {"
+        f" const extract = ({extract.strip()});"
+        " const query = document.getElementById('query');"
+        " return {"
+        "  instruction: query ? query.innerText.replace(/\\s+/g, ' ').trim() : '',"
+        f"  elements: extract({json.dumps(options)}),"
+        "  reward: WOB_DONE_GLOBAL ? WOB_RAW_REWARD_GLOBAL : 0,"
+        "  done: WOB_DONE_GLOBAL"
+        " };"
+        "})()"
+    )
+
+
+def _entry_name(task: Task) -> str:
+    if task.source != SOURCE or task.name not in task_file().tasks:
+        raise TaskError(f"MiniWoB cannot run task {task.source}/{task.name}: only source {SOURCE!r} and the names in sandbox/miniwob/tasks.yaml.")
+    return task.name
