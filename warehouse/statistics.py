@@ -1,0 +1,204 @@
+"""How sure we are of a success rate: intervals, macro-averages over tasks, differences, and the paired comparison behind the release gate.
+
+Pure functions of counts and outcomes, no tables, no plotting. Success is always averaged over tasks first, so that a task with many
+episodes does not outvote one with few; its uncertainty is stratified by task. All intervals are two-sided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCount:
+    """Episodes with a reward, and how many of them were solved, on one task."""
+
+    task: str
+    num_success: int
+    num_episodes: int
+
+    @property
+    def rate(self) -> float:
+        return self.num_success / self.num_episodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A macro-averaged success rate. `standard_error` is the plug-in error stratified by task, the ± that is printed beside it."""
+
+    mean: float
+    standard_error: float
+    interval: Interval
+    num_tasks: int
+    num_episodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Second minus first."""
+
+    mean: float
+    interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedComparison:
+    """Candidate against incumbent on the same instances; `difference` is candidate minus incumbent, macro-averaged over tasks."""
+
+    difference: Difference
+    num_pairs: int
+    candidate_only: int
+    """instances that only the candidate solves."""
+    incumbent_only: int
+    p_worse: float
+    """one-sided exact McNemar: chance of a result at least this bad for the candidate, were the two equally good."""
+    p_two_sided: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateDecision:
+    released: bool
+    reason: str
+
+
+def z_value(confidence: float) -> float:
+    """The normal quantile of a two-sided interval: 1.96 for 0.95. Raises ValueError outside (0, 1)."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence is {confidence}; it must lie strictly between 0 and 1, e.g. 0.95")
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+def wilson(num_success: int, num_episodes: int, confidence: float = CONFIDENCE) -> Interval:
+    """Score interval of a proportion (Wilson 1927). No episodes give [0, 1]. Raises ValueError for impossible counts."""
+    if not 0 <= num_success <= num_episodes:
+        raise ValueError(f"{num_success} successes of {num_episodes} episodes: successes must lie between 0 and the number of episodes")
+    z = z_value(confidence)
+    if num_episodes == 0:
+        return Interval(low=0.0, high=1.0)
+    rate, n = num_success / num_episodes, num_episodes
+    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    low = 0.0 if num_success == 0 else centre - half
+    high = 1.0 if num_success == num_episodes else centre + half
+    return Interval(low=low, high=high)
+
+
+def macro_average(counts: Sequence[TaskCount], confidence: float = CONFIDENCE) -> Estimate:
+    """Mean of the tasks' success rates. Tasks without an episode are left out; with no task at all the mean is NaN.
+
+    The interval recovers the variance of the mean from each task's Wilson limits (MOVER: Zou & Donner 2008), so that it stays honest
+    where a task is solved always or never and the plug-in standard error would be 0.
+    """
+    seen = [count for count in counts if count.num_episodes > 0]
+    if not seen:
+        return Estimate(mean=math.nan, standard_error=math.nan, interval=Interval(low=0.0, high=1.0), num_tasks=0, num_episodes=0)
+    share = 1 / len(seen)
+    mean = sum(count.rate for count in seen) * share
+    variance = sum(count.rate * (1 - count.rate) / count.num_episodes for count in seen)
+    limits = [wilson(count.num_success, count.num_episodes, confidence) for count in seen]
+    below = math.sqrt(sum((count.rate - limit.low) ** 2 for count, limit in zip(seen, limits, strict=True)))
+    above = math.sqrt(sum((limit.high - count.rate) ** 2 for count, limit in zip(seen, limits, strict=True)))
+    return Estimate(
+        mean=mean,
+        standard_error=math.sqrt(variance) * share,
+        interval=Interval(low=max(0.0, mean - share * below), high=min(1.0, mean + share * above)),
+        num_tasks=len(seen),
+        num_episodes=sum(count.num_episodes for count in seen),
+    )
+
+
+def difference(first: Estimate, second: Estimate) -> Difference:
+    """`second - first` for two independent sets of episodes, by the same recovery of variance (Newcombe 1998, method 10)."""
+    mean = second.mean - first.mean
+    below = math.hypot(second.mean - second.interval.low, first.interval.high - first.mean)
+    above = math.hypot(second.interval.high - second.mean, first.mean - first.interval.low)
+    return Difference(mean=mean, interval=Interval(low=max(-1.0, mean - below), high=min(1.0, mean + above)))
+
+
+def mcnemar_exact(wins: int, losses: int) -> tuple[float, float]:
+    """Exact test on the discordant pairs (binomial, p = ½): (one-sided chance of so few wins, two-sided p)."""
+    num = wins + losses
+    if num == 0:
+        return 1.0, 1.0
+    worse = _binomial_tail(wins, num)
+    return worse, min(1.0, 2 * min(worse, _binomial_tail(losses, num)))
+
+
+def compare_paired(
+    candidate: Mapping[tuple[str, Hashable], bool],
+    incumbent: Mapping[tuple[str, Hashable], bool],
+    *,
+    confidence: float = CONFIDENCE,
+    num_resamples: int = 2000,
+    seed: int = 0,
+) -> PairedComparison:
+    """Compare two policies on the instances both have a verdict for; keys are (task, instance), values whether it was solved.
+
+    The interval is a percentile bootstrap over instances within each task, with a generator seeded by `seed`.
+    Raises ValueError when there is no common instance.
+    """
+    common = sorted(candidate.keys() & incumbent.keys(), key=lambda key: (key[0], str(key[1])))
+    if not common:
+        raise ValueError("no common instance: evaluate both policies on the same tasks and seeds before comparing them")
+    gains: dict[str, list[int]] = {}
+    for key in common:
+        gains.setdefault(key[0], []).append(int(candidate[key]) - int(incumbent[key]))
+    wins = sum(gain > 0 for values in gains.values() for gain in values)
+    losses = sum(gain < 0 for values in gains.values() for gain in values)
+    worse, two_sided = mcnemar_exact(wins, losses)
+    return PairedComparison(
+        difference=Difference(
+            mean=sum(sum(values) / len(values) for values in gains.values()) / len(gains),
+            interval=_bootstrap(list(gains.values()), confidence, num_resamples, seed),
+        ),
+        num_pairs=len(common), candidate_only=wins, incumbent_only=losses, p_worse=worse, p_two_sided=two_sided,
+    )
+
+
+def release_gate(comparison: PairedComparison, *, significance: float = 0.05, tolerance: float = 0.03) -> GateDecision:
+    """Released if it does not lose. The candidate loses when it is worse on average and either the exact test says so at
+    `significance` (one-sided), or it is worse by more than `tolerance`, whatever the test can prove with so few episodes."""
+    gain = comparison.difference
+    facts = (
+        f"{gain.mean:+.3f} [{gain.interval.low:+.3f}, {gain.interval.high:+.3f}] on {comparison.num_pairs} pairs "
+        f"({comparison.candidate_only} won, {comparison.incumbent_only} lost, one-sided p {comparison.p_worse:.3f})"
+    )
+    if gain.mean < 0 and comparison.p_worse < significance:
+        return GateDecision(released=False, reason=f"the candidate loses: {facts}, p below {significance:g}")
+    if gain.mean < -tolerance:
+        return GateDecision(released=False, reason=f"the candidate loses: {facts}, worse by more than {tolerance:g}")
+    return GateDecision(released=True, reason=f"the candidate does not lose: {facts}")
+
+
+def _binomial_tail(wins: int, num: int) -> float:
+    """P(X <= wins) for X ~ Binomial(num, ½), in exact integer arithmetic."""
+    tail: int = sum(math.comb(num, k) for k in range(wins + 1))
+    return tail / (1 << num)
+
+
+def _bootstrap(strata: Sequence[Sequence[int]], confidence: float, num_resamples: int, seed: int) -> Interval:
+    rng = np.random.default_rng(seed)
+    means = np.zeros(num_resamples)
+    for values in strata:
+        array = np.asarray(values, dtype=np.float64)
+        means += array[rng.integers(0, len(array), size=(num_resamples, len(array)))].mean(axis=1)
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(means / len(strata), [tail, 100 - tail])
+    return Interval(low=float(low), high=float(high))
