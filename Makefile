@@ -1,0 +1,55 @@
+# The commands of the project. Each sets up what it needs first (scripts/setup.sh, a fraction of a second when nothing changed).
+
+ITERATIONS ?= 3
+PROFILE    ?= quickstart
+# Workers of the test suite. Tests drive real browsers and train real models: more workers than cores only make them time out.
+WORKERS    ?= 2
+# More for pytest, e.g. make test ARGS="tests/warehouse -x"
+ARGS       ?=
+
+PYTHON_IN_VENV = .venv/bin/python
+FLYWHEEL       = .venv/bin/flywheel
+# One file's tests stay together: they share its browsers and its trained models.
+PYTEST         = $(PYTHON_IN_VENV) -m pytest -n $(WORKERS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run ui doctor test test-slow test-all check bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv from the lock and find a Chromium
+	@scripts/setup.sh
+
+run: setup ## turn the wheel: ITERATIONS=3 PROFILE=quickstart
+	@$(FLYWHEEL) run --iterations $(ITERATIONS) --profile $(PROFILE)
+
+ui: setup ## start the Dagster page on loopback and print its address
+	@$(FLYWHEEL) ui
+
+doctor: setup ## check every part of this machine's set-up and say how to mend it
+	@$(FLYWHEEL) doctor
+
+test: setup ## the tests but the slow ones: WORKERS=2 ARGS=
+	$(PYTEST) $(ARGS)
+
+test-slow: setup ## the slow tests alone
+	$(PYTEST) -m "slow and not gpu" $(ARGS)
+
+test-all: setup ## all tests that this machine can run
+	$(PYTEST) -m "not gpu" $(ARGS)
+
+check: setup ## ruff, mypy and the import contract
+	$(PYTHON_IN_VENV) -m ruff check
+	$(PYTHON_IN_VENV) -m mypy
+	.venv/bin/lint-imports --no-logo
+
+bench: setup ## the benchmarks, one after the other: a table each
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(PYTHON_IN_VENV) "$$file" $(ARGS) || exit 1; done
+
+lock: ## renew constraints.txt from pyproject.toml (ARGS=--upgrade: take newer versions)
+	@scripts/lock.sh $(ARGS)
+
+clean: ## remove caches and builds; .venv and .flywheel/ stay
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# Makes .venv from the lock and sees that there is a Chromium to drive. Shared by every target of the Makefile; safe to run again:
+# when nothing changed it is done in a fraction of a second, and an installation that was cut off is made anew.
+#
+#   PYTHON                 the Python 3.11 to build .venv with (else python3.11, python3 or python, whichever is one)
+#   FLYWHEEL_CHROMIUM      the Chromium or headless shell to use (else the system's, Debian's packages, or Playwright's download)
+#   FLYWHEEL_TORCH_INDEX   a package index to take torch alone from, e.g. PyTorch's index of CPU builds, a tenth of the size
+#   VERBOSE=1              show all that pip and apt-get say
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=.venv
+stamp=$venv/.flywheel-setup      # what was installed: written last, so it vouches for a whole installation
+unfinished=$venv/.flywheel-setup-unfinished
+needed_mib=5000
+started=$SECONDS
+
+say() { echo "setup: $*"; }
+die() {
+    echo "setup: $1" >&2
+    shift
+    for line in "$@"; do echo "       $line" >&2; done
+    exit 1
+}
+
+quiet=-qq
+if [ -n "${VERBOSE:-}" ] || [ -t 1 ]; then quiet=""; fi # a person watches pip's progress bars
+pip_install() { # shellcheck disable=SC2086
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input install $quiet -c constraints.txt "$@"
+}
+is_root_with_apt() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+apt_install() {
+    export DEBIAN_FRONTEND=noninteractive
+    local out=/dev/null
+    [ -z "${VERBOSE:-}" ] || out=/dev/stdout
+    { apt-get update && apt-get install -y --no-install-recommends "$@"; } >"$out" 2>&1
+}
+
+# --- Python -----------------------------------------------------------------------------------------------------------------------
+
+is_python_311() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' >/dev/null 2>&1; }
+
+find_python() {
+    local candidate
+    if [ -n "${PYTHON:-}" ]; then
+        is_python_311 "$PYTHON" || die "PYTHON is '$PYTHON', which is not a Python 3.11 that runs." "Name one, or unset it to search the PATH."
+        echo "$PYTHON"
+        return
+    fi
+    for candidate in python3.11 python3 python; do
+        if is_python_311 "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    die "no Python 3.11 found: tried python3.11, python3 and python on the PATH; the lock is resolved for 3.11 and no other." \
+        "Debian 12: apt-get install python3.11-venv. macOS: brew install python@3.11. Anywhere: pyenv install 3.11." \
+        "Or name one: make run PYTHON=/path/to/python3.11"
+}
+
+make_venv() {
+    local python
+    python=$(find_python)
+    if ! "$python" -c 'import ensurepip' >/dev/null 2>&1; then # Debian keeps it in a package of its own
+        is_root_with_apt && apt_install python3.11-venv ||
+            die "$python cannot make virtual environments: its ensurepip is missing." "As root: apt-get install python3.11-venv"
+    fi
+    say "making $venv with $("$python" --version)"
+    "$python" -m venv --clear "$venv"
+}
+
+# --- packages ---------------------------------------------------------------------------------------------------------------------
+
+fingerprint() { # the venv does not survive a move of the checkout: its path is part of it
+    cksum constraints.txt pyproject.toml scripts/setup.sh
+    pwd -P
+}
+
+is_current() {
+    [ -f "$stamp" ] && [ ! -e "$unfinished" ] && [ -x "$venv/bin/flywheel" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ] &&
+        "$venv/bin/python" -c '' >/dev/null 2>&1
+}
+
+install_packages() {
+    # A half-written package looks installed to pip: what was cut off is not mended but made anew.
+    if [ -e "$unfinished" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then make_venv; fi
+    local free_mib
+    free_mib=$(df -Pk . | awk 'NR == 2 { print int($4 / 1024) }')
+    if [ ! -f "$stamp" ] && [ "$free_mib" -lt "$needed_mib" ]; then
+        die "$free_mib MiB are free under $PWD; the packages need about $needed_mib MiB." "Free some space, or clone to another disk."
+    fi
+    : >"$unfinished"
+    rm -f "$stamp"
+
+    pip_install --upgrade pip
+    if [ -z "${FLYWHEEL_TORCH_INDEX:-}" ] && [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null; then
+        say "no NVIDIA GPU here: FLYWHEEL_TORCH_INDEX may name an index of CPU builds, where pip's own would give the large CUDA one"
+    fi
+    say "installing $(grep '^torch==' constraints.txt), the largest package, by itself (constraints.txt says why)"
+    pip_install --no-deps ${FLYWHEEL_TORCH_INDEX:+--index-url "$FLYWHEEL_TORCH_INDEX"} torch
+    say "installing the rest of constraints.txt: a few minutes the first time"
+    pip_install --build-constraint constraints.txt -e '.[dev]'
+    fingerprint >"$stamp"
+    rm -f "$unfinished"
+    say "packages are in place after $((SECONDS - started)) s"
+}
+
+# --- browser ----------------------------------------------------------------------------------------------------------------------
+
+browser() { # prints "PATH begin-frame" or "PATH plain"; fails where there is none
+    "$venv/bin/python" - <<'PYTHON'
+import sys
+
+from sandbox.browser.chromium import find_chromium
+from warehouse.errors import FlywheelError
+
+try:
+    found = find_chromium()
+except FlywheelError as error:
+    sys.exit(f"setup: {error}")
+print(found.path, "begin-frame" if found.has_begin_frame_control else "plain")
+PYTHON
+}
+
+install_browser() {
+    if is_root_with_apt; then
+        say "installing Debian's chromium-headless-shell"
+        if apt_install chromium-headless-shell; then return; fi
+        say "no such package here: taking Playwright's download and the libraries it needs"
+        "$venv/bin/playwright" install --with-deps chromium-headless-shell
+    else
+        say "downloading Playwright's headless shell"
+        "$venv/bin/playwright" install chromium-headless-shell
+    fi
+}
+
+wants_better_browser() { # $1: PATH and kind of the one found, $2: whether the packages were installed just now
+    [ -z "${FLYWHEEL_CHROMIUM:-}" ] || return 1
+    [ -n "$1" ] || return 0
+    # A full Chromium serves, but on Linux a headless shell has frames on demand: worth one try, not one a run.
+    [ "$2" = fresh ] && [ "$(uname -s)" = Linux ] && [ "${1##* }" = plain ]
+}
+
+find_or_install_browser() { # $1: fresh where the packages were installed just now
+    local found=""
+    found=$(browser 2>/dev/null) || true
+    if wants_better_browser "$found" "$1"; then
+        install_browser || say "that did not work"
+    fi
+    found=$(browser) || exit 1
+    if [ "${found##* }" = plain ]; then
+        say "browser: ${found% *}, without begin-frame control (flywheel doctor says what is lost)"
+    else
+        say "browser: ${found% *}"
+    fi
+}
+
+find_or_install_bubblewrap() { # shells the terminal tools in; nothing else needs it
+    if [ "$(uname -s)" = Linux ] && ! command -v bwrap >/dev/null && is_root_with_apt; then
+        say "installing Debian's bubblewrap"
+        apt_install bubblewrap || say "that did not work: terminal tools will be missing (flywheel doctor)"
+    fi
+}
+
+# ----------------------------------------------------------------------------------------------------------------------------------
+
+if is_current; then
+    find_or_install_browser current
+else
+    install_packages
+    find_or_install_browser fresh
+    find_or_install_bubblewrap
+    say "ready after $((SECONDS - started)) s; $venv/bin/flywheel doctor checks every part"
+fi
