@@ -6,6 +6,7 @@ The text of a particular grammar is in its own file; which grammars there are is
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -86,7 +87,7 @@ def validation_reason(error: ValidationError) -> str:
 
 
 def to_pixels(x: float, y: float, *, scale_x: float, scale_y: float, observation: Observation) -> tuple[int, int]:
-    """A point on a grid of `scale_x` by `scale_y` units as viewport pixels. Raises BadText outside the grid; its far edge is the last pixel."""
+    """A point on a grid of `scale_x` by `scale_y` units as viewport pixels. Its far edge is the last pixel; raises BadText outside."""
     if not (math.isfinite(x) and math.isfinite(y) and 0 <= x <= scale_x and 0 <= y <= scale_y):
         raise BadText(f"point ({x:g}, {y:g}) is outside the screen of {scale_x:g} by {scale_y:g}")
     x_px = round(x / scale_x * observation.width_px)
@@ -105,7 +106,12 @@ def from_pixels(x_px: int, y_px: int, *, scale_x: float, scale_y: float, observa
 
 
 def smart_resize(
-    width_px: int, height_px: int, *, patch_px: int = QWEN_PATCH_PX, min_area_px: int = QWEN_MIN_AREA_PX, max_area_px: int = QWEN_MAX_AREA_PX
+    width_px: int,
+    height_px: int,
+    *,
+    patch_px: int = QWEN_PATCH_PX,
+    min_area_px: int = QWEN_MIN_AREA_PX,
+    max_area_px: int = QWEN_MAX_AREA_PX,
 ) -> tuple[int, int]:
     """Size that Qwen2.5-VL's image processor gives a picture: sides are multiples of the patch, the area lies within the bounds.
 
@@ -115,17 +121,15 @@ def smart_resize(
     if min(width_px, height_px) < 1 or max(width_px, height_px) > QWEN_MAX_ASPECT * min(width_px, height_px):
         raise ValueError(f"picture of {width_px} by {height_px}: sides must be positive and their ratio at most {QWEN_MAX_ASPECT}")
 
-    def to_patches(side: float, rounding: str) -> int:
-        patches = side / patch_px
-        whole = {"near": round, "down": math.floor, "up": math.ceil}[rounding](patches)
-        return max(patch_px, int(whole) * patch_px)
+    def to_patches(side: float, whole: Callable[[float], int]) -> int:
+        return max(patch_px, whole(side / patch_px) * patch_px)
 
-    width, height = to_patches(width_px, "near"), to_patches(height_px, "near")
+    width, height = to_patches(width_px, round), to_patches(height_px, round)
     area_px = width_px * height_px
     if width * height > max_area_px:
         shrink = math.sqrt(area_px / max_area_px)
-        return to_patches(width_px / shrink, "down"), to_patches(height_px / shrink, "down")
+        return to_patches(width_px / shrink, math.floor), to_patches(height_px / shrink, math.floor)
     if width * height < min_area_px:
         grow = math.sqrt(min_area_px / area_px)
-        return to_patches(width_px * grow, "up"), to_patches(height_px * grow, "up")
+        return to_patches(width_px * grow, math.ceil), to_patches(height_px * grow, math.ceil)
     return width, height

@@ -75,8 +75,8 @@ _CLICKS: dict[str, tuple[Literal["left", "middle", "right"], int]] = {
 _CLICK_VERBS = {meaning: verb for verb, meaning in _CLICKS.items()}
 _TOKEN = re.compile(r'(?:"(?P<text>(?:[^"\\]|\\.)*)"|\[\s*(?P<index>\d{1,6})\s*\]|(?P<word>[^\s"\[\]]+))\s*', re.DOTALL)
 _NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
-_ACTION_WORD = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s", re.DOTALL)  # noqa: RUF001
-_THOUGHT_WORD = re.compile(r"\s*Thought\s*[:：]?(?:\s|$)")  # noqa: RUF001
+_ACTION_WORD = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s", re.DOTALL)
+_THOUGHT_WORD = re.compile(r"\s*Thought\s*[:：]?(?:\s|$)")
 _QUOTED = re.compile(r'"\s*((?:[^"\\]|\\.)*?)\s*"', re.DOTALL)
 
 
@@ -216,7 +216,7 @@ def _tool(reader: _Reader) -> dict[str, Any]:
 
 
 _VERBS: dict[str, tuple[type[Action], Callable[[_Reader], dict[str, Any]]]] = {
-    **{verb: (Click, _point) for verb in _CLICKS},
+    **dict.fromkeys(_CLICKS, (Click, _point)),
     "drag": (Drag, _drag),
     "move_to": (MoveTo, _point),
     "mouse_down": (MouseDown, _press_button),
@@ -316,7 +316,8 @@ class CompactGrammar:
     def _own_thought(self, action: Action, observation: Observation) -> str:
         """`click <button> "Ok" [2]` where the action has elements, else the verb alone."""
         words = [self.write_action(action, observation).split(" ", 1)[0]]
-        for x, y in ((getattr(action, "x", None), getattr(action, "y", None)), (getattr(action, "to_x", None), getattr(action, "to_y", None))):
+        fields = action.model_dump()
+        for x, y in ((fields.get("x"), fields.get("y")), (fields.get("to_x"), fields.get("to_y"))):
             index = None if x is None or y is None else _index_at(x, y, observation)
             if index is not None:
                 words.append(_spoken(observation, index))
