@@ -11,11 +11,12 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -48,8 +49,8 @@ class Card(BaseModel):
 
 
 def write(
-    folder: Path, fill: Callable[[Path], None], *, stage: str, iteration: str, parents: tuple[str, ...] = (), datasets: tuple[str, ...] = (),
-    config: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None,
+    folder: Path, fill: Callable[[Path], None], *, stage: str, iteration: str, parents: tuple[str, ...] = (),
+    datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None,
 ) -> Card:
     """Make a checkpoint of the files that `fill` writes into the folder it is handed; replaces what was at `folder`.
 
@@ -85,7 +86,8 @@ def save(
     """Write a model and its tokenizer as a checkpoint: see `write`."""
 
     def fill(aside: Path) -> None:
-        model.save_pretrained(aside)
+        with _quiet():
+            model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
 
     return write(folder, fill, stage=stage, iteration=iteration, parents=parents, datasets=datasets, config=config, metrics=metrics)
@@ -116,8 +118,8 @@ def verify(folder: Path) -> Card:
         actual = _sha256(path)
         if actual != expected:
             raise CheckpointError(
-                f"{path} ({path.stat().st_size} bytes) has SHA-256 {actual[:16]}…, but the card of {card.checkpoint_id} says {expected[:16]}…: "
-                f"the file was cut off or changed. Rebuild the stage {card.stage!r} of iteration {card.iteration}"
+                f"{path} ({path.stat().st_size} bytes) has SHA-256 {actual[:16]}…, but the card of {card.checkpoint_id} says "
+                f"{expected[:16]}…: the file was cut off or changed. Rebuild the stage {card.stage!r} of iteration {card.iteration}"
             )
     return card
 
@@ -130,8 +132,10 @@ def load_model(folder: Path) -> PreTrainedModel:
 
     import models.shift_qwen3  # noqa: F401  registers the model class
 
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model.eval()
+    with _quiet():
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model.eval()
+    return model
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
@@ -139,8 +143,21 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     verify(folder)
     from transformers import AutoTokenizer
 
-    tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
-    return tokenizer
+    return cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars for the few shards of a small model."""
+    from transformers.utils import logging
+
+    was_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            logging.enable_progress_bar()
 
 
 def _sha256(path: Path) -> str:

@@ -17,8 +17,6 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3Model
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-PreviousIds = torch.LongTensor
-
 
 class ShiftQwen3Config(Qwen3Config):
     """Qwen3's configuration plus the number of tokens the shift reaches back."""
@@ -43,26 +41,31 @@ class ShiftQwen3Model(Qwen3Model):
     (`previous_ids`, pad id where there is none); `generate` passes them by itself."""
 
     config_class = ShiftQwen3Config
+    config: ShiftQwen3Config
 
     def __init__(self, config: ShiftQwen3Config) -> None:
         super().__init__(config)
+        if config.pad_token_id is None:
+            raise ValueError("pad_token_id is None: the token shift needs to know which embedding is padding; set it in the configuration")
+        self._pad = config.pad_token_id
         self.shift = nn.ModuleList(nn.Linear(config.hidden_size, config.hidden_size, bias=False) for _ in range(config.num_shifted_tokens))
         self.post_init()
 
     def embed(self, input_ids: torch.Tensor, position_ids: torch.Tensor, previous_ids: torch.Tensor | None = None) -> torch.Tensor:
-        """Shifted embeddings (B, T, D) of `input_ids` (B, T). `position_ids` (B or 1, T) say how far each token is from its sequence's start."""
+        """Shifted embeddings (B, T, D) of `input_ids` (B, T). `position_ids` (B or 1, T): tokens since their sequence began."""
         num_tokens, reach = input_ids.shape[1], len(self.shift)
         window = input_ids if previous_ids is None else torch.cat([previous_ids, input_ids], dim=1)
-        embedded = self.embed_tokens(window) * (window != self.padding_idx).unsqueeze(-1)
+        is_real = torch.ne(window, self._pad)
+        embedded = self.embed_tokens(window) * is_real.unsqueeze(-1)
         if previous_ids is None:
             embedded = nn.functional.pad(embedded, (0, 0, reach, 0))
-        shifted = embedded[:, reach:]
+        shifted: torch.Tensor = embedded[:, reach:]
         for back, linear in enumerate(self.shift, start=1):
             source = embedded[:, reach - back : reach - back + num_tokens]
             shifted = shifted + linear(source * (position_ids >= back).unsqueeze(-1))
         return shifted
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, input_ids: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, position_ids: torch.Tensor | None = None,
         past_key_values: Any = None, inputs_embeds: torch.Tensor | None = None, use_cache: bool | None = None,
         previous_ids: torch.Tensor | None = None, **kwargs: Any,
@@ -73,7 +76,7 @@ class ShiftQwen3Model(Qwen3Model):
         num_past = past_key_values.get_seq_length() if past_key_values is not None else 0
         if num_past and previous_ids is None:
             raise ValueError(
-                f"the cache holds {num_past} tokens but previous_ids is missing: pass the ids of the {len(self.shift)} tokens before the input"
+                f"the cache holds {num_past} tokens but previous_ids is missing: pass the {len(self.shift)} ids before input_ids"
             )
         if position_ids is None:
             position_ids = self._positions(input_ids, attention_mask, num_past)
@@ -96,19 +99,16 @@ class ShiftQwen3ForCausalLM(Qwen3ForCausalLM):
     """ShiftQwen3 with a language-model head (tied to the embeddings in the tiny configuration)."""
 
     config_class = ShiftQwen3Config
+    config: ShiftQwen3Config
 
     def __init__(self, config: ShiftQwen3Config) -> None:
         super().__init__(config)
         self.model = ShiftQwen3Model(config)
         self.post_init()
 
-    def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids: torch.Tensor, next_sequence_length: int | None = None, attention_mask: torch.Tensor | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Adds the ids before the tokens that are fed next, so that a cached step sees the same shift as a full pass."""
-        inputs: dict[str, Any] = super().prepare_inputs_for_generation(
-            input_ids, next_sequence_length=next_sequence_length, attention_mask=attention_mask, **kwargs
-        )
+        inputs: dict[str, Any] = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)  # type: ignore[misc]
         num_before = input_ids.shape[1] - inputs["input_ids"].shape[1]
         if num_before:
             reach = self.config.num_shifted_tokens

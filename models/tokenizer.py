@@ -28,17 +28,19 @@ GLUE = "‿"
 PAD, BOS, ACT, EOS = SPECIALS = ("<pad>", "<bos>", "<act>", "<eos>")
 """Special tokens live outside the model's own vocabulary: a page that shows the text `<eos>` gets it spelled, never the token."""
 NEWLINE = "<nl>"
-ROLES = tuple(
-    "button link text input textarea checkbox radio tab select option item header image slider label cell row list menu dialog date spinner"
-    " shape circle rectangle line draggable target icon canvas".split()
+ROLES = (
+    "button", "link", "text", "input", "textarea", "checkbox", "radio", "tab", "select", "option", "item", "header", "image", "slider",
+    "label", "cell", "row", "list", "menu", "dialog", "date", "spinner", "shape", "circle", "rectangle", "line", "draggable", "target",
+    "icon", "canvas",
 )
 MAX_INDEX = 60
 MAX_NUMBER = 500
-KEYWORDS = tuple(
-    "Thought Action click double_click right_click type press select drag scroll up down left right wait finished enter tab escape backspace"
-    " delete ctrl shift invalid earlier checked focused selected disabled expanded".split()
+KEYWORDS = (
+    "Thought", "Action", "click", "double", "right", "type", "press", "select", "drag", "scroll", "up", "down", "left", "wait", "finished",
+    "enter", "tab", "escape", "backspace", "delete", "ctrl", "shift", "invalid", "earlier",
+    "checked", "focused", "selected", "disabled", "expanded",
 )
-"""Words of the compact grammar and of element states. Those with a mark inside (`double_click`) are spelled out of their parts."""
+"""Words of the compact grammar, of its keys and of element states."""
 WORDS_FILE = Path(__file__).with_name("words.txt")
 
 _MARK = r"[!#-/:-@\[-`{-~]"
@@ -96,11 +98,10 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
 def _vocabulary(words: Iterable[str]) -> dict[str, int]:
     characters = [chr(code) for code in range(33, 127)]
     usable = [word for word in words if word.isascii() and word.isalnum()]
-    keywords = [part for keyword in KEYWORDS for part in keyword.split("_")]
     tokens = [
         NEWLINE, *(f"<{role}>" for role in ROLES), *(f"[{index}]" for index in range(1, MAX_INDEX + 1)),
         GLUE * 2, *characters, *(GLUE + character for character in characters),
-        *(str(number) for number in range(10, MAX_NUMBER + 1)), *keywords, *usable,
+        *(str(number) for number in range(10, MAX_NUMBER + 1)), *KEYWORDS, *usable,
     ]
     return {token: index for index, token in enumerate(dict.fromkeys(tokens))}
 
@@ -127,7 +128,7 @@ def encode_chat(
     has loss 0, its content carries `context_loss` (continual training reads prompts too). Acting wants a conversation that ends with the
     user: then the ids end with `<act>`, the sign that an answer follows.
     """
-    bos, act, eos, newline = tokenizer.convert_tokens_to_ids([BOS, ACT, EOS, NEWLINE])
+    bos, act, eos, newline = (_id(tokenizer, token) for token in (BOS, ACT, EOS, NEWLINE))
     ids, weights = [bos], [0.0]
 
     def add(tokens: Sequence[int], weight: float) -> None:
@@ -150,5 +151,8 @@ def encode_chat(
 
 def decode(tokenizer: PreTrainedTokenizerFast, token_ids: Sequence[int]) -> str:
     """The text of an answer, special tokens dropped."""
-    text: str = tokenizer.decode(list(token_ids), skip_special_tokens=True)
-    return text
+    return str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+
+def _id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    return tokenizer.get_vocab()[token]
