@@ -62,6 +62,10 @@ class Home:
         return self._folder("spool")
 
     @property
+    def work(self) -> Path:
+        return self._folder("work")
+
+    @property
     def locks(self) -> Path:
         return self._folder("locks")
 

@@ -1,0 +1,70 @@
+"""The back edge of the wheel: how iteration t hands over to t+1.
+
+`iteration_input` is external: it is reported, not computed, so the graph stays a DAG. `iteration_output` closes an iteration once its data has
+routed, its policy is released and the checks have passed: it draws the lineage, writes the report, adds the next partition key and reports
+`iteration_input` of t+1 with a data version made of (released policy, version of D_CT, version of D_SFT).
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from assets.metadata import describe, picture
+from assets.partitions import ITERATIONS, next_key
+from assets.resources import WarehouseResource
+from warehouse import registry
+from warehouse.charts import as_markdown
+from warehouse.identity import content_id
+from warehouse.lineage import iterations_graph
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+INPUT = dg.AssetKey("iteration_input")
+
+iteration_input = dg.AssetSpec(
+    INPUT,
+    partitions_def=ITERATIONS,
+    group_name="release",
+    kinds={"deltalake"},
+    description="What enters an iteration: the policy released before it and the versions of D_CT and D_SFT. Reported by the iteration before.",
+)
+
+
+def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str, policy: registry.Registered) -> str:
+    """Add the partition of iteration `key` and report its input; returns the data version. Repeating it changes nothing."""
+    versions = {table: warehouse.version(table) for table in ("ct_samples", "sft_samples")}
+    data_version = content_id("input", {"policy": policy.checkpoint_id, **versions})
+    instance.add_dynamic_partitions(str(ITERATIONS.name), [key])
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(
+            INPUT,
+            partition=key,
+            metadata={"policy": policy.checkpoint_id, "released by": f"{policy.iteration}/{policy.stage}", **versions},
+            tags={"dagster/data_version": data_version},
+        )
+    )
+    return data_version
+
+
+@dg.asset(
+    partitions_def=ITERATIONS,
+    group_name="release",
+    kinds={"duckdb"},
+    deps=["routes", "ct_samples", "sft_samples", "released_policy", "evaluations"],
+    description="Closes the iteration: lineage drawing, and the input of the next one.",
+)
+def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
+    warehouse = tables.warehouse
+    graph = iterations_graph(connect(warehouse))
+    drawing = graph.to_svg()
+    (warehouse.home.reports / "lineage.svg").write_text(drawing)
+    released = registry.made_by(warehouse, context.partition_key, "released_policy")
+    following = next_key(context.partition_key)
+    version = open_iteration(context.instance, warehouse, following, released)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(version),
+        metadata=describe(
+            read=warehouse.versions(),
+            **{"next iteration": following, "released policy": released.checkpoint_id, "across iterations": picture(as_markdown(drawing))},
+        ),
+    )

@@ -1,0 +1,161 @@
+"""Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants. Blocking where a bad value would poison what follows.
+
+A check reads the warehouse only, so it can be run again on any iteration. Each query of INVARIANTS lists the rows that break a rule: none is right.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import dagster as dg
+
+from assets.partitions import ITERATIONS
+from assets.resources import WarehouseResource
+from warehouse.expectations import ValidationReport, build_data_docs, validate
+from warehouse.query import connect
+
+ROWS_SHOWN = 20
+MESSAGE_CHARS = 2000
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariant:
+    """A rule about one asset: `sql` lists its violations, with `$iteration` bound."""
+
+    name: str
+    asset: str
+    meaning: str
+    sql: str
+
+
+INVARIANTS = (
+    Invariant(
+        name="routing_total_and_disjoint", asset="routes", meaning="every terminal rollout or annotation episode has exactly one route",
+        sql="""select e.episode_id, count(r.route) as num_routes
+               from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
+               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')
+               group by all having num_routes <> 1
+               union all
+               select r.episode_id, 0 from routes r anti join episodes e using (episode_id) where r.iteration = $iteration""",
+    ),
+    Invariant(
+        name="sft_only_successes_or_corrections", asset="sft_samples", meaning="D_SFT takes whole episodes only with V=1, and steps only from an annotation",
+        sql="""select sample_id, episode_id, verdict from sft_samples
+               where iteration = $iteration and annotation_id is null and verdict is distinct from true""",
+    ),
+    Invariant(
+        name="sft_verdict_agrees_with_verifier", asset="sft_samples", meaning="the verdict a sample carries is the verdict that was stored",
+        sql="""select s.sample_id, s.episode_id from sft_samples s join verdicts v on v.episode_id = s.episode_id and v.kind = 'verdict'
+               where s.iteration = $iteration and s.annotation_id is null and not v.passed""",
+    ),
+    *(
+        Invariant(
+            name=f"{kind}_trains_on_train_only", asset=f"{kind}_samples", meaning="no eval or holdout instance is in a training set",
+            sql=f"""select s.sample_id, e.task_name, e.seed, e.split from {kind}_samples s join episodes e using (episode_id)
+                    where s.iteration = $iteration and e.split <> 'train'""",
+        )
+        for kind in ("ct", "sft")
+    ),
+    *(
+        Invariant(
+            name=f"{kind}_history_without_duplicates", asset=f"{kind}_samples", meaning="a sample joins once; history is append-only",
+            sql=f"""select sample_id, count(*) as times from {kind}_samples where not withdrawn group by sample_id
+                    having times > 1 and max(iteration) = $iteration""",
+        )
+        for kind in ("ct", "sft")
+    ),
+    Invariant(
+        name="episodes_counted_once", asset="rollouts", meaning="no episode is stored twice",
+        sql="select episode_id, count(*) as times from episodes group by episode_id having times > 1 and max(iteration) = $iteration",
+    ),
+    Invariant(
+        name="screenshots_present", asset="rollouts", meaning="every screenshot that a step names is stored",
+        sql="""select s.episode_id, s.step_index, s.screenshot_id from steps s anti join screenshots c using (screenshot_id)
+               where s.iteration = $iteration and s.screenshot_id is not null""",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Checks that one op runs in one process (importing Great Expectations costs seconds) between two stages of the wheel.
+
+    `suites` maps an asset to the tables whose suite guards it. Only checks on `guards` block what follows; checks on assets further
+    upstream are shown there, but cannot block what has run already.
+    """
+
+    name: str
+    guards: tuple[str, ...]
+    suites: dict[str, tuple[str, ...]]
+
+    @property
+    def invariants(self) -> tuple[Invariant, ...]:
+        return tuple(invariant for invariant in INVARIANTS if invariant.asset in self.guards)
+
+    def specs(self) -> Iterator[dg.AssetCheckSpec]:
+        for invariant in self.invariants:
+            yield dg.AssetCheckSpec(invariant.name, asset=invariant.asset, description=invariant.meaning, blocking=True, partitions_def=ITERATIONS)
+        for asset, tables in self.suites.items():
+            for table in tables:
+                yield dg.AssetCheckSpec(
+                    f"expectations_{table}", asset=asset, blocking=asset in self.guards, partitions_def=ITERATIONS,
+                    description=f"The Great Expectations suite of `{table}`, made from the catalogue.",
+                )
+
+
+GATES = (
+    Gate(
+        name="collection_gate", guards=("rollouts", "annotations"),
+        suites={"rollouts": ("episodes", "steps"), "annotations": ("annotations",)},
+    ),
+    Gate(
+        name="routing_gate", guards=("routes", "ct_samples", "sft_samples"),
+        suites={"verdicts": ("verdicts",), "routes": ("routes",), "ct_samples": ("ct_samples",), "sft_samples": ("sft_samples",)},
+    ),
+)
+
+
+def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
+    """The op of one gate."""
+
+    @dg.multi_asset_check(name=gate.name, specs=list(gate.specs()), can_subset=True)
+    def run_gate(context: dg.AssetCheckExecutionContext, tables: WarehouseResource) -> Iterator[dg.AssetCheckResult]:
+        iteration = context.partition_key
+        reports = {table: validate(tables.warehouse, table, iteration) for names in gate.suites.values() for table in names}
+        docs = build_data_docs(tables.home, list(reports.values()))
+        for invariant in gate.invariants:
+            yield _run_invariant(invariant, tables, iteration)
+        for asset, names in gate.suites.items():
+            for table in names:
+                yield _suite_result(asset, reports[table], docs)
+
+    return run_gate
+
+
+def _run_invariant(invariant: Invariant, tables: WarehouseResource, iteration: str) -> dg.AssetCheckResult:
+    violations = connect(tables.warehouse).execute(invariant.sql, {"iteration": iteration}).to_arrow_table()
+    shown = json.loads(json.dumps(violations.slice(0, ROWS_SHOWN).to_pylist(), default=str))
+    return dg.AssetCheckResult(
+        passed=violations.num_rows == 0,
+        asset_key=invariant.asset,
+        check_name=invariant.name,
+        description=f"{violations.num_rows} rows break the rule: {json.dumps(shown)[:MESSAGE_CHARS]}" if shown else invariant.meaning,
+        metadata={"rule": invariant.meaning, "violations": violations.num_rows, "rows": dg.MetadataValue.json(shown)},
+    )
+
+
+def _suite_result(asset: str, report: ValidationReport, docs: Path) -> dg.AssetCheckResult:
+    failures = json.loads(json.dumps([asdict(failure) for failure in report.failures], default=str))
+    return dg.AssetCheckResult(
+        passed=report.success,
+        asset_key=asset,
+        check_name=f"expectations_{report.table}",
+        description=f"{len(failures)} expectations failed: {json.dumps(failures)[:MESSAGE_CHARS]}" if failures else "every expectation holds",
+        metadata={
+            "expectations": report.num_expectations,
+            "failures": dg.MetadataValue.json(failures),
+            "data docs": dg.MetadataValue.path(str(docs)),
+        },
+    )

@@ -1,0 +1,54 @@
+"""Dataset snapshots: which samples of D_CT and D_SFT an iteration trains on, and with what weight. How the mixture is made is warehouse/mixing.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets.carrier import iteration_input
+from assets.metadata import describe
+from assets.partitions import ITERATIONS
+from assets.profile import Profile
+from assets.resources import ProfileResource, WarehouseResource
+from warehouse.mixing import Kind, snapshot
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+KINDS: tuple[Kind, ...] = ("ct", "sft")
+
+
+@dg.multi_asset(
+    specs=[
+        dg.AssetSpec("ct_dataset", deps=[iteration_input], description="Immutable snapshot of D_CT for this iteration.", kinds={"deltalake"}),
+        dg.AssetSpec("sft_dataset", deps=[iteration_input], description="Immutable snapshot of D_SFT for this iteration.", kinds={"deltalake"}),
+    ],
+    partitions_def=ITERATIONS,
+    group_name="datasets",
+    can_subset=True,
+)
+def datasets(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
+    settings = profile.load()
+    for kind in KINDS:
+        key = f"{kind}_dataset"
+        if dg.AssetKey(key) in context.selected_asset_keys:
+            yield _snapshot(tables.warehouse, settings, kind, key, context.partition_key)
+
+
+def _snapshot(warehouse: Warehouse, settings: Profile, kind: Kind, key: str, iteration: str) -> dg.MaterializeResult[None]:
+    mixture = settings.ct_mixture if kind == "ct" else settings.sft_mixture
+    samples = f"{kind}_samples"
+    read = warehouse.version(samples)
+    dataset_id, rows = snapshot(connect(warehouse), kind, iteration, mixture)
+    version = warehouse.replace_partition("datasets", rows, iteration=iteration, stage=key)
+    components: dict[str, int] = {}
+    for row in rows:
+        components[row["component"]] = components.get(row["component"], 0) + 1
+    return dg.MaterializeResult(
+        asset_key=key,
+        data_version=dg.DataVersion(dataset_id),
+        metadata=describe(
+            config=mixture, counts={"samples": len(rows), **{f"samples/{name}": num for name, num in sorted(components.items())}},
+            read={samples: read}, wrote={"datasets": version}, dataset=dataset_id,
+        ),
+    )

@@ -1,0 +1,28 @@
+"""Which instances of the tasks each stage uses. Every stage of every iteration has a block of the train split of its own, so no
+two ever see the same instance; `eval` and `holdout` instances are the same for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from assets.partitions import iteration_number
+from warehouse.errors import ConfigError
+
+TrainPurpose = Literal["demonstration", "rollout", "annotation", "rl"]
+
+BLOCK = 1_000
+"""Train instances of one task that one iteration may use."""
+FIRST_IN_BLOCK: dict[TrainPurpose, int] = {"demonstration": 0, "rollout": 0, "annotation": 200, "rl": 400}
+SEED_STRIDE = 40
+"""Different profile seeds demonstrate different instances."""
+
+
+def first_instance(purpose: TrainPurpose, iteration: str, seed: int = 0) -> int:
+    """How many train instances of a task come before the ones this stage uses."""
+    number = iteration_number(iteration)
+    if purpose == "demonstration":
+        if number != 0:
+            raise ConfigError(f"demonstrations belong to iteration 0000, not {iteration}")
+        return (seed * SEED_STRIDE) % BLOCK
+    return number * BLOCK + FIRST_IN_BLOCK[purpose]

@@ -1,0 +1,77 @@
+"""What every materialization says about itself, in one shape: counts, figures, durations, digests of code and configuration, table versions,
+a data version, and a picture where a person would rather look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import dagster as dg
+from pydantic import BaseModel
+
+from assets.requests import StageResult
+from warehouse.identity import content_id, files_id
+
+ROOMS = ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines")
+LINEAGE_ASSET = dg.AssetKey("iteration_output")
+"""The asset whose metadata draws how iterations hang together."""
+
+
+@cache
+def code_digest() -> str:
+    """Digest of every Python file of the project, so that a materialization says which code made it."""
+    paths = [path for room in ROOMS for path in _python_files(room)]
+    return files_id("code", paths)
+
+
+def _python_files(room: str) -> list[Any]:
+    root = files(room)
+    return sorted(path for path in root.rglob("*.py"))  # type: ignore[attr-defined]
+
+
+def config_digest(config: BaseModel) -> str:
+    return content_id("config", config.model_dump(mode="json"))
+
+
+def picture(markdown: str) -> dg.MarkdownMetadataValue:
+    """An inline picture (see warehouse/charts.py: `as_markdown`)."""
+    return dg.MetadataValue.md(markdown)
+
+
+def describe(
+    *,
+    config: BaseModel | None = None,
+    counts: Mapping[str, int] | None = None,
+    figures: Mapping[str, float] | None = None,
+    read: Mapping[str, int] | None = None,
+    wrote: Mapping[str, int] | None = None,
+    duration_s: float | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Metadata of one materialization. `read` and `wrote` are table versions."""
+    metadata: dict[str, Any] = {"code": code_digest(), "lineage": dg.MetadataValue.asset(LINEAGE_ASSET)}
+    if config is not None:
+        metadata["config"] = config_digest(config)
+    if duration_s is not None:
+        metadata["duration_s"] = round(duration_s, 2)
+    metadata.update({name: int(value) for name, value in (counts or {}).items()})
+    metadata.update({name: float(value) for name, value in (figures or {}).items()})
+    metadata.update({f"read/{table}": version for table, version in (read or {}).items()})
+    metadata.update({f"wrote/{table}": version for table, version in (wrote or {}).items()})
+    metadata.update(more)
+    return metadata
+
+
+def of_result(result: StageResult, *, config: BaseModel | None = None, **more: Any) -> dict[str, Any]:
+    """Metadata of a stage that a worker did."""
+    return describe(
+        config=config, counts=result.counts, figures=result.metrics, wrote=result.table_versions, duration_s=result.duration_s, **result.notes, **more
+    )
+
+
+def data_version(*parts: Any) -> dg.DataVersion:
+    """The data version of an output, from what determines it."""
+    return dg.DataVersion(content_id("data", list(parts)))

@@ -1,0 +1,137 @@
+"""The profile: every setting of an iteration, in one frozen object. Which profiles exist and how a file becomes one is pipelines/profiles.
+
+A profile is composed of the configurations that each room defines for its own stage; this file adds only what no room owns.
+It crosses processes as JSON, so that a run can be stored and repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agent.quality import QualityConfig
+from annotation.config import ScriptedAnnotatorConfig
+from models.configs import PpoConfig, SupervisedConfig
+from warehouse.errors import ConfigError
+from warehouse.mixing import MixtureConfig
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TaskSettings(_Settings):
+    """Which tasks the wheel turns on."""
+
+    group: str = Field(description="task list of sandbox/miniwob/tasks.yaml, e.g. quickstart or wide")
+    domains: tuple[str, ...] = Field(min_length=1, description="one RL specialist is trained for each")
+
+
+class SeedSettings(_Settings):
+    """What the first iteration starts from."""
+
+    tutorials: Positive = Field(description="tutorial texts generated for CT")
+    demonstrations_per_task: Positive = Field(description="oracle episodes per task for SFT")
+
+
+class SandboxSettings(_Settings):
+    """How live sessions are run, in every stage that acts."""
+
+    session: Literal["beginframe", "plain", "playwright"] = Field("beginframe", description="kind of browser session")
+    num_browsers: Positive = Field(1, description="browsers a stage starts")
+    num_sessions: Positive = Field(24, description="episodes that run at once")
+    episode_timeout_s: Annotated[float, Field(gt=0, description="wall-clock limit of one episode")] = 120.0
+    max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")
+    fixed_batch: bool = Field(False, description="act on one prompt at a time: bit-exact whatever else runs, about five times slower")
+
+
+class CollectionSettings(_Settings):
+    """How the released policy acts on the task pool."""
+
+    instances_per_task: Positive
+    attempts: Positive = Field(1, description="samples per instance (rejection sampling)")
+    temperature: Annotated[float, Field(ge=0, le=5)] = 1.0
+
+
+class AnnotationSettings(_Settings):
+    """The scripted annotator's stage."""
+
+    enabled: bool = True
+    instances_per_task: Positive = 20
+    annotator: ScriptedAnnotatorConfig = ScriptedAnnotatorConfig()
+
+
+class MergeSettings(_Settings):
+    """Linear interpolation of the specialists; the weights are chosen on the `eval` split."""
+
+    weights: tuple[float, ...] | None = Field(None, description="fixed weights, one per domain; null searches the simplex")
+    grid_steps: Positive = Field(4, description="resolution of the search: weights are multiples of 1/grid_steps")
+    instances_per_task: Positive = Field(8, description="eval episodes per task and candidate")
+
+
+class EvaluationSettings(_Settings):
+    """Greedy success on fixed instances. `eval` chooses, `holdout` is only reported."""
+
+    eval_per_task: Positive
+    holdout_per_task: Positive
+    release_significance: Annotated[float, Field(gt=0, lt=1, description="a candidate loses when an exact paired test says so at this level")] = 0.05
+    release_tolerance: Annotated[float, Field(ge=0, le=1, description="or when it is worse by more than this, whatever the test can prove")] = 0.03
+
+
+class ScheduleSettings(_Settings):
+    """Recurring retraining and the thresholds of the sensors."""
+
+    cron: str = "0 2 * * *"
+    new_samples: Positive = Field(500, description="new D_SFT rows that start an iteration")
+    new_annotations: Positive = Field(200, description="new annotations that start an iteration")
+    regression: Annotated[float, Field(gt=0, le=1, description="drop in eval success that asks for a re-evaluation")] = 0.05
+
+
+class Profile(_Settings):
+    """All settings of an iteration."""
+
+    name: str
+    seed: Count = Field(0, description="seed of everything random that is not fixed by content")
+    ct_every: Positive = Field(1, description="CT runs in iterations 1, 1+n, 1+2n, …; in between it passes its input on")
+    max_parallel: Positive = Field(2, description="stages that may run at once, e.g. RL of two domains on two cores")
+    tasks: TaskSettings
+    seed_data: SeedSettings
+    sandbox: SandboxSettings = SandboxSettings()
+    ct: SupervisedConfig
+    ct_refresh: SupervisedConfig = Field(description="CT of later iterations, which continue from a trained policy")
+    ct_mixture: MixtureConfig
+    sft: SupervisedConfig
+    sft_refresh: SupervisedConfig = Field(description="SFT of later iterations")
+    sft_mixture: MixtureConfig
+    rl: PpoConfig
+    merge: MergeSettings = MergeSettings()
+    evaluation: EvaluationSettings
+    collection: CollectionSettings
+    annotation: AnnotationSettings = AnnotationSettings()
+    quality: QualityConfig = QualityConfig()
+    schedule: ScheduleSettings = ScheduleSettings()
+
+    @model_validator(mode="after")
+    def _one_weight_per_domain(self) -> Profile:
+        weights = self.merge.weights
+        if weights is not None and len(weights) != len(self.tasks.domains):
+            raise ValueError(f"merge.weights has {len(weights)} entries for {len(self.tasks.domains)} domains; give one per domain or null")
+        return self
+
+
+def parse_profile(data: dict[str, Any], source: str) -> Profile:
+    """A profile from plain data. Raises ConfigError that lists every wrong key with its value and what is allowed."""
+    try:
+        return Profile.model_validate(data)
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            where = ".".join(str(part) for part in problem["loc"]) or "profile"
+            value = "" if problem["type"] == "missing" else f" (got {problem['input']!r})"
+            hint = "unknown key; remove it or see `flywheel run --help` for where settings are documented" if problem["type"] == "extra_forbidden" else problem["msg"]
+            lines.append(f"  {where}{value}: {hint}")
+        raise ConfigError(f"the profile {source} is not valid:\n" + "\n".join(lines)) from error

@@ -1,0 +1,90 @@
+"""Evaluation on fixed sets and the release gate. Every choice reads the `eval` split, every reported curve the `holdout` split."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from assets.metadata import describe, of_result, picture
+from assets.partitions import ITERATIONS, SEED_ITERATION, previous_key
+from assets.profile import Profile
+from assets.requests import EvaluateRequest
+from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.training import RETRY, rl_asset_key, rl_stage
+from warehouse import registry
+from warehouse.charts import as_markdown, success_by_stage
+from warehouse.identity import content_id
+from warehouse.query import connect
+from warehouse.statistics import compare_paired, release_gate
+from warehouse.tables import Warehouse
+
+GROUP = "release"
+
+
+def build_evaluation_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
+    """Greedy success of every policy the iteration made."""
+    roles = ("sft_model", *(rl_stage(domain) for domain in domains), "merged_policy")
+
+    @dg.asset(
+        partitions_def=ITERATIONS, group_name=GROUP, retry_policy=RETRY, kinds={"chromium"},
+        deps=["sft_model", *(rl_asset_key(domain) for domain in domains), "merged_policy"],
+        description="Greedy success on the fixed instances, per task, of the SFT, RL and merged policies.",
+    )
+    def evaluations(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+        settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+        request = EvaluateRequest(
+            iteration=iteration, stage="evaluation", seed=settings.seed, tasks=settings.tasks, sandbox=settings.sandbox, evaluation=settings.evaluation,
+            checkpoints={role: registry.made_by(warehouse, iteration, role).checkpoint_id for role in roles},
+            splits={role: ("eval", "holdout") if role == "merged_policy" else ("holdout",) for role in roles},
+        )
+        result = runner.run(context, request)
+        chart = success_by_stage(connect(warehouse), split="holdout")
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
+            metadata=of_result(result, config=settings.evaluation, success=picture(as_markdown(chart))),
+        )
+
+    return evaluations
+
+
+@dg.asset(
+    partitions_def=ITERATIONS, group_name=GROUP, deps=["evaluations", "merged_policy"], kinds={"deltalake"},
+    description="The merged policy if it does not lose to the previous release on the eval split, else the previous release.",
+)
+def released_policy(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
+    settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+    candidate = registry.made_by(warehouse, iteration, "merged_policy")
+    chosen, note, figures = _choose(warehouse, settings, iteration, candidate)
+    version = registry.pass_on(warehouse, chosen, iteration=iteration, stage="released_policy", note=note)
+    context.log.info(note)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(chosen.checkpoint_id),
+        metadata=describe(config=settings.evaluation, wrote={"checkpoints": version}, figures=figures, released=chosen.checkpoint_id, reason=note),
+    )
+
+
+def _choose(
+    warehouse: Warehouse, settings: Profile, iteration: str, candidate: registry.Registered
+) -> tuple[registry.Registered, str, dict[str, float]]:
+    """The policy to release, why, and the figures of the comparison."""
+    before = previous_key(iteration)
+    if before == SEED_ITERATION:
+        return candidate, "first release: there is nothing to lose to", {}
+    incumbent = registry.made_by(warehouse, before, "released_policy")
+    if incumbent.checkpoint_id == candidate.checkpoint_id:
+        return incumbent, "the candidate is the previous release", {}
+    comparison = compare_paired(_eval_outcomes(warehouse, candidate.checkpoint_id), _eval_outcomes(warehouse, incumbent.checkpoint_id))
+    decision = release_gate(
+        comparison, significance=settings.evaluation.release_significance, tolerance=settings.evaluation.release_tolerance
+    )
+    figures = {"gain": comparison.difference.mean, "p_worse": comparison.p_worse}
+    return (candidate if decision.released else incumbent), decision.reason, figures
+
+
+def _eval_outcomes(warehouse: Warehouse, checkpoint_id: str) -> dict[tuple[str, object], bool]:
+    """(task, seed) → solved, over the eval instances; crashed episodes have no outcome."""
+    rows = connect(warehouse).execute(
+        "select task_id, seed, outcome = 'success' from episodes "
+        "where purpose = 'evaluation' and split = 'eval' and policy_id = ? and outcome <> 'crashed'",
+        [checkpoint_id],
+    ).fetchall()
+    return {(str(task_id), seed): bool(solved) for task_id, seed, solved in rows}

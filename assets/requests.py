@@ -1,0 +1,122 @@
+"""What crosses from an asset to the subprocess that does its work, and back: one request type a worker, one result type for all.
+
+Requests are complete and frozen: a worker needs nothing else, and the same request gives the same result, which is how a relaunched
+iteration recognises work that is already done. The workers themselves are pipelines/workers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.quality import QualityConfig
+from annotation.config import ScriptedAnnotatorConfig
+from assets.profile import CollectionSettings, EvaluationSettings, MergeSettings, SandboxSettings, SeedSettings, TaskSettings
+from models.configs import PpoConfig, SupervisedConfig
+
+
+class StageRequest(BaseModel):
+    """Common to all: which stage of which iteration, with which seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    iteration: str
+    stage: str
+    seed: int
+
+
+class InitialiseRequest(StageRequest):
+    """Build the tokenizer and the policy with random weights."""
+
+    worker: Literal["initialise"] = "initialise"
+
+
+class DemonstrateRequest(StageRequest):
+    """Let the oracle demonstrate each task of the pool on training instances."""
+
+    worker: Literal["demonstrate"] = "demonstrate"
+    tasks: TaskSettings
+    sandbox: SandboxSettings
+    seed_data: SeedSettings
+
+
+class SupervisedRequest(StageRequest):
+    """CT or SFT: continue a checkpoint on one dataset snapshot."""
+
+    worker: Literal["supervised"] = "supervised"
+    kind: Literal["ct", "sft"]
+    checkpoint_id: str
+    dataset_id: str
+    config: SupervisedConfig
+
+
+class RlRequest(StageRequest):
+    """PPO of one domain on live sessions."""
+
+    worker: Literal["rl"] = "rl"
+    domain: str
+    checkpoint_id: str
+    replay_dataset_ids: tuple[str, ...]
+    tasks: TaskSettings
+    sandbox: SandboxSettings
+    config: PpoConfig
+
+
+class MergeRequest(StageRequest):
+    """Interpolate the specialists; search the weights on the eval split where none are given."""
+
+    worker: Literal["merge"] = "merge"
+    checkpoint_ids: tuple[str, ...]
+    tasks: TaskSettings
+    sandbox: SandboxSettings
+    merge: MergeSettings
+
+
+class EvaluateRequest(StageRequest):
+    """Greedy success of several checkpoints on the fixed instances."""
+
+    worker: Literal["evaluate"] = "evaluate"
+    checkpoints: dict[str, str] = Field(description="role → checkpoint id")
+    splits: dict[str, tuple[Literal["eval", "holdout"], ...]] = Field(description="role → splits to run")
+    tasks: TaskSettings
+    sandbox: SandboxSettings
+    evaluation: EvaluationSettings
+
+
+class CollectRequest(StageRequest):
+    """The released policy acts on the task pool; each episode is one Prefect task."""
+
+    worker: Literal["collect"] = "collect"
+    checkpoint_id: str
+    first_instance: Annotated[int, Field(ge=0, description="train instances to skip, so that iterations see new ones")]
+    tasks: TaskSettings
+    sandbox: SandboxSettings
+    collection: CollectionSettings
+
+
+class AnnotateRequest(StageRequest):
+    """The scripted annotator corrects the released policy."""
+
+    worker: Literal["annotate"] = "annotate"
+    checkpoint_id: str
+    first_instance: Annotated[int, Field(ge=0)]
+    instances_per_task: Annotated[int, Field(ge=1)]
+    tasks: TaskSettings
+    sandbox: SandboxSettings
+    annotator: ScriptedAnnotatorConfig
+    quality: QualityConfig
+
+
+class StageResult(BaseModel):
+    """What a worker did: where rows were committed, what was made, and the figures for the asset's metadata."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint_id: str | None = None
+    table_versions: dict[str, int] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+    metrics: dict[str, float] = Field(default_factory=dict)
+    notes: dict[str, str] = Field(default_factory=dict)
+    details: dict[str, Any] = Field(default_factory=dict)
+    duration_s: float = 0.0

@@ -1,0 +1,70 @@
+"""Judgement and routing: every terminal episode of the iteration gets a vector of verdicts, then exactly one route; routed steps and
+corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are agent/quality.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from agent.quality import verdict_rows
+from assets.metadata import data_version, describe, picture
+from assets.partitions import ITERATIONS
+from assets.resources import ProfileResource, WarehouseResource
+from warehouse.charts import as_markdown, routing_flow
+from warehouse.query import connect
+from warehouse.routing import route_iteration
+from warehouse.samples import samples_from_routes
+
+GROUP = "routing"
+
+
+@dg.asset(
+    partitions_def=ITERATIONS, group_name=GROUP, deps=["rollouts", "annotations"], kinds={"deltalake"},
+    description="V(s) of the environment's verifier and the result of every quality filter, per episode.",
+)
+def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
+    settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+    rows = verdict_rows(warehouse, iteration, settings.quality)
+    version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
+    failed: dict[str, int] = {}
+    for row in rows:
+        failed[f"failed/{row['judge']}"] = failed.get(f"failed/{row['judge']}", 0) + (not row["passed"])
+    return dg.MaterializeResult(
+        data_version=data_version(sorted((row["episode_id"], row["judge"], row["score"]) for row in rows)),
+        metadata=describe(config=settings.quality, counts={"verdicts": len(rows), **failed}, wrote={"verdicts": version}),
+    )
+
+
+@dg.multi_asset(
+    specs=[
+        dg.AssetSpec("routes", deps=["verdicts"], description="One destination an episode: sft, ct or withheld.", kinds={"duckdb"}),
+        dg.AssetSpec("ct_samples", deps=["verdicts", "annotations"], description="What joined D_CT in this iteration.", kinds={"deltalake"}),
+        dg.AssetSpec("sft_samples", deps=["verdicts", "annotations"], description="What joined D_SFT in this iteration.", kinds={"deltalake"}),
+    ],
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+)
+def routing(context: dg.AssetExecutionContext, tables: WarehouseResource) -> Iterator[dg.MaterializeResult[None]]:
+    iteration, warehouse = context.partition_key, tables.warehouse
+    routes = route_iteration(connect(warehouse), iteration)
+    version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
+    counts = {"episodes": len(routes)}
+    for row in routes:
+        counts[row["route"]] = counts.get(row["route"], 0) + 1
+    con = connect(warehouse)
+    flow = picture(as_markdown(routing_flow(con, iteration)))
+    yield dg.MaterializeResult(
+        asset_key="routes", data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
+        metadata=describe(counts=counts, wrote={"routes": version}, flow=flow),
+    )
+    for table, rows in samples_from_routes(con, iteration).items():
+        version = warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")
+        by_origin: dict[str, int] = {}
+        for row in rows:
+            by_origin[f"samples/{row['origin']}"] = by_origin.get(f"samples/{row['origin']}", 0) + 1
+        yield dg.MaterializeResult(
+            asset_key=table, data_version=data_version(sorted(row["sample_id"] for row in rows)),
+            metadata=describe(counts={"samples": len(rows), **by_origin}, wrote={table: version}),
+        )

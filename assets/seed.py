@@ -1,0 +1,67 @@
+"""The seed: what iteration 0001 starts from. The task pool, tutorial-like CT text, a few oracle demonstrations for SFT, and a policy with random weights.
+
+Unpartitioned; in the warehouse its rows carry iteration 0000.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from agent.tutorials import tutorials
+from assets.carrier import open_iteration
+from assets.metadata import data_version, describe, of_result
+from assets.partitions import SEED_ITERATION, iteration_key
+from assets.requests import DemonstrateRequest, InitialiseRequest
+from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from sandbox.miniwob.source import load_tasks
+from warehouse import registry
+from warehouse.samples import tutorial_rows
+
+GROUP = "seed"
+
+
+@dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Every task of the pool, with its domain and whether it is held out.")
+def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
+    pool = load_tasks(profile.load().tasks.group)
+    rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in pool.values()]
+    version = tables.warehouse.replace_partition("tasks", rows, iteration=SEED_ITERATION, stage="tasks")
+    return dg.MaterializeResult(
+        data_version=data_version(sorted(row["task_id"] for row in rows)),
+        metadata=describe(counts={"tasks": len(rows), "held out": sum(row["held_out"] for row in rows)}, wrote={"tasks": version}),
+    )
+
+
+@dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Tutorial-like texts: D_CT before the first iteration.")
+def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
+    settings = profile.load()
+    rows = tutorial_rows(tutorials(settings.seed_data.tutorials, settings.seed))
+    version = tables.warehouse.replace_partition("ct_samples", rows, iteration=SEED_ITERATION, stage="seed_tutorials")
+    return dg.MaterializeResult(
+        data_version=data_version(settings.seed_data.tutorials, settings.seed, rows[0]["sample_id"], rows[-1]["sample_id"]),
+        metadata=describe(config=settings.seed_data, counts={"tutorials": len(rows)}, wrote={"ct_samples": version}),
+    )
+
+
+@dg.asset(group_name=GROUP, deps=[tasks], kinds={"deltalake", "chromium"}, description="Oracle episodes on live pages: D_SFT before the first iteration.")
+def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+    settings = profile.load()
+    request = DemonstrateRequest(
+        iteration=SEED_ITERATION, stage="seed_demonstrations", seed=settings.seed,
+        tasks=settings.tasks, sandbox=settings.sandbox, seed_data=settings.seed_data,
+    )
+    result = runner.run(context, request)
+    return dg.MaterializeResult(data_version=data_version(result.table_versions, result.counts), metadata=of_result(result, config=settings.seed_data))
+
+
+@dg.asset(group_name=GROUP, kinds={"torch"}, description="The tokenizer and a policy with random weights.")
+def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+    request = InitialiseRequest(iteration=SEED_ITERATION, stage="seed_policy", seed=profile.load().seed)
+    result = runner.run(context, request)
+    return dg.MaterializeResult(data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result))
+
+
+@dg.asset(group_name=GROUP, deps=[seed_tutorials, seed_demonstrations, seed_policy], description="The seed is complete: opens iteration 0001.")
+def seed(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
+    policy = registry.made_by(tables.warehouse, SEED_ITERATION, "seed_policy")
+    version = open_iteration(context.instance, tables.warehouse, iteration_key(1), policy)
+    return dg.MaterializeResult(data_version=dg.DataVersion(version), metadata=describe(read=tables.warehouse.versions()))

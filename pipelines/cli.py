@@ -1,0 +1,188 @@
+"""The command `flywheel`. Each command is a thin call of what does the work; heavy imports happen inside."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+from warehouse.errors import ConfigError, FlywheelError
+from warehouse.home import Home
+from warehouse.tables import Warehouse
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The data flywheel for agents that operate graphical interfaces.", pretty_exceptions_enable=False)
+console = Console()
+
+HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives [default: .flywheel].")]
+ProfileOption = Annotated[str, typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="A profile's name (quickstart, smoke) or the path of a YAML file.")]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]
+AsOfOption = Annotated[str | None, typer.Option("--as-of", help="See the tables as they were after this iteration, e.g. 0002.")]
+
+
+@app.command()
+def run(
+    iterations: Annotated[int, typer.Option(min=1, help="Go on until so many iterations are complete in this home.")] = 3,
+    profile: ProfileOption = "quickstart",
+    set_: SetOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Turn the wheel: launch iterations, show them live, end with success by stage and an HTML report."""
+    from pipelines.report import build_report
+    from pipelines.run import turn_until
+    from pipelines.status import read_status, success_table
+
+    place = _home(home)
+    turn_until(iterations, place, profile, _overrides(set_), console)
+    warehouse = Warehouse(place)
+    console.print(success_table(read_status(warehouse)))
+    report = build_report(warehouse, place, place.reports / "index.html")
+    console.print(f"report: {report}")
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(help="Port of the Dagster UI on 127.0.0.1.")] = 3000,
+    profile: ProfileOption = "quickstart",
+    set_: SetOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Start Dagster, and the Prefect server it needs, on loopback."""
+    from pipelines.ui import serve
+
+    sys.exit(serve(_home(home), port, profile, _overrides(set_), console))
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Iterations, stages, artefact ids, success with counts and intervals."""
+    from pipelines.status import print_status, read_status
+
+    found = read_status(Warehouse(_home(home)))
+    if as_json:
+        print(found.model_dump_json(indent=2))
+    else:
+        print_status(found, console)
+
+
+@app.command("eval")
+def evaluate(
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, or ITERATION/STAGE such as 0002/merged_policy.")],
+    split: Annotated[str, typer.Option(help="eval or holdout.")] = "eval",
+    per_task: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 15,
+    profile: ProfileOption = "quickstart",
+    set_: SetOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Greedy success of any checkpoint, per task, without storing it as a stage."""
+    from pipelines.evaluate import evaluate_checkpoint
+
+    evaluate_checkpoint(_home(home), checkpoint, split, per_task, profile, _overrides(set_), console)
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(help="SQL over the tables, e.g. \"from episodes limit 5\".")],
+    as_of: AsOfOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Query every table with DuckDB, now or as of an iteration."""
+    from pipelines.query_command import run_query
+
+    run_query(Warehouse(_home(home)), query, as_of, as_json, console)
+
+
+@app.command()
+def lineage(
+    identity: Annotated[str, typer.Argument(metavar="ID", help="A checkpoint, episode, sample, dataset, task or screenshot id, or ITERATION/STAGE of a checkpoint.")],
+    direction: Annotated[str, typer.Option(help="up: what it was made from; down: what was made from it; both.")] = "up",
+    depth: Annotated[int | None, typer.Option(min=1, help="How many generations.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a drawing.")] = None,
+    mermaid: Annotated[Path | None, typer.Option(help="Write Mermaid text.")] = None,
+    home: HomeOption = None,
+) -> None:
+    """From a checkpoint to each sample, episode, step and task behind it, or forward again."""
+    from pipelines.query_command import show_lineage
+
+    show_lineage(Warehouse(_home(home)), identity, direction, depth, svg, mermaid, console)
+
+
+@app.command()
+def export(
+    output: Annotated[Path, typer.Argument(help="Folder or file to write.")],
+    format_: Annotated[str, typer.Option("--format", help="trl, llama-factory, sharegpt, parquet or duckdb.")] = "trl",
+    dataset: Annotated[str, typer.Option(help="sft, ct, or a dataset id.")] = "sft",
+    as_of: AsOfOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Write samples for TRL, LLaMA-Factory or ShareGPT readers, tables as Parquet, or everything as one DuckDB file."""
+    from pipelines.query_command import export_data
+
+    export_data(Warehouse(_home(home)), output, format_, dataset, as_of, console)
+
+
+@app.command()
+def merge(
+    parents: Annotated[list[str], typer.Argument(help="Checkpoint ids, ITERATION/STAGE, or folders.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
+    weights: Annotated[str | None, typer.Option(help="Comma-separated, on the simplex [default: equal].")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Interpolate checkpoints of one parent linearly, out of core."""
+    from pipelines.query_command import merge_checkpoints
+
+    merge_checkpoints(Warehouse(_home(home)), parents, output, weights, console)
+
+
+@app.command()
+def report(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML file [default: reports/index.html under the home].")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Write the HTML report: curves, routing flow, sample trajectories."""
+    from pipelines.report import build_report
+
+    place = _home(home)
+    console.print(f"report: {build_report(Warehouse(place), place, output or place.reports / 'index.html')}")
+
+
+@app.command()
+def doctor() -> None:
+    """Check every part this machine needs, and say how to mend what is missing."""
+    from pipelines.doctor import run_doctor
+
+    sys.exit(run_doctor(console))
+
+
+def _home(path: Path | None) -> Home:
+    return Home(path.absolute()) if path is not None else Home.from_env()
+
+
+def _overrides(items: list[str] | None) -> dict[str, Any]:
+    overrides = {}
+    for item in items or []:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {item!r} is not KEY=VALUE, e.g. --set rl.rounds=4")
+        overrides[key] = yaml.safe_load(value)
+    return overrides
+
+
+def main() -> None:
+    """Entry point: errors made on purpose are printed without a traceback; exit status 1."""
+    try:
+        app()
+    except FlywheelError as error:
+        Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: {error}", highlight=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

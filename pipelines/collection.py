@@ -1,0 +1,75 @@
+"""The Prefect flow of one collection: one task an episode, its result persisted under the episode's id, so a killed collection resumes.
+
+Prefect owns what runs: retries, concurrency, results, and a page where each episode is seen. What an episode does is agent/episode_loop.py;
+which sessions and policy serve it is the EpisodeService that the worker puts here. An infrastructure failure raises inside the task, so
+that Prefect retries it; after the last retry it is recorded as `crashed` and never cached. A policy's failure is a result.
+
+Set Prefect's environment (pipelines/prefect_server.py: client_environment) before this module is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from prefect import flow, task
+from prefect.futures import as_completed
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from agent.episode import Episode, EpisodeRequest
+from agent.episode_rows import crashed_episode, episode_from_json, episode_to_json
+from pipelines.episode_service import EpisodeService
+from pipelines.progress import Progress
+
+RESULT_VERSION = "1"
+"""Part of every cache key; goes up when what an episode's result holds changes."""
+
+_SERVICE: list[EpisodeService] = []
+"""The one service of this process. Tasks run in threads of their own and cannot be handed an open browser as an argument."""
+
+
+def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
+    return f"{RESULT_VERSION}-{parameters['episode_id']}"
+
+
+@task(name="episode", task_run_name="{task_name} · {episode_id}", cache_key_fn=_cache_key, persist_result=True, result_serializer="json")
+async def run_episode_task(episode_id: str, task_name: str, request: str) -> dict[str, Any]:
+    """One episode, as JSON without its image bytes (those are in the spool by the time this returns)."""
+    service = _SERVICE[0]
+    episode = await asyncio.wrap_future(service.submit(EpisodeRequest.model_validate_json(request)))
+    service.spool_screenshots(episode)
+    return episode_to_json(episode)
+
+
+@flow(name="collection", validate_parameters=False, log_prints=False)
+def collect_episodes(requests: Sequence[EpisodeRequest], num_sessions: int, max_retries: int, progress: Progress) -> list[Episode]:
+    """Run every request; one episode each, in the order of the requests."""
+    attempt = run_episode_task.with_options(retries=max_retries, retry_delay_seconds=0.5)
+    futures = {
+        attempt.submit(request.episode_id, request.task.name, request.model_dump_json()): request for request in requests
+    }
+    episodes: dict[str, Episode] = {}
+    for future in as_completed(list(futures)):
+        request = futures[future]
+        state = future.state
+        if state.is_completed():
+            episodes[request.episode_id] = episode_from_json(state.result())
+        else:
+            error = state.result(raise_on_failure=False)
+            episodes[request.episode_id] = crashed_episode(request, error=f"{type(error).__name__}: {error}", num_retries=max_retries)
+        solved = sum(episode.is_success for episode in episodes.values())
+        progress.update(len(episodes), len(requests), "episodes", {"success": solved / len(episodes)})
+    return [episodes[request.episode_id] for request in requests]
+
+
+def run_collection(
+    service: EpisodeService, requests: Sequence[EpisodeRequest], *, num_sessions: int, max_retries: int, progress: Progress
+) -> list[Episode]:
+    """The flow, on this process's service."""
+    _SERVICE[:] = [service]
+    try:
+        runner = ThreadPoolTaskRunner(max_workers=num_sessions)
+        return collect_episodes.with_options(task_runner=runner)(requests, num_sessions, max_retries, progress)
+    finally:
+        _SERVICE.clear()

@@ -1,0 +1,58 @@
+"""The Dagster code location: every asset, check, job, schedule and sensor, bound to the values of their resources.
+
+Importing this stays light: no torch, no Prefect, no browser (tests/architecture holds it to that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from assets import carrier, checks, collection, datasets, release, routing, seed, training
+from assets.profile import Profile
+from assets.resources import ProfileResource, WarehouseResource
+from pipelines import profiles
+from pipelines.executor import iteration_executor
+from pipelines.jobs import JOBS
+from pipelines.schedules import build_schedules
+from pipelines.sensors import build_sensors
+from pipelines.stage_runner import PipesStageRunner
+from warehouse.home import Home
+
+
+class EnvironmentProfile(ProfileResource):
+    """The profile that FLYWHEEL_PROFILE names when a step runs."""
+
+    def load(self) -> Profile:
+        return profiles.from_env()
+
+
+def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
+    """All definitions; a test swaps single resources by name (tables, profile, runner)."""
+    profile = profiles.from_env()
+    domains = profile.tasks.domains
+    root = str(Home.from_env().root)
+    return dg.Definitions(
+        assets=[
+            carrier.iteration_input, seed.tasks, seed.seed_tutorials, seed.seed_demonstrations, seed.seed_policy, seed.seed,
+            datasets.datasets, training.ct_model, training.sft_model, *(training.build_rl_asset(domain) for domain in domains),
+            training.build_merge_asset(domains), release.build_evaluation_asset(domains), release.released_policy,
+            collection.rollouts, collection.annotations, routing.verdicts, routing.routing, carrier.iteration_output,
+        ],
+        asset_checks=[checks.build_gate(gate) for gate in checks.GATES],
+        jobs=JOBS,
+        schedules=build_schedules(profile),
+        sensors=build_sensors(profile),
+        executor=iteration_executor,
+        resources={
+            "tables": WarehouseResource(root=root),
+            "profile": EnvironmentProfile(),
+            "runner": PipesStageRunner(root=root),
+            **(resource_overrides or {}),
+        },
+    )
+
+
+defs = build_defs()

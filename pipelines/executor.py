@@ -1,0 +1,65 @@
+"""The executor of an iteration: Dagster's multiprocess one, behind the lock that keeps two iterations apart.
+
+The lock is taken in the process of the run and released by the kernel when that process is gone, however it went. So a run that is STARTED
+while nobody holds the lock is dead, which is how `reap_dead_runs` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster import multiprocess_executor
+
+from pipelines import profiles
+from warehouse.errors import IterationLocked
+from warehouse.home import Home
+from warehouse.locks import FileLock, holder_of
+
+LOCK_NAME = "iteration.lock"
+START_METHOD = {"forkserver": {"preload_modules": ["pipelines.definitions"]}}
+"""Steps are forked from a process that has imported the definitions already, instead of importing them once each."""
+_HELD: list[FileLock] = []
+"""Keeps the lock alive as long as the process of the run."""
+
+
+def lock_path(home: Home) -> Path:
+    return home.locks / LOCK_NAME
+
+
+@dg.executor(
+    name="one_iteration_at_a_time",
+    config_schema=multiprocess_executor.config_schema,
+    requirements=multiprocess_executor.get_requirements({}),
+)
+def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
+    """Steps in processes of their own, at most one iteration on a FLYWHEEL_HOME. Raises IterationLocked."""
+    lock = FileLock(lock_path(Home.from_env()))
+    if not lock.acquire():
+        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {Home.from_env().root}; wait for it, or end it and launch again")
+    _HELD.append(lock)
+    config = {"max_concurrent": profiles.from_env().max_parallel, "start_method": START_METHOD, **_given(init_context.executor_config)}
+    return multiprocess_executor.executor_creation_fn(init_context._replace(executor_config=config))  # type: ignore[misc]
+
+
+def _given(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a launcher set on purpose: Dagster fills the rest with its own defaults."""
+    defaults = {"max_concurrent": (None, 0), "start_method": ({"spawn": {}},)}
+    return {name: value for name, value in config.items() if value not in defaults.get(name, ())}
+
+
+def reap_dead_runs(instance: dg.DagsterInstance, home: Home) -> list[str]:
+    """Mark runs as failed whose process is gone, so that they hold no place in the queue; returns their ids."""
+    if holder_of(lock_path(home)) is not None:
+        return []
+    alive = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING]
+    dead = instance.get_runs(dg.RunsFilter(statuses=alive, tags={ITERATION_TAG: "true"}))
+    for run in dead:
+        instance.report_run_failed(run, "the process of this run is gone")
+    return [run.run_id for run in dead]
+
+
+ITERATION_TAG = "flywheel/iteration"
+"""On every run that turns the wheel; the run queue lets one of them through at a time."""

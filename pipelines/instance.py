@@ -1,0 +1,41 @@
+"""The Dagster instance of a FLYWHEEL_HOME: made from the project's dagster.yaml, kept under the home, never beside the code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dagster as dg
+import yaml
+
+from warehouse.errors import ConfigError
+from warehouse.home import HOME_VARIABLE, Home, atomic_write
+
+PROJECT = Path(__file__).resolve().parent.parent
+POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
+
+
+def prepare(home: Home) -> dict[str, str]:
+    """Write the instance's configuration under the home; returns the environment that every Dagster process needs.
+
+    Raises ConfigError when the project's dagster.yaml is missing.
+    """
+    template = PROJECT / "dagster.yaml"
+    if not template.is_file():
+        raise ConfigError(f"{template} is missing; run from a checkout of the project")
+    config = yaml.safe_load(template.read_text())
+    if os.environ.get(POSTGRES_VARIABLE):
+        config["storage"] = {"postgres": {"postgres_url": {"env": POSTGRES_VARIABLE}}}
+    atomic_write(home.dagster / "dagster.yaml", yaml.safe_dump(config, sort_keys=False).encode())
+    return {
+        "DAGSTER_HOME": str(home.dagster),
+        "FLYWHEEL_DAGSTER_DIR": str(home.dagster),
+        HOME_VARIABLE: str(home.root),
+        "DAGSTER_DISABLE_TELEMETRY": "1",
+    }
+
+
+def open_instance(home: Home) -> dg.DagsterInstance:
+    """The instance, with this process's environment set for it."""
+    os.environ.update(prepare(home))
+    return dg.DagsterInstance.get()

@@ -1,0 +1,74 @@
+"""Jobs: one iteration, its parts, the seed, and `next_iteration`, the one click that launches the first incomplete iteration."""
+
+from __future__ import annotations
+
+import os
+
+import dagster as dg
+from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
+
+from assets.carrier import INPUT
+from assets.partitions import ITERATIONS, iteration_key
+from pipelines.executor import ITERATION_TAG, iteration_executor, reap_dead_runs
+from warehouse.home import Home
+
+DAGSTER_URL_VARIABLE = "FLYWHEEL_DAGSTER_URL"
+DEFAULT_DAGSTER_URL = "http://127.0.0.1:3000"
+
+TAGS = {ITERATION_TAG: "true"}
+OUTPUT = dg.AssetKey("iteration_output")
+SEED = dg.AssetSelection.groups("seed")
+ITERATION = dg.AssetSelection.groups("datasets", "training", "release", "collection", "routing") - dg.AssetSelection.assets(INPUT)
+
+seed_job = dg.define_asset_job("seed_wheel", SEED, tags=TAGS, executor_def=iteration_executor, description="Make the seed and open iteration 0001.")
+iteration_job = dg.define_asset_job("iteration", ITERATION, tags=TAGS, executor_def=iteration_executor, description="One turn of the wheel.")
+collect_job = dg.define_asset_job(
+    "collect", dg.AssetSelection.groups("collection", "routing"), tags=TAGS, executor_def=iteration_executor,
+    description="Act with the released policy again and route what comes of it.",
+)
+evaluate_job = dg.define_asset_job(
+    "evaluate", dg.AssetSelection.assets("evaluations", "released_policy"), tags=TAGS, executor_def=iteration_executor,
+    description="Evaluate the iteration's policies on the fixed sets again.",
+)
+merge_job = dg.define_asset_job(
+    "merge_search", dg.AssetSelection.assets("merged_policy"), tags=TAGS, executor_def=iteration_executor,
+    description="Search the merge weights of the iteration's specialists again.",
+)
+
+
+def first_incomplete(instance: dg.DagsterInstance) -> str | None:
+    """The first iteration that is open but has not closed; None while the seed is not made."""
+    opened = sorted(instance.get_dynamic_partitions(str(ITERATIONS.name)))
+    closed = instance.get_materialized_partitions(OUTPUT)
+    return next((key for key in opened if key not in closed), None)
+
+
+def completed(instance: dg.DagsterInstance) -> list[str]:
+    """The iterations that have closed, in order."""
+    return sorted(instance.get_materialized_partitions(OUTPUT))
+
+
+@dg.op(description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.")
+def submit_next_iteration(context: dg.OpExecutionContext) -> str:
+    url = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL)
+    reap_dead_runs(context.instance, Home.from_env())
+    key = first_incomplete(context.instance)
+    job, tags = ("seed_wheel", TAGS) if key is None else ("iteration", {**TAGS, "dagster/partition": key})
+    host, _, port = url.removeprefix("http://").partition(":")
+    try:
+        run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, tags=tags)
+    except DagsterGraphQLClientError as error:
+        raise dg.Failure(
+            f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
+        ) from error
+    context.add_output_metadata({"run": dg.MetadataValue.url(f"{url}/runs/{run_id}"), "iteration": key or iteration_key(0)})
+    context.log.info(f"launched {job} of iteration {key or iteration_key(0)}: {url}/runs/{run_id}")
+    return run_id
+
+
+@dg.job(description="Click Launch: the next iteration starts (or, in an empty home, the seed).", executor_def=dg.in_process_executor)
+def next_iteration() -> None:
+    submit_next_iteration()
+
+
+JOBS = [seed_job, iteration_job, collect_job, evaluate_job, merge_job, next_iteration]

@@ -1,0 +1,62 @@
+"""The live display of a run: stages with their state, and how far the working ones are. Reads Dagster's step events and the workers' progress files."""
+
+from __future__ import annotations
+
+import time
+
+import dagster as dg
+from dagster import StepEventStatus
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pipelines import progress
+from warehouse.home import Home
+
+MARKS = {
+    StepEventStatus.SUCCESS: "[green]✓[/]",
+    StepEventStatus.FAILURE: "[red]✗[/]",
+    StepEventStatus.SKIPPED: "[dim]–[/]",
+    StepEventStatus.IN_PROGRESS: "[cyan]▸[/]",
+}
+STALE_S = 600.0
+
+
+class Display:
+    """One run's display; `tag` is the launch tag by which its Dagster run is found."""
+
+    def __init__(self, home: Home, iteration: str, title: str, instance: dg.DagsterInstance, tag: str) -> None:
+        self._home, self._iteration, self._title, self._instance, self._tag = home, iteration, title, instance, tag
+        self._started = time.monotonic()
+        self._run_id: str | None = None
+
+    def run(self) -> dg.DagsterRun | None:
+        """The Dagster run as it is now, or None before it exists."""
+        if self._run_id is None:
+            runs = self._instance.get_runs(dg.RunsFilter(tags={"flywheel/launch": self._tag}), limit=1)
+            self._run_id = runs[0].run_id if runs else None
+        return self._instance.get_run_by_id(self._run_id) if self._run_id else None
+
+    def render(self) -> RenderableType:
+        elapsed = time.monotonic() - self._started
+        table = Table.grid(padding=(0, 1))
+        run = self.run()
+        steps = self._instance.get_run_step_stats(run.run_id) if run else []
+        for step in sorted(steps, key=lambda item: item.start_time or 0):
+            seconds = f"{step.end_time - step.start_time:.0f} s" if step.end_time and step.start_time else ""
+            table.add_row(MARKS.get(step.status, " ") if step.status else " ", step.step_key, seconds, "")
+        for snapshot in self._working():
+            left = snapshot.seconds_left
+            figures = "  ".join(f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4])
+            bar = ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=24)
+            tail = f"{snapshot.done}/{snapshot.total or '?'} {snapshot.unit}  {figures}" + (f"  {left:.0f} s left" if left is not None else "")
+            table.add_row("", Text(f"  {snapshot.stage}", style="cyan"), bar, tail)
+        return Group(Text.from_markup(f"[bold]{self._title}[/]  {elapsed:.0f} s"), table)
+
+    def _working(self) -> list[progress.Snapshot]:
+        folder = self._home.work / self._iteration
+        if not folder.is_dir():
+            return []
+        found = [progress.read(stage) for stage in sorted(folder.iterdir()) if stage.is_dir() and not (stage / "result.json").exists()]
+        return [snapshot for snapshot in found if snapshot is not None and time.time() - snapshot.updated_at < STALE_S]

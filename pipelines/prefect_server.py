@@ -1,0 +1,141 @@
+"""The Prefect server of a FLYWHEEL_HOME: found if it answers, started if not, on loopback, one process that dies with its starter.
+
+It runs as a plain uvicorn process: Prefect's own command would put a launcher in between, which orphans the server when it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipelines.processes import die_with_parent
+from warehouse.errors import StageFailed
+from warehouse.home import Home, atomic_write
+from warehouse.locks import FileLock
+
+PREFERRED_PORT = 4200
+START_TIMEOUT_S = 90.0
+POLL_S = 0.2
+
+
+def client_environment(home: Home, url: str | None = None) -> dict[str, str]:
+    """What a process must have in its environment before it imports Prefect."""
+    environment = {
+        "PREFECT_HOME": str(home.prefect),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home.prefect / "results"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PREFECT_LOGGING_LEVEL": "ERROR",
+        "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+        "DO_NOT_TRACK": "1",
+    }
+    return environment | ({"PREFECT_API_URL": f"{url}/api"} if url else {})
+
+
+@contextmanager
+def prefect_server(home: Home) -> Iterator[str]:
+    """The address of a healthy server for as long as the block runs; one that was started here is ended here.
+
+    Raises StageFailed when none can be started.
+    """
+    server = start(home)
+    try:
+        yield wait_until_healthy(home, server)
+    finally:
+        if server is not None:
+            end(server)
+
+
+def start(home: Home) -> subprocess.Popen[bytes] | None:
+    """Start a server unless one answers already or is being started; does not wait for it."""
+    with FileLock(home.locks / "prefect.lock"):
+        url, pid = _recorded(home)
+        if url is not None and (_is_healthy(url) or _is_alive(pid)):
+            return None
+        port = _free_port()
+        log = (home.prefect / "server.log").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port),
+             "--log-level", "critical", "--timeout-keep-alive", "5"],
+            env={**os.environ, **client_environment(home), "PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+                 "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent, start_new_session=False,
+        )  # fmt: skip
+        log.close()
+        atomic_write(_record(home), json.dumps({"url": f"http://127.0.0.1:{port}", "pid": process.pid}).encode())
+        return process
+
+
+def wait_until_healthy(home: Home, server: subprocess.Popen[bytes] | None) -> str:
+    """Block until the recorded server answers. Raises StageFailed with the end of its log."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        url, pid = _recorded(home)
+        if url is not None and _is_healthy(url):
+            return url
+        if (server is not None and server.poll() is not None) or (server is None and not _is_alive(pid)):
+            break
+        time.sleep(POLL_S)
+    log = home.prefect / "server.log"
+    tail = log.read_text(errors="replace")[-1500:] if log.exists() else ""
+    raise StageFailed(f"the Prefect server did not come up within {START_TIMEOUT_S:.0f} s; the end of {log}:\n{tail}")
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """End a server that we started."""
+    server.terminate()
+    try:
+        server.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def _record(home: Home) -> os.PathLike[str]:
+    return home.prefect / "server.json"
+
+
+def _recorded(home: Home) -> tuple[str | None, int]:
+    try:
+        with open(_record(home)) as file:
+            record = json.load(file)
+        return str(record["url"]), int(record["pid"])
+    except FileNotFoundError:
+        return None, -1
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/api/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether the recorded process exists and is a server (a pid may have been given to another)."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"prefect.server.api" in file.read()
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    for port in (PREFERRED_PORT, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise StageFailed("no free port on 127.0.0.1 for the Prefect server")

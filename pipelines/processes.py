@@ -1,0 +1,50 @@
+"""Processes that must not outlive their parent, and how to end those that did. Linux has a kernel facility for it; elsewhere a thread watches."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+PR_SET_PDEATHSIG = 1
+WATCH_INTERVAL_S = 0.5
+
+
+def die_with_parent(parent_pid: int | None = None) -> None:
+    """End this process when its parent ends, however that ends. `parent_pid` closes the race between the fork and this call."""
+    expected = parent_pid if parent_pid is not None else os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(expected,), name="watch-parent", daemon=True).start()
+    if os.getppid() != expected:
+        os._exit(1)
+
+
+def _watch(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(WATCH_INTERVAL_S)
+    os._exit(1)
+
+
+def end_group(pid: int, *, grace_s: float = 5.0) -> None:
+    """SIGTERM to a process group that we started, SIGKILL to what is left of it after the grace period. Gone already is fine."""
+    for sig, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 1.0)):
+        try:
+            os.killpg(pid, sig)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
+            try:
+                os.killpg(pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.05)

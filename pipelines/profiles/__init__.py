@@ -1,0 +1,81 @@
+"""The profiles that come with the project, as YAML, and how one is loaded by name or path. What a profile may say is assets/profile.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from assets.profile import Profile, parse_profile
+from warehouse.errors import ConfigError
+
+PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
+OVERRIDES_VARIABLE = "FLYWHEEL_PROFILE_OVERRIDES"
+DEFAULT_PROFILE = "quickstart"
+
+
+def names() -> list[str]:
+    """The profiles that come with the project."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in files(__package__).iterdir() if entry.name.endswith(".yaml"))
+
+
+def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profile:
+    """A profile by name, or from a YAML file of one's own. A file may begin with `extends: NAME` and say only what differs.
+
+    Raises ConfigError that names what is wrong and what is allowed.
+    """
+    data = _read(name_or_path)
+    for dotted, value in (overrides or {}).items():
+        _set(data, dotted, value)
+    return parse_profile(data, name_or_path)
+
+
+def from_env() -> Profile:
+    """The profile of this process: FLYWHEEL_PROFILE with FLYWHEEL_PROFILE_OVERRIDES (YAML mapping of dotted keys)."""
+    return load(os.environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE, parse_overrides(os.environ.get(OVERRIDES_VARIABLE, "")))
+
+
+def parse_overrides(text: str) -> dict[str, Any]:
+    """A YAML mapping of dotted keys, e.g. `{seed: 1, annotation.enabled: false}`."""
+    data = yaml.safe_load(text) if text.strip() else {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{OVERRIDES_VARIABLE} is {text!r}; a YAML mapping of dotted keys is allowed, e.g. {{seed: 1, annotation.enabled: false}}")
+    return data
+
+
+def _read(name_or_path: str) -> dict[str, Any]:
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        if not path.is_file():
+            raise ConfigError(f"there is no profile file {path}; the profiles that come with the project are {', '.join(names())}")
+        text = path.read_text()
+    elif name_or_path in names():
+        text = (files(__package__) / f"{name_or_path}.yaml").read_text()
+    else:
+        raise ConfigError(f"there is no profile `{name_or_path}`; there are {', '.join(names())}, or give the path of a .yaml file")
+    data = yaml.safe_load(text)
+    if not isinstance(data, dict):
+        raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
+    parent = data.pop("extends", None)
+    return _merge(_read(str(parent)), data) if parent else data
+
+
+def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, last = dotted.split(".")
+    for part in parents:
+        data = data.setdefault(part, {})
+        if not isinstance(data, dict):
+            raise ConfigError(f"cannot set `{dotted}`: `{part}` is not a group of settings")
+    data[last] = value

@@ -1,0 +1,93 @@
+"""What `flywheel sql`, `lineage`, `export` and `merge` do: the warehouse's own functions, with a terminal in front."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from warehouse import registry
+from warehouse.errors import CheckpointError, ConfigError, UnknownTable
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+ROWS_SHOWN = 200
+CELL_CHARS = 80
+
+
+def run_query(warehouse: Warehouse, query: str, as_of: str | None, as_json: bool, console: Console) -> None:
+    """Print a query's rows. Raises ConfigError with DuckDB's own words when it is wrong."""
+    try:
+        result = connect(warehouse, as_of=as_of).sql(query)
+        if result is None:
+            return
+        table = result.to_arrow_table()
+    except duckdb.Error as error:
+        raise ConfigError(f"the query was not understood: {error}") from error
+    if as_json:
+        for row in table.to_pylist():
+            print(json.dumps(row, default=str))
+        return
+    shown = RichTable()
+    for name in table.column_names:
+        shown.add_column(escape(name))
+    for row in table.slice(0, ROWS_SHOWN).to_pylist():
+        shown.add_row(*(escape(_cell(value)) for value in row.values()))
+    console.print(shown)
+    if table.num_rows > ROWS_SHOWN:
+        console.print(f"{table.num_rows - ROWS_SHOWN} more rows; add `limit`, or --json for all")
+
+
+def _cell(value: object) -> str:
+    text = f"<{len(value)} bytes>" if isinstance(value, bytes) else str(value)
+    return text if len(text) <= CELL_CHARS else text[: CELL_CHARS - 1] + "…"
+
+
+def checkpoint_named(warehouse: Warehouse, name: str) -> registry.Registered:
+    """A checkpoint by id or as ITERATION/STAGE. Raises CheckpointError."""
+    iteration, slash, stage = name.partition("/")
+    return registry.made_by(warehouse, iteration, stage) if slash else registry.find(warehouse, name)
+
+
+def show_lineage(
+    warehouse: Warehouse, identity: str, direction: str, depth: int | None, svg: Path | None, mermaid: Path | None, console: Console
+) -> None:
+    """Print a lineage tree; draw it where asked."""
+    from warehouse.lineage import trace
+
+    if direction not in ("up", "down", "both"):
+        raise ConfigError(f"--direction {direction!r}: up, down and both are allowed")
+    if "/" in identity:
+        identity = checkpoint_named(warehouse, identity).checkpoint_id
+    graph = trace(connect(warehouse), identity, direction=direction, depth=depth)
+    console.print(graph.to_tree())
+    if svg is not None:
+        svg.write_text(graph.to_svg())
+        console.print(f"drawn: {svg}")
+    if mermaid is not None:
+        mermaid.write_text(graph.to_mermaid())
+        console.print(f"written: {mermaid}")
+
+
+def merge_checkpoints(warehouse: Warehouse, parents: list[str], output: Path, weights: str | None, console: Console) -> None:
+    """Merge and say what was made. Raises MergeError, CheckpointError or ConfigError."""
+    from models.merge import merge_linear
+
+    folders = [Path(name) if Path(name, "config.json").is_file() else _folder(warehouse, name) for name in parents]
+    try:
+        alphas = [float(part) for part in weights.split(",")] if weights else [1 / len(folders)] * len(folders)
+    except ValueError as error:
+        raise ConfigError(f"--weights {weights!r} is not a comma-separated list of numbers, e.g. 0.5,0.5") from error
+    card = merge_linear(folders, alphas, output)
+    console.print(f"{card.checkpoint_id} in {output}")
+
+
+def _folder(warehouse: Warehouse, name: str) -> Path:
+    try:
+        return checkpoint_named(warehouse, name).folder
+    except UnknownTable as error:
+        raise CheckpointError(f"{name} is neither a checkpoint folder nor a registered checkpoint") from error

@@ -1,0 +1,121 @@
+"""`flywheel run`: turns the wheel until a number of iterations is complete, with one live display. The runs are Dagster's (pipelines/turn.py);
+here they are started one after another, watched, and their processes ended when we end.
+
+A run that fails is launched again a few times: finished stages are not worked twice, so that costs little.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+import yaml
+from rich.console import Console
+from rich.live import Live
+
+from assets.partitions import SEED_ITERATION
+from assets.profile import Profile
+from pipelines import prefect_server, profiles
+from pipelines.executor import lock_path, reap_dead_runs
+from pipelines.instance import open_instance
+from pipelines.jobs import completed, first_incomplete
+from pipelines.live import Display
+from pipelines.processes import end_group
+from warehouse.errors import IterationLocked, StageFailed
+from warehouse.home import Home
+from warehouse.locks import FileLock, holder_of
+
+POLL_S = 0.5
+MAX_LAUNCHES = 3
+
+
+def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
+    """Complete iterations until there are `num_iterations` in this home; returns the profile.
+
+    Raises ConfigError for a bad profile, IterationLocked when the wheel is being turned already, StageFailed with the failing step's words.
+    """
+    profile = profiles.load(profile_name, overrides)
+    os.environ[profiles.PROFILE_VARIABLE] = profile_name
+    os.environ[profiles.OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
+    instance = open_instance(home)
+    driver = FileLock(home.locks / "run.lock")
+    turning = holder_of(lock_path(home))
+    if not driver.acquire() or turning is not None:
+        raise IterationLocked(f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again")
+    with instance:
+        reap_dead_runs(instance, home)
+        server = prefect_server.start(home)
+        try:
+            _turn(num_iterations, home, profile, instance, console)
+        finally:
+            if server is not None:
+                prefect_server.end(server)
+            driver.release()
+    return profile
+
+
+def _turn(num_iterations: int, home: Home, profile: Profile, instance: dg.DagsterInstance, console: Console) -> None:
+    done = completed(instance)
+    if done:
+        console.print(f"{len(done)} of {num_iterations} iterations are complete in {home.root}")
+    while len(completed(instance)) < num_iterations:
+        key = first_incomplete(instance)
+        title = "seed" if key is None else f"iteration {key} ({len(completed(instance)) + 1} of {num_iterations})"
+        started = time.monotonic()
+        _launch_until_done("seed_wheel" if key is None else "iteration", key, title, home, instance, console)
+        console.print(f"[green]done[/] {title} in {time.monotonic() - started:.0f} s")
+
+
+def _launch_until_done(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
+    for launch in range(1, MAX_LAUNCHES + 1):
+        run = _launch(job, key, title, home, instance, console)
+        if run is not None and run.is_success:
+            return
+        reason = failure_of(instance, run)
+        console.print(f"[red]failed[/] {title}, launch {launch} of {MAX_LAUNCHES}: {reason}")
+    raise StageFailed(f"{title} failed {MAX_LAUNCHES} times, last: {reason}. Run again once that is mended: finished stages are kept.")
+
+
+def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> dg.DagsterRun | None:
+    """Start a run in a process group of its own, show it until it ends, and return its record."""
+    tag = uuid.uuid4().hex
+    log_path = home.work / f"{key or SEED_ITERATION}.log"
+    environment = {**os.environ, "FLYWHEEL_PARENT_PID": str(os.getpid()), "FLYWHEEL_LAUNCH": tag}
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.turn", job, *([key] if key else [])],
+            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=Path.cwd(),
+        )
+    display = Display(home, key or SEED_ITERATION, title, instance, tag)
+    try:
+        with Live(display.render(), console=console, refresh_per_second=2, transient=True) as live:
+            while process.poll() is None:
+                time.sleep(POLL_S)
+                live.update(display.render())
+    except KeyboardInterrupt:
+        console.print("[yellow]stopping[/]; what is finished is kept, and the same command goes on from there")
+        raise
+    finally:
+        end_group(process.pid)
+        reap_dead_runs(instance, home)
+    return display.run()
+
+
+def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> str:
+    """The words of the first step that failed in a run."""
+    if run is None:
+        return "the run's process ended before Dagster knew of it; see the log in FLYWHEEL_HOME/work"
+    for record in instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records:
+        data = record.event_log_entry.get_dagster_event().step_failure_data
+        if data.user_failure_data is not None and data.user_failure_data.description:
+            return str(data.user_failure_data.description)
+        if data.error is not None:
+            cause = data.error.cause or data.error
+            return cause.message.strip()
+    return f"run {run.run_id} ended as {run.status.value}"

@@ -1,0 +1,87 @@
+"""The StageRunner that assets get: it runs `python -m pipelines.workers` through Dagster Pipes, one subprocess a stage.
+
+A stage's work folder holds request.json, then result.json or error.json. A finished request is not worked again; a half-finished one is
+handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+from assets.requests import StageRequest, StageResult
+from assets.resources import StageRunner
+from pipelines.processes import die_with_parent
+from warehouse.home import Home, atomic_write
+
+REQUEST, RESULT, ERROR = "request.json", "result.json", "error.json"
+NO_RETRY = ("ConfigError", "CheckpointError", "MergeError", "TrainingDiverged", "StorageFull", "BrowserMissing", "TaskError", "CorruptTable")
+"""Errors that the same request would only meet again."""
+
+
+def work_folder(home: Home, iteration: str, stage: str) -> Path:
+    return home.work / iteration / stage
+
+
+def finished_result(folder: Path, request: StageRequest) -> StageResult | None:
+    """The stored result, if exactly this request was worked to its end."""
+    try:
+        if (folder / REQUEST).read_text() != request.model_dump_json():
+            return None
+        return StageResult.model_validate_json((folder / RESULT).read_text())
+    except FileNotFoundError:
+        return None
+
+
+class PipesStageRunner(StageRunner):
+    """Runs each stage in a subprocess of its own; streams its log to Dagster; retries what may pass by itself."""
+
+    root: str
+
+    def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
+        folder = work_folder(Home(Path(self.root)), request.iteration, request.stage)
+        stored = finished_result(folder, request)
+        if stored is not None:
+            context.log.info(f"{request.stage} of iteration {request.iteration} was finished before; its result is reused")
+            return stored
+        self._prepare(folder, request)
+        die_with_parent()
+        client = dg.PipesSubprocessClient(env={"FLYWHEEL_HOME": self.root, "FLYWHEEL_PARENT_PID": str(os.getpid())})
+        try:
+            client.run(context=context, command=[sys.executable, "-m", "pipelines.workers", str(folder)])
+        except dg.DagsterExecutionInterruptedError:
+            raise
+        except Exception as error:
+            raise self._failure(folder, request, error) from error
+        result = finished_result(folder, request)
+        if result is None:
+            raise dg.Failure(f"the worker of {request.stage} ended without a result; its folder is {folder}")
+        return result
+
+    @staticmethod
+    def _prepare(folder: Path, request: StageRequest) -> None:
+        wanted = request.model_dump_json()
+        stored = folder / REQUEST
+        if stored.exists() and stored.read_text() != wanted:
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ERROR).unlink(missing_ok=True)
+        atomic_write(stored, wanted.encode())
+
+    @staticmethod
+    def _failure(folder: Path, request: StageRequest, error: Exception) -> dg.Failure:
+        """The worker's own words where it left some, else how it ended."""
+        try:
+            left = json.loads((folder / ERROR).read_text())
+        except FileNotFoundError:
+            left = {"type": "WorkerKilled", "message": f"the worker ended without a word: {error}"}
+        return dg.Failure(
+            description=f"{request.stage} of iteration {request.iteration}: {left['type']}: {left['message']}",
+            metadata={"worker folder": dg.MetadataValue.path(str(folder))},
+            allow_retries=left["type"] not in NO_RETRY,
+        )

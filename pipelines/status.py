@@ -1,0 +1,118 @@
+"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the warehouse; printed by the CLI."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+from rich.table import Table as RichTable
+
+from warehouse.query import connect
+from warehouse.statistics import TaskCount, macro_average
+from warehouse.tables import Warehouse
+
+
+class Success(BaseModel):
+    """Greedy success of one policy on one split: the mean over tasks, its standard error and 95 % interval."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: str
+    checkpoint_id: str
+    split: str
+    mean: float
+    standard_error: float
+    low: float
+    high: float
+    num_tasks: int
+    num_episodes: int
+    num_success: int
+
+
+class StageStatus(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    stage: str
+    artefact: str
+    note: str
+
+
+class IterationStatus(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    iteration: str
+    complete: bool
+    checkpoints: list[StageStatus]
+    datasets: dict[str, str]
+    rows: dict[str, int]
+    routes: dict[str, int]
+    success: list[Success]
+
+
+class Status(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    home: str
+    iterations: list[IterationStatus]
+
+
+def read_status(warehouse: Warehouse) -> Status:
+    """The status of everything in the warehouse; empty where nothing has run."""
+    con = connect(warehouse)
+    keys = [row[0] for row in con.execute("select distinct iteration from checkpoints order by 1").fetchall()]
+    success = _successes(con)
+    iterations = []
+    for key in keys:
+        checkpoints = [
+            StageStatus(stage=stage, artefact=checkpoint, note=note)
+            for stage, checkpoint, note in con.execute(
+                "select stage, checkpoint_id, note from checkpoints where iteration = ? order by stage", [key]
+            ).fetchall()
+        ]
+        datasets = dict(con.execute("select distinct kind, dataset_id from datasets where iteration = ?", [key]).fetchall())
+        routes = dict(con.execute("select route, count(*) from routes where iteration = ? group by 1 order by 1", [key]).fetchall())
+        rows = {
+            table: con.execute(f"select count(*) from {table} where iteration = ?", [key]).fetchall()[0][0]
+            for table in ("episodes", "steps", "annotations", "ct_samples", "sft_samples")
+        }
+        iterations.append(
+            IterationStatus(
+                iteration=key, complete=bool(routes) and any(item.stage == "released_policy" for item in checkpoints),
+                checkpoints=checkpoints, datasets=datasets, rows=rows, routes=routes, success=success.get(key, []),
+            )
+        )
+    return Status(home=str(warehouse.home.root), iterations=iterations)
+
+
+def _successes(con: object) -> dict[str, list[Success]]:
+    rows = con.execute(  # type: ignore[attr-defined]
+        "select iteration, checkpoint_role, checkpoint_id, split, task_name, num_success, num_episodes from evaluations order by all"
+    ).fetchall()
+    groups: dict[tuple[str, str, str, str], list[TaskCount]] = {}
+    for iteration, role, checkpoint, split, task, num_success, num_episodes in rows:
+        groups.setdefault((iteration, role, checkpoint, split), []).append(TaskCount(task=task, num_success=num_success, num_episodes=num_episodes))
+    found: dict[str, list[Success]] = {}
+    for (iteration, role, checkpoint, split), counts in groups.items():
+        estimate = macro_average(counts)
+        found.setdefault(iteration, []).append(
+            Success(
+                role=role, checkpoint_id=checkpoint, split=split, mean=estimate.mean, standard_error=estimate.standard_error,
+                low=estimate.interval.low, high=estimate.interval.high, num_tasks=estimate.num_tasks, num_episodes=estimate.num_episodes,
+                num_success=sum(count.num_success for count in counts),
+            )
+        )
+    return found
+
+
+def success_table(status: Status, split: str = "holdout") -> RichTable:
+    """Success by iteration and stage, for the terminal."""
+    table = RichTable(title=f"Greedy success on the {split} split (mean over tasks, 95 % interval)")
+    for column in ("iteration", "policy", "success", "interval", "episodes"):
+        table.add_column(column, justify="left" if column in ("iteration", "policy") else "right")
+    order = {"sft_model": 0, "merged_policy": 2}
+    for iteration in status.iterations:
+        for item in sorted(iteration.success, key=lambda found: (order.get(found.role, 1), found.role)):
+            if item.split == split:
+                table.add_row(
+                    iteration.iteration, item.role, f"{item.mean:.3f} ± {item.standard_error:.3f}", f"{item.low:.3f} – {item.high:.3f}",
+                    f"{item.num_success}/{item.num_episodes}",
+                )
+    return table

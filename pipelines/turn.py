@@ -1,0 +1,45 @@
+"""One Dagster run of the wheel in this process: `python -m pipelines.turn JOB [ITERATION]`. What `flywheel run` starts, and kills, as a whole.
+
+The run is the same job on the same instance as a launch from the UI; only the process that holds it differs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import dagster as dg
+
+from pipelines.definitions import defs
+from pipelines.executor import reap_dead_runs
+from pipelines.instance import open_instance
+from pipelines.jobs import TAGS
+from pipelines.processes import die_with_parent
+from warehouse.home import Home
+
+
+def seed_wheel() -> dg.JobDefinition:
+    return defs.resolve_job_def("seed_wheel")
+
+
+def iteration() -> dg.JobDefinition:
+    return defs.resolve_job_def("iteration")
+
+
+JOBS = {"seed_wheel": seed_wheel, "iteration": iteration}
+
+
+def main(job: str, key: str | None, run_tag: str) -> int:
+    home = Home.from_env()
+    instance = open_instance(home)
+    reap_dead_runs(instance, home)
+    tags = {**TAGS, "flywheel/launch": run_tag, **({"dagster/partition": key} if key else {})}
+    with dg.execute_job(dg.reconstructable(JOBS[job]), instance=instance, tags=tags) as result:
+        return 0 if result.success else 1
+
+
+if __name__ == "__main__":
+    parent = os.environ.get("FLYWHEEL_PARENT_PID")
+    if parent is not None:
+        die_with_parent(int(parent))
+    sys.exit(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("FLYWHEEL_LAUNCH", "")))

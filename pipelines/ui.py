@@ -1,0 +1,60 @@
+"""`flywheel ui`: Dagster's webserver and daemon, and the Prefect server that collections need, on loopback, until interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from pipelines import prefect_server, profiles
+from pipelines.executor import reap_dead_runs
+from pipelines.instance import PROJECT, open_instance
+from pipelines.jobs import DAGSTER_URL_VARIABLE
+from pipelines.processes import die_with_parent, end_group
+from warehouse.home import Home
+
+START_TIMEOUT_S = 120.0
+
+
+def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any], console: Console) -> int:
+    """Serve until interrupted; returns Dagster's exit status. Raises ConfigError for a bad profile, StageFailed for a Prefect server that fails."""
+    profiles.load(profile_name, overrides)
+    url = f"http://127.0.0.1:{port}"
+    os.environ[profiles.PROFILE_VARIABLE] = profile_name
+    os.environ[profiles.OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
+    os.environ[DAGSTER_URL_VARIABLE] = url
+    with open_instance(home) as instance:
+        reap_dead_runs(instance, home)
+    with prefect_server.prefect_server(home) as prefect_url:
+        os.environ.update(prefect_server.client_environment(home, prefect_url))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dagster", "dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port", str(port)],
+            cwd=PROJECT, start_new_session=True, preexec_fn=die_with_parent,
+        )
+        try:
+            _announce(url, prefect_url, process, console)
+            return process.wait()
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            end_group(process.pid)
+
+
+def _announce(url: str, prefect_url: str, process: subprocess.Popen[bytes], console: Console) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/server_info", timeout=2):
+                break
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    console.print(f"\n[bold]Dagster[/]  {url}   jobs → next_iteration → Launchpad → Launch run turns the wheel once")
+    console.print(f"[bold]Prefect[/]  {prefect_url}   each episode of a collection\n")

@@ -1,0 +1,84 @@
+"""Entry point of every worker process: reads the request, takes the folder's lock, runs the one function that answers it, stores the result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from dagster_pipes import PipesContext, open_dagster_pipes
+from pydantic import TypeAdapter
+
+from assets import requests
+from assets.requests import StageRequest, StageResult
+from pipelines.processes import die_with_parent
+from pipelines.stage_runner import ERROR, REQUEST, RESULT
+from pipelines.workers.context import WorkerContext
+from warehouse.errors import FlywheelError, StageFailed
+from warehouse.home import Home, atomic_write
+from warehouse.locks import FileLock
+
+WORKERS = {
+    "initialise": "pipelines.workers.initialise",
+    "demonstrate": "pipelines.workers.demonstrate",
+    "supervised": "pipelines.workers.supervised",
+    "rl": "pipelines.workers.rl",
+    "merge": "pipelines.workers.merge",
+    "evaluate": "pipelines.workers.evaluate",
+    "collect": "pipelines.workers.collect",
+    "annotate": "pipelines.workers.annotate",
+}
+"""Request's `worker` → module with `run(request, context) -> StageResult`; imported only when asked for."""
+
+LOCK_TIMEOUT_S = 20.0
+"""How long a killed predecessor may take to vanish."""
+
+REQUEST_TYPES: TypeAdapter[StageRequest] = TypeAdapter(
+    requests.InitialiseRequest | requests.DemonstrateRequest | requests.SupervisedRequest | requests.RlRequest
+    | requests.MergeRequest | requests.EvaluateRequest | requests.CollectRequest | requests.AnnotateRequest
+)
+
+
+def main(folder: Path) -> int:
+    parent = os.environ.get("FLYWHEEL_PARENT_PID")
+    if parent is not None:
+        die_with_parent(int(parent))
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    request = REQUEST_TYPES.validate_json((folder / REQUEST).read_text())
+    lock = FileLock(folder / "lock")
+    if not lock.acquire(timeout_s=LOCK_TIMEOUT_S):
+        return _leave_error(folder, StageFailed(f"process {lock.holder()} still works in {folder}; end it, then relaunch"))
+    with open_dagster_pipes() as pipes:
+        return _work(folder, request, pipes)
+
+
+def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
+    started = time.monotonic()
+    context = WorkerContext(folder=folder, home=Home.from_env(), iteration=request.iteration, stage=request.stage, log=pipes.log.info)
+    run: Callable[[StageRequest, WorkerContext], StageResult] = import_module(WORKERS[request.worker]).run  # type: ignore[attr-defined]
+    try:
+        result = run(request, context)
+    except FlywheelError as error:
+        return _leave_error(folder, error)
+    except Exception as error:
+        traceback.print_exc()
+        return _leave_error(folder, error)
+    result = result.model_copy(update={"duration_s": time.monotonic() - started})
+    atomic_write(folder / RESULT, result.model_dump_json().encode())
+    return 0
+
+
+def _leave_error(folder: Path, error: Exception) -> int:
+    atomic_write(folder / ERROR, json.dumps({"type": type(error).__name__, "message": str(error)}).encode())
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,90 @@
+"""The registry of checkpoints: which stage of which iteration made which weights, and where they lie. A thin reading of the table `checkpoints`.
+
+A stage that passes its input on (CT between cadences, a release that kept the previous policy) registers the same checkpoint id under its own name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from warehouse.errors import CheckpointError
+from warehouse.tables import Warehouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """One row of `checkpoints`, with its folder resolved."""
+
+    checkpoint_id: str
+    iteration: str
+    stage: str
+    folder: Path
+    parents: tuple[str, ...]
+    note: str
+
+
+def register(
+    warehouse: Warehouse,
+    *,
+    iteration: str,
+    stage: str,
+    checkpoint_id: str,
+    folder: Path,
+    parents: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    note: str = "",
+) -> int:
+    """Record what a stage made; returns the table version. A repeated stage replaces its row."""
+    row = {
+        "checkpoint_id": checkpoint_id,
+        "path": str(folder.relative_to(warehouse.home.root)),
+        "parents": list(parents),
+        "datasets": list(datasets),
+        "config": json.dumps(config or {}, sort_keys=True),
+        "metrics": json.dumps(metrics or {}, sort_keys=True),
+        "note": note,
+    }
+    return warehouse.replace_partition("checkpoints", [row], iteration=iteration, stage=stage)
+
+
+def pass_on(warehouse: Warehouse, source: Registered, *, iteration: str, stage: str, note: str) -> int:
+    """Register a stage that hands its input on unchanged, and say why."""
+    return register(
+        warehouse, iteration=iteration, stage=stage, checkpoint_id=source.checkpoint_id, folder=source.folder, parents=source.parents, note=note
+    )
+
+
+def made_by(warehouse: Warehouse, iteration: str, stage: str) -> Registered:
+    """What a stage made. Raises CheckpointError when it has made nothing yet."""
+    rows = warehouse.read("checkpoints", iteration=iteration, stage=stage).to_pylist()
+    if not rows:
+        raise CheckpointError(f"stage {stage} of iteration {iteration} has no checkpoint; materialize it first")
+    return _registered(warehouse, rows[0])
+
+
+def find(warehouse: Warehouse, checkpoint_id: str) -> Registered:
+    """A checkpoint by id, wherever it was made first."""
+    table = warehouse.read("checkpoints")
+    rows = table.filter(pc.equal(table["checkpoint_id"], checkpoint_id)).to_pylist()
+    if not rows:
+        raise CheckpointError(f"no checkpoint {checkpoint_id} is registered; `flywheel sql \"from checkpoints\"` lists those that are")
+    return _registered(warehouse, min(rows, key=lambda row: (row["iteration"], row["stage"])))
+
+
+def _registered(warehouse: Warehouse, row: Mapping[str, Any]) -> Registered:
+    return Registered(
+        checkpoint_id=row["checkpoint_id"],
+        iteration=row["iteration"],
+        stage=row["stage"],
+        folder=warehouse.home.root / row["path"],
+        parents=tuple(row["parents"]),
+        note=row["note"],
+    )
