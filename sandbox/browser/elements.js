@@ -147,12 +147,22 @@
     if (tag === "rect") kind = Math.abs(box.width - box.height) < 2 ? "square" : "rectangle";
     if (tag === "polygon") kind = { 3: "triangle", 4: "quadrilateral", 5: "pentagon", 6: "hexagon" }[element.points.length] || "polygon";
     if (tag === "polyline" || tag === "line") kind = "line";
+    if (tag === "path") kind = "shape";
     return colour + kind;
   }
 
-  function boxShape(style, backdrop, rect) {
+  function backdropOf(element) {
+    for (let holder = element.parentElement; holder; holder = holder.parentElement) {
+      const colour = getComputedStyle(holder).backgroundColor;
+      if (parseColour(colour)) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  }
+
+  function boxShape(element, style, rect) {
     if (rect.width < 4 || rect.height < 4) return null;
-    const fill = style.backgroundColor === backdrop ? null : parseColour(style.backgroundColor);
+    let fill = parseColour(style.backgroundColor);
+    if (fill && style.backgroundColor === backdropOf(element)) fill = null;
     const edged = parseFloat(style.borderTopWidth) > 0 && style.borderTopStyle !== "none" && parseFloat(style.borderLeftWidth) > 0;
     const inside = fill || (edged && parseColour(style.backgroundColor));
     const colour = painted(inside, edged ? parseColour(style.borderTopColor) : null);
@@ -173,11 +183,9 @@
     const aria = element.getAttribute("role");
     if (aria && ARIA_ROLES[aria]) return ARIA_ROLES[aria];
     if (element.isContentEditable && !(element.parentElement && element.parentElement.isContentEditable)) return "textarea";
-    if (style.content.startsWith("url(") || (style.backgroundImage.startsWith("url(") && !element.firstElementChild && !clean(element.textContent))) {
-      return "image";
-    }
-    if (!element.firstElementChild && clean(element.textContent) && (style.cursor === "pointer" || element.hasAttribute("onclick"))) return "item";
-    return null;
+    if (element.firstElementChild) return null;
+    if (clean(element.textContent)) return style.cursor === "pointer" || element.hasAttribute("onclick") ? "item" : null;
+    return style.content.startsWith("url(") || style.backgroundImage.startsWith("url(") ? "image" : null;
   }
 
   function labelText(element) {
@@ -252,7 +260,7 @@
     return element.childNodes;
   }
 
-  function walk(element, clip, backdrop, silent) {
+  function walk(element, clip, silent) {
     if (SKIPPED.has(element.tagName) || (exclude && classed(element) && element.matches(exclude))) return;
     const style = getComputedStyle(element);
     if (style.display === "none" || style.opacity === "0") return;
@@ -260,23 +268,26 @@
     const visible = style.visibility === "visible";
     const rect = element.getBoundingClientRect();
     const isEmpty = rect.width < 1 || rect.height < 1;
-    if (style.position === "fixed") clip = page;
+    if (clip !== page) {
+      if (style.position === "fixed") clip = page;
+      // Scrolled out of its container: nothing inside can show.
+      else if (!isEmpty && style.position === "static" && (rect.top >= clip.bottom || rect.bottom <= clip.top)) return;
+    }
 
-    if (visible && !isEmpty && visit(element, style, rect, clip, backdrop)) return;
+    if (visible && !isEmpty && visit(element, style, rect, clip)) return;
     if (element.tagName === "LABEL" && walkLabel(element, clip)) silent = true;
-    if (style.overflowX !== "visible" || style.overflowY !== "visible") {
+    if (style.overflowX !== "visible") {
       clip = cut(rect, clip);
       if (clip.width < 1 || clip.height < 1) return;
     }
-    if (parseColour(style.backgroundColor)) backdrop = style.backgroundColor;
     for (const child of children(element)) {
-      if (child.nodeType === Node.ELEMENT_NODE) walk(child, clip, backdrop, silent);
+      if (child.nodeType === Node.ELEMENT_NODE) walk(child, clip, silent);
       else if (child.nodeType === Node.TEXT_NODE && visible && !silent) walkText(child, clip);
     }
   }
 
   // Lists an element as one thing, if it is one. True where its inside needs no visit.
-  function visit(element, style, rect, clip, backdrop) {
+  function visit(element, style, rect, clip) {
     if (element instanceof SVGElement) {
       const shape = SVG_SHAPES.has(element.tagName) && svgShape(element, style);
       if (shape) add("shape", shape, statesOf(element, "shape"), element, [rect], clip);
@@ -292,13 +303,13 @@
       return true;
     }
     if (!element.firstElementChild && !clean(element.textContent)) {
-      const shape = boxShape(style, backdrop, rect);
+      const shape = boxShape(element, style, rect);
       if (shape) add("shape", shape, statesOf(element, "shape"), element, [rect], clip);
     }
     return false;
   }
 
   const page = { left: 0, top: 0, right: areaWidth, bottom: areaHeight, width: areaWidth, height: areaHeight };
-  if (document.body) walk(document.body, page, "rgb(255, 255, 255)", false);
+  if (document.body) walk(document.body, page, false);
   return found;
 })
