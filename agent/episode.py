@@ -1,4 +1,6 @@
-"""Episodes: what one is (request, steps, outcome) and the loop that runs one. Storage rows of an episode are made in agent/episode_rows.py."""
+"""Episodes: what one is (request, steps, outcome). The loop that runs one is agent/episode_loop.py; rows and files of one are
+agent/episode_rows.py's.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +70,8 @@ class Step(_Record):
     response: str
     thought: str | None
     action: Action
+    more_actions: Annotated[tuple[Action, ...], Field(description="further actions of the same response, carried out in order")] = ()
+    proposal: Annotated[str | None, Field(description="what the policy wrote, where an annotator's `response` stands")] = None
     prompt_token_ids: tuple[int, ...] = ()
     response_token_ids: tuple[int, ...] = ()
     response_logprobs: tuple[float, ...] = ()

@@ -5,9 +5,9 @@ Token ids go out as they came in: what is learned from is exactly what was sampl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
-from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
+    """`images` holds the bytes of the screenshots that the messages name, for engines that look at pixels."""
+
     messages: tuple[Message, ...]
     sampling: Sampling
+    images: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

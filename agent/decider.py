@@ -1,0 +1,91 @@
+"""Who decides at a step: the Decider protocol, and its two kinds, a policy that is asked and an oracle that knows.
+
+The episode loop (agent/episode_loop.py) is driven by one. What annotators do with a decision is `annotation`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.episode import EpisodeRequest
+from agent.grammars.base import Grammar, NotRepresentable
+from agent.memory import Memory
+from agent.policy import Message, Prompt, Response, Sampling
+from sandbox.actions import Action
+from sandbox.session import Observation
+from sandbox.task import Task
+
+ORACLE_POLICY_ID = "oracle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """One decision point: everything that may be looked at. `actions` is what was carried out so far, oldest first."""
+
+    request: EpisodeRequest
+    step_index: int
+    observation: Observation
+    memory: Memory
+    messages: tuple[Message, ...]
+    actions: tuple[Action, ...]
+    max_new_tokens: int
+
+
+class Decider(Protocol):
+    async def decide(self, moment: Moment) -> Response | None:
+        """The response at this moment; None gives the episode up. Raises ModelError when the engine behind it is broken."""
+        ...
+
+
+Act = Callable[[Prompt], Awaitable[Response]]
+Oracle = Callable[[Task, Observation, Sequence[Action]], Action | None]
+"""The next right action of a task, given what was done; None where the state is beyond repair or the oracle has no idea."""
+
+
+class PolicyDecider:
+    """Asks a policy, one prompt at a time: `act` is agent/batcher.py's, which gathers the prompts of many episodes."""
+
+    def __init__(self, act: Act) -> None:
+        self._act = act
+
+    async def decide(self, moment: Moment) -> Response | None:
+        return await self._act(prompt_at(moment))
+
+
+class OracleDecider:
+    """Plays a task's oracle, written in the grammar that the episode is recorded in. Its responses carry no tokens: nobody sampled them."""
+
+    def __init__(self, oracle: Oracle, grammar: Grammar) -> None:
+        self._oracle = oracle
+        self._grammar = grammar
+
+    async def decide(self, moment: Moment) -> Response | None:
+        text = self.answer(moment)
+        return None if text is None else Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=ORACLE_POLICY_ID)
+
+    def answer(self, moment: Moment) -> str | None:
+        """The oracle's response text; None where it has no idea, or an idea that the grammar cannot write."""
+        action = self._oracle(moment.request.task, moment.observation, moment.actions)
+        if action is None:
+            return None
+        try:
+            return self._grammar.format(None, action, moment.observation)
+        except NotRepresentable:
+            return None
+
+
+def prompt_at(moment: Moment) -> Prompt:
+    """The prompt of a moment, sampled by the episode's own generator and with the pictures that its messages name."""
+    seen = [step.observation for step in moment.memory.working] + [moment.observation]
+    named = {message.screenshot_id for message in moment.messages if message.screenshot_id}
+    return Prompt(
+        messages=moment.messages,
+        sampling=Sampling(
+            temperature=moment.request.temperature,
+            max_new_tokens=moment.max_new_tokens,
+            seed=moment.request.sampling_seed(moment.step_index),
+        ),
+        images={o.screenshot_id: o.screenshot for o in seen if named and o.screenshot is not None and o.screenshot_id in named},
+    )

@@ -1,0 +1,139 @@
+"""The collector on a pool of live sessions in this process: many episodes at once, retries, crashes recorded. Satisfies Collector.
+
+How one episode runs is agent/episode_loop.py's business; which browsers are behind a lease is the pool's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
+from typing import Annotated, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.batcher import Batcher
+from agent.decider import Decider, PolicyDecider
+from agent.episode import Episode, EpisodeRequest, Outcome
+from agent.episode_loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, run_episode
+from agent.policy import Policy
+from agent.prompt import PromptBuilder
+from sandbox.session import Session
+from warehouse.errors import SandboxError
+
+Live = Callable[[], AbstractContextManager[None]]
+"""Entered while an episode runs on a session; the batcher counts by it."""
+
+
+class Pool(Protocol):
+    """Sessions to lend. A session whose browser died is replaced by the time it is lent again."""
+
+    def lease(self) -> AbstractAsyncContextManager[Session]:
+        """A session that is the caller's until the block ends. Raises SandboxError when none can be had."""
+        ...
+
+    async def close(self) -> None:
+        """End the sessions; may be called twice."""
+        ...
+
+
+class CollectorSettings(BaseModel):
+    """How a PoolCollector runs episodes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    concurrency: Annotated[int, Field(ge=1, description="episodes at once; more than the pool has sessions is of no use")] = 16
+    max_retries: Annotated[int, Field(ge=0, description="fresh starts after an infrastructure failure, then `crashed`")] = 2
+    retry_delay_s: Annotated[float, Field(ge=0, description="pause before the first retry; doubles with each")] = 0.2
+    max_batch: Annotated[int, Field(ge=1, description="prompts that a policy is asked at once")] = 64
+    max_wait_ms: Annotated[float, Field(ge=0, description="longest wait for a fuller batch")] = 50.0
+    fixed_batch: Annotated[bool, Field(description="one prompt at a time: bit-exact whatever the concurrency")] = False
+
+
+class PoolCollector:
+    """Runs episodes on a pool of sessions. An episode's result does not depend on which session ran it, nor on its neighbours."""
+
+    def __init__(
+        self, pool: Pool, builder: PromptBuilder, limits: EpisodeLimits | None = None, settings: CollectorSettings | None = None
+    ) -> None:
+        self._pool = pool
+        self._builder = builder
+        self._limits = limits or EpisodeLimits()
+        self._settings = settings or CollectorSettings()
+
+    async def collect(
+        self, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene | None = None
+    ) -> AsyncIterator[Episode]:
+        """Yield each request's episode as it finishes. Leaving the loop early cancels the rest. Raises what the policy's engine raises."""
+        settings = self._settings
+        batcher = Batcher(policy, max_batch=settings.max_batch, max_wait_ms=settings.max_wait_ms, fixed_batch=settings.fixed_batch)
+        async with aclosing(self._run_all(PolicyDecider(batcher.act), requests, batcher.live, intervene)) as episodes:
+            async for episode in episodes:
+                yield episode
+
+    async def play(self, decider: Decider, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+        """The same with any decider, e.g. an oracle that demonstrates."""
+        async with aclosing(self._run_all(decider, requests, nullcontext, None)) as episodes:
+            async for episode in episodes:
+                yield episode
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _run_all(
+        self, decider: Decider, requests: Sequence[EpisodeRequest], live: Live, intervene: Intervene | None
+    ) -> AsyncGenerator[Episode, None]:
+        results: asyncio.Queue[Episode | Exception] = asyncio.Queue()
+        todo = iter(requests)
+
+        async def work() -> None:
+            try:
+                for request in todo:
+                    results.put_nowait(await self._run_until_done(request, decider, live, intervene))
+            except Exception as error:
+                results.put_nowait(error)
+
+        workers = [asyncio.create_task(work(), name="collector") for _ in range(min(self._settings.concurrency, len(requests)))]
+        try:
+            for _ in requests:
+                result = await results.get()
+                if isinstance(result, Exception):
+                    raise result
+                yield result
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _run_until_done(self, request: EpisodeRequest, decider: Decider, live: Live, intervene: Intervene | None) -> Episode:
+        """The episode, started afresh on another lease after an infrastructure failure; `crashed` when retries run out."""
+        started_s = time.monotonic()
+        num_retries = 0
+        while True:
+            try:
+                async with self._pool.lease() as session:
+                    with live():
+                        episode = await run_episode(request, session, decider, self._builder, self._limits, intervene=intervene)
+            except SandboxError as error:
+                if num_retries >= self._settings.max_retries:
+                    return crashed_episode(request, error, num_retries=num_retries, duration_ms=(time.monotonic() - started_s) * 1000)
+                await asyncio.sleep(self._settings.retry_delay_s * 2**num_retries)
+                num_retries += 1
+            else:
+                return episode.model_copy(update={"num_retries": num_retries})
+
+
+def crashed_episode(request: EpisodeRequest, error: SandboxError, *, num_retries: int, duration_ms: float) -> Episode:
+    """The record of an episode that the infrastructure never let finish: no reward, neither good nor bad."""
+    return Episode(
+        request=request,
+        instruction=None,
+        steps=(),
+        outcome=Outcome.CRASHED,
+        reward=None,
+        num_retries=num_retries,
+        error=f"{type(error).__name__}: {error}",
+        duration_ms=duration_ms,
+        environment=UNKNOWN_ENVIRONMENT,
+    )

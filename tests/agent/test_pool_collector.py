@@ -1,0 +1,153 @@
+"""The collector on a pool of form sessions: everything exactly once, retries, crashes, cancellation, and results that do not depend on
+concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.collector import Collector
+from agent.decider import Moment, OracleDecider
+from agent.episode import Episode, Outcome
+from agent.policy import Prompt, Response
+from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.prompt import PromptBuilder
+from warehouse.errors import ModelError
+
+BUILDER = PromptBuilder("compact")
+
+
+def collector(pool: Any, **settings: Any) -> PoolCollector:
+    return PoolCollector(pool, BUILDER, settings=CollectorSettings(**{"retry_delay_s": 0.0, **settings}))
+
+
+def collect(form: SimpleNamespace, pool: Any, requests: Sequence[Any], policy: Any = None, **settings: Any) -> list[Episode]:
+    async def main() -> list[Episode]:
+        return [episode async for episode in collector(pool, **settings).collect(policy or form.Policy(), requests)]
+
+    return asyncio.run(main())
+
+
+def essence(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """All of an episode but its clock times and retries."""
+    return {
+        episode.episode_id: (
+            episode.model_dump(exclude={"duration_ms", "num_retries", "steps"}),
+            [step.model_dump(exclude={"latency_ms"}) for step in episode.steps],
+            sorted(episode.screenshots),
+        )
+        for episode in episodes
+    }
+
+
+def test_every_request_is_answered_once_in_batches(form: SimpleNamespace) -> None:
+    requests = [form.request(seed) for seed in range(20)]
+    pool, policy = form.Pool(5), form.Policy()
+    episodes = collect(form, pool, requests, policy, concurrency=5)
+    assert sorted(e.episode_id for e in episodes) == sorted(r.episode_id for r in requests)
+    assert all(episode.is_success for episode in episodes)
+    assert max(policy.batches) == 5 and len(policy.batches) < sum(len(e.steps) for e in episodes) / 2
+    assert pool.num_leased == 0
+
+
+def test_it_is_a_collector_and_closes_its_pool(form: SimpleNamespace) -> None:
+    async def main() -> None:
+        pool = form.Pool(1)
+        some = collector(pool)
+        assert isinstance(some, Collector)
+        assert [episode async for episode in some.collect(form.Policy(), [])] == []
+        await some.close()
+        await some.close()
+        assert pool.is_closed
+
+    asyncio.run(main())
+
+
+def test_crashes_are_retried_then_recorded_and_never_touch_siblings(form: SimpleNamespace) -> None:
+    # The first session loses its browser in every episode, the second once.
+    pool = form.Pool(2, crash_plan=[[1] * 100, [0]])
+    requests = [form.request(seed) for seed in range(12)]
+    episodes = collect(form, pool, requests, concurrency=2, max_retries=2)
+    assert sorted(e.episode_id for e in episodes) == sorted(r.episode_id for r in requests)
+    crashed = [episode for episode in episodes if episode.outcome is Outcome.CRASHED]
+    assert crashed
+    for episode in crashed:
+        assert episode.reward is None and episode.num_retries == 2 and episode.steps == ()
+        assert episode.error is not None and episode.error.startswith("BrowserCrashed: the form's browser")
+    assert all(episode.is_success for episode in episodes if episode not in crashed)
+    assert pool.num_replaced >= 3 * len(crashed)
+
+
+def test_a_retry_gives_the_same_episode(form: SimpleNamespace) -> None:
+    requests = [form.request(seed, temperature=1.0) for seed in range(6)]
+    calm = collect(form, form.Pool(1), requests, form.Policy(error_rate=0.4))
+    shaken = collect(form, form.Pool(1, crash_plan=[[0, 0, 9, 0]]), requests, form.Policy(error_rate=0.4), max_retries=4)
+    assert sum(episode.num_retries for episode in shaken) == 3
+    assert essence(calm) == essence(shaken)
+
+
+@pytest.mark.parametrize("settings", [{"concurrency": 1}, {"concurrency": 7}, {"concurrency": 3, "fixed_batch": True}])
+def test_results_do_not_depend_on_concurrency_or_session(form: SimpleNamespace, settings: dict[str, Any]) -> None:
+    requests = [form.request(seed, temperature=1.0) for seed in range(15)]
+    policy = form.Policy(error_rate=0.4)
+    reference = collect(form, form.Pool(2), requests, form.Policy(error_rate=0.4), concurrency=2)
+    assert {episode.outcome for episode in reference} > {Outcome.SUCCESS}
+    assert essence(collect(form, form.Pool(7), requests[::-1], policy, **settings)) == essence(reference)
+    if settings.get("fixed_batch"):
+        assert set(policy.batches) == {1}
+
+
+def test_a_broken_engine_is_raised_and_leaves_nothing_leased(form: SimpleNamespace) -> None:
+    class Broken:
+        policy_id = "policy-broken"
+
+        async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+            raise ModelError("no weights")
+
+    pool = form.Pool(3)
+    with pytest.raises(ModelError):
+        collect(form, pool, [form.request(seed) for seed in range(9)], Broken(), concurrency=3)
+    assert pool.num_leased == 0
+
+
+def test_leaving_early_gives_the_sessions_back(form: SimpleNamespace) -> None:
+    async def main() -> None:
+        pool = form.Pool(3)
+        episodes = collector(pool, concurrency=3).collect(form.Policy(delay_s=0.001), [form.request(seed) for seed in range(30)])
+        async for _ in episodes:
+            break
+        await episodes.aclose()  # type: ignore[attr-defined]
+        assert pool.num_leased == 0
+
+        async def consume() -> None:
+            async for _ in collector(pool, concurrency=3).collect(form.Policy(delay_s=0.001), [form.request(s) for s in range(30)]):
+                pass
+
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert pool.num_leased == 0
+
+    asyncio.run(main())
+
+
+def test_oracles_play_and_annotators_intervene(form: SimpleNamespace) -> None:
+    oracle = OracleDecider(form.oracle, BUILDER.grammar)
+
+    async def intervene(moment: Moment, proposal: Response) -> str | None:
+        return oracle.answer(moment) if moment.step_index == 0 else None
+
+    async def main() -> None:
+        requests = [form.request(seed) for seed in range(4)]
+        played = [episode async for episode in collector(form.Pool(2)).play(oracle, requests)]
+        assert len(played) == 4 and all(episode.is_success for episode in played)
+        helped = [e async for e in collector(form.Pool(2)).collect(form.Policy(), requests, intervene=intervene)]
+        assert all(episode.steps[0].proposal == "Thought click Action click [1]" for episode in helped)
+
+    asyncio.run(main())
