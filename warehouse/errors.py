@@ -5,10 +5,13 @@ outside the project can catch it without importing it.
     ├── ConfigError (ValueError)            a profile, flag or file says something that is not allowed
     ├── WarehouseError
     │   ├── UnknownTable (LookupError)      no such table, version or iteration
+    │   ├── UnknownId (LookupError)         no task, episode, sample, dataset, checkpoint … of that id
+    │   ├── QueryError (ValueError)         a person's SQL is wrong, or asks for what a query may not touch
     │   ├── SchemaMismatch (ValueError)     rows do not fit the catalogue
     │   ├── CorruptTable (OSError)          a table's log or a data file cannot be read
     │   ├── StorageFull (OSError)           the disk is full; nothing was committed
-    │   └── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
+    │   ├── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
+    │   └── ContaminatedDataset (ValueError)  a training set holds what may not be learned from, e.g. an eval instance
     ├── SandboxError                        the infrastructure failed, never the policy: retried, then recorded as `crashed`
     │   ├── BrowserMissing (FileNotFoundError)
     │   ├── BrowserCrashed (ConnectionError)
@@ -46,6 +49,14 @@ class UnknownTable(WarehouseError, LookupError):
     """No such table, version or iteration."""
 
 
+class UnknownId(WarehouseError, LookupError):
+    """Nothing in the warehouse has this id."""
+
+
+class QueryError(WarehouseError, ValueError):
+    """A person's SQL is wrong, or asks for what a query may not touch."""
+
+
 class SchemaMismatch(WarehouseError, ValueError):
     """Rows do not fit the catalogue's columns."""
 
@@ -60,6 +71,10 @@ class StorageFull(WarehouseError, OSError):
 
 class WriteConflict(WarehouseError, RuntimeError):
     """Two writers fought over one partition and the retries ran out."""
+
+
+class ContaminatedDataset(WarehouseError, ValueError):
+    """A training set holds a sample that may not be learned from, e.g. one of an eval or holdout instance."""
 
 
 class SandboxError(FlywheelError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.statistics import (
@@ -38,6 +38,7 @@ def test_wilson_gives_published_limits(successes: int, episodes: int, low: float
     assert interval.high == pytest.approx(high, abs=6e-5)
 
 
+@settings(deadline=None, max_examples=50)
 @given(COUNTS)
 def test_wilson_holds_the_rate_and_mirrors(count: tuple[int, int]) -> None:
     successes, episodes = count

@@ -1,0 +1,204 @@
+"""Snapshots: recipe, caps, decay, determinism, and the guard against contamination."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warehouse.catalogue import TABLES
+from warehouse.errors import ContaminatedDataset
+from warehouse.mixing import CT_MIXTURE, SFT_MIXTURE, MixtureConfig, Pool, allocate, snapshot
+
+TASKS = {"task-a": "pointing", "task-b": "pointing", "task-c": "forms"}
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        yield connection
+
+
+class Store:
+    """Small tables, grown by one sample at a time."""
+
+    def __init__(self) -> None:
+        names = ("ct_samples", "sft_samples", "episodes", "annotations", "tasks")
+        self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+        for task, domain in TASKS.items():
+            self.rows["tasks"].append({
+                "iteration": "0000", "stage": "tasks", "task_id": task, "source": "x", "name": task, "domain": domain, "max_steps": 3,
+                "held_out": False, "version": "1",
+            })  # fmt: skip
+
+    def add(
+        self, table: str, num: int, origin: str, task: str = "task-a", iteration: str = "0001", decision: str | None = None, **changes: Any
+    ) -> None:
+        split, verdict = changes.pop("split", "train"), changes.pop("verdict", None if origin == "tutorial" else True)
+        for _ in range(num):
+            number = len(self.rows["ct_samples"]) + len(self.rows["sft_samples"])
+            base = {"iteration": iteration, "stage": "s"}
+            episode_id = annotation_id = None
+            if origin != "tutorial":
+                episode_id = f"episode-{number}"
+                self.rows["episodes"].append(base | {
+                    "episode_id": episode_id, "purpose": "rollout", "task_id": task, "task_name": task, "domain": TASKS[task],
+                    "seed": number, "split": split, "attempt": 0, "policy_id": "p", "temperature": 1.0, "instruction": "",
+                    "outcome": "success", "reward": 1.0, "num_steps": 1, "num_retries": 0, "error": None, "duration_ms": 1.0,
+                    "environment": "e",
+                })  # fmt: skip
+            if decision:
+                annotation_id = f"annotation-{number}"
+                self.rows["annotations"].append(base | {
+                    "annotation_id": annotation_id, "episode_id": episode_id, "step_index": 0, "annotator": "oracle", "origin": "scripted",
+                    "mode": "relabel", "decision": decision, "proposal": "", "response": "", "messages": [],
+                    "withdrawn": changes.get("annotation_withdrawn", False),
+                })  # fmt: skip
+            self.rows[table].append(base | {
+                "sample_id": f"sample-{number:04}", "origin": origin, "domain": TASKS[task] if episode_id else "general", "messages": [],
+                "episode_id": episode_id, "step_index": 0, "annotation_id": annotation_id, "verdict": verdict,
+                "withdrawn": changes.get("withdrawn", False),
+            })  # fmt: skip
+
+    def load(self, con: duckdb.DuckDBPyConnection) -> None:
+        for name, rows in self.rows.items():
+            con.register(name, pa.Table.from_pylist(rows, schema=TABLES[name].schema))
+
+
+def by_component(rows: list[dict[str, Any]]) -> dict[str, float]:
+    totals: dict[str, float] = defaultdict(float)
+    for row in rows:
+        totals[row["component"]] += row["weight"]
+    return {name: round(total, 3) for name, total in sorted(totals.items())}
+
+
+def test_the_recipe_of_an_sft_epoch(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 20, "demonstration", iteration="0000")
+    store.add("sft_samples", 100, "annotation", "task-c", decision="override")
+    store.add("sft_samples", 60, "annotation", decision="accept")
+    store.add("sft_samples", 40, "rollout", "task-c")
+    store.add("ct_samples", 300, "tutorial", iteration="0000")
+    store.add("ct_samples", 50, "rollout", verdict=False)
+    store.load(con)
+    _, rows = snapshot(con, "sft", "0002", SFT_MIXTURE)
+    totals = by_component(rows)
+    assert totals["demonstration"] == 250 and totals["tutorial"] == 700
+    assert totals["correction"] == 200, "100 corrections, each at most twice"
+    assert totals["approved"] + totals["rollout"] == 300, "both are on-policy steps that stand, and share their draws"
+    assert "failure" not in totals
+    assert {row["kind"] for row in rows if row["component"] == "tutorial"} == {"ct"}, "`kind` names the table of the sample"
+    more = Store()
+    more.add("sft_samples", 400, "annotation", decision="override")
+    more.load(con)
+    assert by_component(snapshot(con, "sft", "0002", SFT_MIXTURE)[1]) == {"correction": 450}
+
+
+def test_failures_join_ct_by_their_weight(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("ct_samples", 100, "tutorial", iteration="0000")
+    store.add("ct_samples", 500, "rollout", verdict=False)
+    store.add("ct_samples", 20, "rollout", verdict=True)
+    store.add("ct_samples", 5, "annotation", "task-c", decision="accept")
+    store.load(con)
+    mixtures = [CT_MIXTURE.model_copy(update={"ct_weight": weight}) for weight in (1.0, 0.5, 0.0)]
+    full, half, none = (by_component(snapshot(con, "ct", "0002", mixture)[1]) for mixture in mixtures)
+    assert full["tutorial"] == half["tutorial"] == none["tutorial"] == 100 and full["in_situ"] == 5
+    assert full["failure"] + full["demoted"] == pytest.approx(400, abs=0.01)
+    assert half["failure"] + half["demoted"] == pytest.approx(200, abs=0.01)
+    assert "failure" not in none and "demoted" not in none
+
+
+def test_easy_tasks_and_domains_do_not_dominate_and_old_samples_fade(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 900, "rollout", "task-a")
+    store.add("sft_samples", 50, "rollout", "task-b")
+    store.add("sft_samples", 50, "rollout", "task-c", iteration="0001")
+    store.add("sft_samples", 50, "rollout", "task-c", iteration="0003")
+    store.load(con)
+    mixture = MixtureConfig(on_policy=Pool(draws=300), max_task_share=0.5, max_domain_share=0.7, decay=0.5)
+    task_of = {row["sample_id"]: episode["task_id"] for row, episode in zip(store.rows["sft_samples"], store.rows["episodes"], strict=True)}
+    totals: dict[str, float] = defaultdict(float)
+    weights: dict[str, set[float]] = defaultdict(set)
+    for row in snapshot(con, "sft", "0004", mixture)[1]:
+        totals[task_of[row["sample_id"]]] += row["weight"]
+        weights[task_of[row["sample_id"]]].add(row["weight"])
+    assert {task: round(total) for task, total in totals.items()} == {"task-a": 150, "task-b": 60, "task-c": 90}
+    young, old = max(weights["task-c"]), min(weights["task-c"])
+    assert young == pytest.approx(4 * old, rel=1e-4), "two iterations older, a quarter of the weight"
+
+
+def test_only_earlier_iterations_and_nothing_withdrawn(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 1, "demonstration", iteration="0000")
+    store.add("sft_samples", 1, "demonstration", iteration="0001")
+    store.add("sft_samples", 1, "demonstration", iteration="0000", withdrawn=True)
+    store.add("sft_samples", 1, "annotation", iteration="0000", decision="override", annotation_withdrawn=True)
+    store.load(con)
+    assert [row["sample_id"] for row in snapshot(con, "sft", "0001", SFT_MIXTURE)[1]] == ["sample-0000"]
+    assert [row["sample_id"] for row in snapshot(con, "sft", "0002", SFT_MIXTURE)[1]] == ["sample-0000", "sample-0001"]
+
+
+@pytest.mark.parametrize("split", ["eval", "holdout"])
+def test_the_guard_refuses_foreign_splits(con: duckdb.DuckDBPyConnection, split: str) -> None:
+    store = Store()
+    store.add("sft_samples", 3, "demonstration")
+    store.add("sft_samples", 1, "rollout", split=split)
+    store.load(con)
+    with pytest.raises(ContaminatedDataset, match=f"sample-0003 .* instance of the {split} split"):
+        snapshot(con, "sft", "0002", SFT_MIXTURE)
+    with pytest.raises(ValueError, match="withdraw the sample"):
+        snapshot(con, "ct", "0002", CT_MIXTURE)
+
+
+def test_the_guard_refuses_held_out_tasks_evaluations_and_the_unknown(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 1, "rollout")
+    store.rows["tasks"][0]["held_out"] = True
+    store.load(con)
+    with pytest.raises(ContaminatedDataset, match="held-out task"):
+        snapshot(con, "sft", "0002", SFT_MIXTURE)
+    store.rows["tasks"][0]["held_out"] = False
+    store.rows["episodes"][0]["purpose"] = "evaluation"
+    store.load(con)
+    with pytest.raises(ContaminatedDataset, match="run to evaluate"):
+        snapshot(con, "sft", "0002", SFT_MIXTURE)
+    store.rows["episodes"].clear()
+    store.load(con)
+    with pytest.raises(ContaminatedDataset, match="not in the warehouse"):
+        snapshot(con, "sft", "0002", SFT_MIXTURE)
+
+
+def test_a_snapshot_is_the_same_whatever_the_row_order_and_names_its_content(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 30, "demonstration", "task-b", iteration="0000")
+    store.add("sft_samples", 70, "annotation", "task-c", decision="override")
+    store.add("ct_samples", 40, "tutorial")
+    store.load(con)
+    dataset_id, rows = snapshot(con, "sft", "0003", SFT_MIXTURE)
+    assert rows and all(row["dataset_id"] == dataset_id for row in rows)
+    pa.Table.from_pylist([row | {"iteration": "0003", "stage": "sft_dataset"} for row in rows], schema=TABLES["datasets"].schema)
+    for table in store.rows.values():
+        random.Random(7).shuffle(table)
+    store.load(con)
+    assert snapshot(con, "sft", "0003", SFT_MIXTURE) == (dataset_id, rows)
+    assert snapshot(con, "ct", "0003", SFT_MIXTURE)[0] != dataset_id
+    assert snapshot(con, "sft", "0003", SFT_MIXTURE.model_copy(update={"correction": Pool(draws=10)}))[0] != dataset_id
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0.01, 1e4), st.lists(st.tuples(st.floats(0.01, 100), st.floats(0, 100)), min_size=1, max_size=30))
+def test_allocation_keeps_caps_gives_all_it_can_and_is_fair(total: float, parts: list[tuple[float, float]]) -> None:
+    weights, caps = [w for w, _ in parts], [c for _, c in parts]
+    amounts = allocate(total, weights, caps)
+    assert all(0 <= amount <= cap for amount, cap in zip(amounts, caps, strict=True))
+    assert sum(amounts) == pytest.approx(min(total, sum(caps)))
+    rates = [amount / weight for amount, weight, cap in zip(amounts, weights, caps, strict=True) if amount < cap * (1 - 1e-9)]
+    assert max(rates, default=0.0) == pytest.approx(min(rates, default=0.0)), "whatever is below its cap is shared by weight"

@@ -1,0 +1,172 @@
+"""Routing is total, disjoint, idempotent and free of row order; its invariants are proven with SQL on random histories."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warehouse.catalogue import ROUTES, TABLES
+from warehouse.routing import RoutingConfig, Rule, reason_label, route, route_iteration, route_tables
+
+FILTERS = ("format", "no_op", "loop", "leak", "duplicate", "contamination")
+
+
+def episode(episode_id: str = "e1", **changes: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "iteration": "0001", "stage": "rollouts", "episode_id": episode_id, "purpose": "rollout", "task_id": "task-a",
+        "task_name": "a", "domain": "pointing", "seed": 1, "split": "train", "attempt": 0, "policy_id": "policy-1",
+        "temperature": 1.0, "instruction": "Click.",
+        "outcome": "success", "reward": 1.0, "num_steps": 1, "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "env",
+    }
+    return row | changes
+
+
+def verdict(episode_id: str, judge: str, score: float, **changes: Any) -> dict[str, Any]:
+    kind = "verdict" if judge in ("verifier", "human", "orm") else "filter"
+    threshold = changes.get("threshold", 0.5)
+    row: dict[str, Any] = {
+        "iteration": "0001", "stage": "verdicts", "episode_id": episode_id, "judge": judge, "judge_version": "1", "kind": kind,
+        "origin": judge if kind == "verdict" else "filter", "score": score, "threshold": threshold, "passed": score >= threshold,
+        "reasons": [f"why {judge}"],
+    }
+    return row | changes
+
+
+def arrow(table: str, rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, schema=TABLES[table].schema)
+
+
+def routed(
+    episodes: list[dict[str, Any]], verdicts: list[dict[str, Any]], config: RoutingConfig | None = None, **kw: Any
+) -> dict[str, Any]:
+    table = route_tables(arrow("episodes", episodes), arrow("verdicts", verdicts), config, **kw)
+    return {row["episode_id"]: (row["route"], row["reason"]) for row in table.to_pylist()}
+
+
+def one(episode_row: dict[str, Any], *verdicts: dict[str, Any], config: RoutingConfig | None = None) -> tuple[str, str]:
+    decision: tuple[str, str] = routed([episode_row], list(verdicts), config)[episode_row["episode_id"]]
+    return decision
+
+
+def test_success_that_passes_goes_to_sft() -> None:
+    decision = one(episode(), verdict("e1", "verifier", 1), verdict("e1", "loop", 0.9))
+    assert decision == ("sft", "V=1: verifier 1.00 >= 0.50, 1 filters passed")
+
+
+def test_failure_goes_to_ct_whatever_the_quality() -> None:
+    assert one(episode(), verdict("e1", "verifier", 0), verdict("e1", "loop", 0.1)) == ("ct", "V=0: verifier 0.00 < 0.50")
+
+
+def test_success_of_poor_quality_goes_to_ct_and_names_the_filter() -> None:
+    decision = one(episode(), verdict("e1", "verifier", 1), verdict("e1", "loop", 0.25), verdict("e1", "no_op", 0.4))
+    assert decision == ("ct", "V=1 (verifier 1.00 >= 0.50), demoted by loop 0.25 < 0.50: why loop")
+
+
+@pytest.mark.parametrize("judge", ["contamination", "leak", "duplicate"])
+@pytest.mark.parametrize("score", [0.0, 1.0])
+def test_some_filters_withhold_success_and_failure_alike(judge: str, score: float) -> None:
+    decision = one(episode(), verdict("e1", "verifier", score), verdict("e1", judge, 0.2), verdict("e1", "loop", 0))
+    assert decision == ("withheld", f"{judge} 0.20 < 0.50: why {judge}")
+
+
+def test_infrastructure_failures_and_foreign_splits_are_withheld_even_without_a_filter() -> None:
+    crashed = episode(outcome="crashed", reward=None, error="browser gone")
+    assert one(crashed, verdict("e1", "verifier", 1)) == ("withheld", "crashed: browser gone")
+    assert one(episode(split="eval"), verdict("e1", "verifier", 1))[0] == "withheld"
+    assert one(episode()) == ("withheld", "unjudged: no judge gave V")
+
+
+def test_a_human_outranks_the_verifier() -> None:
+    assert one(episode(), verdict("e1", "verifier", 1), verdict("e1", "human", 0))[0] == "ct"
+    assert one(episode(), verdict("e1", "orm", 0), verdict("e1", "verifier", 1))[0] == "sft"
+
+
+def test_history_is_routed_again_under_other_rules() -> None:
+    verdicts = [verdict("e1", "verifier", 1), verdict("e1", "loop", 0.4)]
+    assert one(episode(), *verdicts)[0] == "ct"
+    assert one(episode(), *verdicts, config=RoutingConfig(rules={"loop": Rule(effect="demote", threshold=0.3)}))[0] == "sft"
+    assert one(episode(), *verdicts, config=RoutingConfig(rules={"loop": Rule(effect="withhold")}))[0] == "withheld"
+
+
+def test_the_newest_verdict_of_a_judge_counts() -> None:
+    old, new = verdict("e1", "loop", 0.1), verdict("e1", "loop", 0.9, iteration="0002", judge_version="2")
+    assert one(episode(), verdict("e1", "verifier", 1), old, new)[0] == "sft"
+
+
+def test_only_routed_purposes_and_the_asked_iteration() -> None:
+    episodes = [
+        episode("r"), episode("a", purpose="annotation"), episode("s", purpose="seed"), episode("x", purpose="evaluation"),
+        episode("l", purpose="rl"), episode("later", iteration="0002"), episode("r", iteration="0002"),
+    ]
+    verdicts = [verdict(row["episode_id"], "verifier", 1) for row in episodes[:6]]
+    assert routed(episodes, verdicts).keys() == {"r", "a", "later"}
+    assert routed(episodes, verdicts, iteration="0001").keys() == {"r", "a"}
+    assert routed(episodes, verdicts, iteration="0002").keys() == {"later"}, "an episode is routed once, in the first iteration that has it"
+
+
+def test_rows_for_the_table_and_labels_to_count_by() -> None:
+    with duckdb.connect() as con:
+        con.register("episodes", arrow("episodes", [episode("a"), episode("b", iteration="0002")]))
+        con.register("verdicts", arrow("verdicts", [verdict("a", "verifier", 0)]))
+        rows = route_iteration(con, "0001")
+        assert rows == [{"episode_id": "a", "route": "ct", "reason": "V=0: verifier 0.00 < 0.50"}]
+        assert con.execute("select count(*) from duckdb_views() where view_name = 'rules'").fetchone() == (0,)
+    labels = {
+        "V=1: verifier 1.00 >= 0.50, 9 filters passed": "solved", "V=0: verifier 0.00 < 0.50": "not solved",
+        "V=1 (verifier 1.00 >= 1.00), demoted by loop 0.25 < 0.50: why": "loop", "duplicate 0.00 < 0.10: 1.00 like e": "duplicate",
+        "crashed: browser gone": "crashed", "unjudged: no judge gave V": "unjudged",
+    }
+    assert {reason: reason_label(reason) for reason in labels} == labels
+
+
+def history(seed: int, num: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    rng = random.Random(seed)
+    episodes, verdicts = [], []
+    for index in range(num):
+        outcome = rng.choice(["success", "failure", "truncated", "crashed"])
+        reward = None if outcome == "crashed" else float(outcome == "success")
+        row = episode(
+            f"e{index}", outcome=outcome, reward=reward, split=rng.choice(["train", "train", "eval", "holdout"]),
+            purpose=rng.choice(["rollout", "annotation", "seed", "evaluation"]), iteration=rng.choice(["0001", "0002"]),
+        )
+        episodes += [row] if rng.random() < 0.9 else [row, row | {"iteration": "0003"}]
+        verdicts += [verdict(f"e{index}", "verifier", reward)] if reward is not None and rng.random() < 0.9 else []
+        for name in FILTERS:
+            if rng.random() < 0.3:
+                verdicts.append(verdict(f"e{index}", name, rng.random(), iteration=rng.choice(["0001", "0002"])))
+    return episodes, verdicts
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_routing_is_total_disjoint_idempotent_and_free_of_row_order(seed: int, num: int) -> None:
+    episodes, verdicts = history(seed, num)
+    with duckdb.connect() as con:
+        con.register("episodes", arrow("episodes", episodes))
+        con.register("verdicts", arrow("verdicts", verdicts))
+        routes = route(con)
+        assert route(con) == routes, "idempotent"
+        con.register("routes", routes)
+        count = "select count(*) from "
+        routable = "(select distinct episode_id from episodes where purpose in ('rollout', 'annotation'))"
+        checks = {
+            "total": f"{count} {routable} anti join routes using (episode_id)",
+            "nothing else": f"{count} routes anti join {routable} using (episode_id)",
+            "disjoint": count + "(select episode_id from routes group by all having count(*) > 1)",
+            "closed": count + f"routes where route not in {ROUTES} or reason = ''",
+            "sft has V=1": count + "routes r where route = 'sft' and not exists (from verdicts v where v.episode_id = r.episode_id "
+            "and judge = 'verifier' and passed)",
+            "trained on is train": count + "routes join episodes using (episode_id) where route <> 'withheld' and split <> 'train'",
+            "crashed is withheld": count + "routes join episodes using (episode_id) where route <> 'withheld' and outcome = 'crashed'",
+        }
+        assert {name: con.execute(sql).fetchone() for name, sql in checks.items()} == dict.fromkeys(checks, (0,))
+    rng = random.Random(seed)
+    rng.shuffle(episodes)
+    rng.shuffle(verdicts)
+    assert route_tables(arrow("episodes", episodes), arrow("verdicts", verdicts)) == routes

@@ -1,0 +1,209 @@
+"""Dataset snapshots: which samples of D_CT and D_SFT a training run of an iteration reads, and how often. Pure: rows in, rows out.
+
+A mixture gives each pool of samples a number of draws an epoch. Inside a pool, older samples count less, no task and no domain gets more
+than its share, and no sample is repeated more often than allowed; what a pool cannot fill stays empty. The weights of a snapshot are
+expected draws, so they add up to the length of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import duckdb
+from pydantic import BaseModel, ConfigDict, Field
+
+from warehouse.errors import ContaminatedDataset
+from warehouse.identity import content_id
+from warehouse.samples import Kind
+
+PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ"]
+POOL_OF: dict[str, PoolName] = {
+    "demonstration": "demonstration",
+    "correction": "correction",  # a step that an annotator overrode
+    "approved": "on_policy",  # a step that an annotator accepted
+    "rollout": "on_policy",  # a step of a solved episode of good quality
+    "tutorial": "tutorial",
+    "failure": "failure",  # a step of an unsolved episode
+    "demoted": "failure",  # a step of a solved episode of poor quality
+    "in_situ": "in_situ",  # recorded from people's own work
+}
+"""Component of a sample -> the pool whose draws it shares."""
+Share = Annotated[float, Field(gt=0, le=1)]
+WEIGHT_DIGITS = 6
+
+
+class Pool(BaseModel):
+    """How much of an epoch comes from one pool."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    draws: Annotated[float | None, Field(ge=0, description="samples drawn an epoch; null: as many as there are")] = None
+    max_repeats: Annotated[float | None, Field(gt=0, description="most draws of one sample an epoch; null: no limit")] = None
+
+
+class MixtureConfig(BaseModel):
+    """A mixture for CT or SFT. A pool that is left out takes no part."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    demonstration: Pool | None = None
+    correction: Pool | None = None
+    on_policy: Annotated[Pool | None, Field(description="approved steps and steps of solved rollouts")] = None
+    tutorial: Pool | None = None
+    failure: Annotated[Pool | None, Field(description="steps of unsolved and of poor episodes")] = None
+    in_situ: Pool | None = None
+    ct_weight: Annotated[float, Field(ge=0, description="factor on the draws of failures; 0 leaves them out")] = 1.0
+    max_task_share: Annotated[Share, Field(description="largest share of a pool that one task may take")] = 0.2
+    max_domain_share: Annotated[Share, Field(description="largest share of a pool that one domain may take")] = 0.75
+    decay: Annotated[Share, Field(description="factor on a sample's weight for each iteration of its age")] = 0.9
+
+    def pool(self, name: PoolName) -> Pool | None:
+        pool: Pool | None = getattr(self, name)
+        if pool is not None and name == "failure":
+            return None if self.ct_weight == 0 else pool
+        return pool
+
+
+SFT_MIXTURE = MixtureConfig(
+    demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700),
+)
+"""On-policy corrections beside enough of the old: the recipe that the quickstart policy learns from."""
+CT_MIXTURE = MixtureConfig(tutorial=Pool(), failure=Pool(draws=400, max_repeats=1), in_situ=Pool())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    kind: str
+    sample_id: str
+    component: str
+    domain: str
+    task: str | None
+    age: int
+
+
+_MEMBERS = """
+with samples as (
+    select 'ct' as kind, * exclude (messages) from ct_samples where iteration < $iteration and not withdrawn
+    union all by name
+    select 'sft' as kind, * exclude (messages) from sft_samples where iteration < $iteration and not withdrawn
+),
+first_episodes as (from episodes qualify row_number() over (partition by episode_id order by iteration, stage) = 1),
+first_annotations as (from annotations qualify row_number() over (partition by annotation_id order by withdrawn desc, iteration, stage) = 1)
+select
+    s.kind, s.sample_id, s.domain, s.episode_id, e.task_id, e.split, e.purpose, coalesce(t.held_out, false) as held_out,
+    $number - cast(s.iteration as integer) as age,
+    case
+        when s.origin = 'annotation' and s.kind = 'ct' then 'in_situ'
+        when s.origin = 'annotation' then case a.decision when 'accept' then 'approved' else 'correction' end
+        when s.origin = 'rollout' and s.kind = 'ct' then case when s.verdict then 'demoted' else 'failure' end
+        else s.origin
+    end as component
+from samples s
+left join first_episodes e on e.episode_id = s.episode_id
+left join first_annotations a on a.annotation_id = s.annotation_id
+left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
+where not coalesce(a.withdrawn, false)
+qualify row_number() over (partition by s.kind, s.sample_id order by s.iteration, s.stage) = 1
+order by s.kind, s.sample_id
+"""
+
+
+def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> tuple[str, list[dict[str, Any]]]:
+    """The dataset that the `kind` stage of `iteration` trains on: its id and its rows for the table `datasets`.
+
+    It holds what earlier iterations routed; withdrawn samples are left out. Row order does not matter. Raises ContaminatedDataset when a
+    sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an episode that cannot be found.
+    """
+    params = {"iteration": iteration, "number": int(iteration)}
+    rows = con.sql(_MEMBERS, params=params).to_arrow_table().to_pylist()
+    _guard(rows)
+    members = [
+        _Member(kind=row["kind"], sample_id=row["sample_id"], component=row["component"], domain=row["domain"], task=row["task_id"],
+                age=row["age"])
+        for row in rows
+    ]  # fmt: skip
+    weighted: list[tuple[_Member, float]] = []
+    for name in dict.fromkeys(POOL_OF.values()):
+        pool = mixture.pool(name)
+        if pool is not None:
+            weighted += _draw([member for member in members if POOL_OF[member.component] == name], pool, mixture, name)
+    weighted.sort(key=lambda pair: (pair[0].kind, pair[0].sample_id))
+    content = [[m.kind, m.sample_id, m.component, round(weight, WEIGHT_DIGITS)] for m, weight in weighted]
+    dataset_id = content_id("dataset", [kind, content])
+    return dataset_id, [
+        {"dataset_id": dataset_id, "kind": table, "sample_id": sample_id, "component": component, "weight": weight}
+        for table, sample_id, component, weight in content
+    ]
+
+
+def _guard(rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        if row["episode_id"] is None:
+            continue
+        why = None
+        if row["split"] is None:
+            why = "its episode is not in the warehouse, so its split is unknown"
+        elif row["split"] != "train":
+            why = f"its episode {row['episode_id']} was run on an instance of the {row['split']} split"
+        elif row["held_out"]:
+            why = f"its episode {row['episode_id']} was run on a held-out task"
+        elif row["purpose"] == "evaluation":
+            why = f"its episode {row['episode_id']} was run to evaluate"
+        if why:
+            raise ContaminatedDataset(
+                f"sample {row['sample_id']} may not be trained on: {why}. Only train instances of tasks that are not held out are "
+                f"allowed; withdraw the sample, or route its iteration again"
+            )
+
+
+def _draw(members: Sequence[_Member], pool: Pool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Member, float]]:
+    """Share a pool's draws out over domains, then tasks, then samples."""
+    if not members:
+        return []
+    cap = pool.max_repeats if pool.max_repeats is not None else float("inf")
+    draws = float(len(members)) if pool.draws is None else pool.draws
+    draws = min(draws * (mixture.ct_weight if name == "failure" else 1.0), cap * len(members))
+    result: list[tuple[_Member, float]] = []
+    for domain, in_domain in _share(_by(members, "domain"), draws, mixture.max_domain_share, cap, mixture.decay):
+        for task, in_task in _share(_by(domain, "task"), in_domain, mixture.max_task_share * draws / in_domain, cap, mixture.decay):
+            amounts = allocate(in_task, [mixture.decay**member.age for member in task], [cap] * len(task))
+            result += zip(task, amounts, strict=True)
+    return [(member, weight) for member, weight in result if weight > 0]
+
+
+def _share(
+    groups: list[list[_Member]], draws: float, max_share: float, cap: float, decay: float
+) -> list[tuple[list[_Member], float]]:
+    """Draws of each group: by its samples and their age, at most `max_share` of all (where there are groups enough for that)."""
+    most = max(max_share, 1 / len(groups)) * draws
+    weights = [sum(decay**member.age for member in group) for group in groups]
+    amounts = allocate(draws, weights, [min(most, cap * len(group)) for group in groups])
+    return [(group, amount) for group, amount in zip(groups, amounts, strict=True) if amount > 0]
+
+
+def _by(members: Sequence[_Member], column: Literal["domain", "task"]) -> list[list[_Member]]:
+    groups: dict[str, list[_Member]] = {}
+    for member in members:
+        groups.setdefault(getattr(member, column) or "", []).append(member)
+    return [groups[name] for name in sorted(groups)]
+
+
+def allocate(total: float, weights: Sequence[float], caps: Sequence[float]) -> list[float]:
+    """Share `total` out in proportion to `weights` with no amount above its cap; what capped ones leave goes to the others.
+    Gives away min(total, sum of caps). All weights must be positive."""
+    amounts = [0.0] * len(weights)
+    is_open, left = list(range(len(weights))), total
+    while is_open and left > 0:
+        scale = left / sum(weights[i] for i in is_open)
+        full = [i for i in is_open if weights[i] * scale >= caps[i]]
+        if not full:
+            for i in is_open:
+                amounts[i] = weights[i] * scale
+            break
+        for i in full:
+            amounts[i] = caps[i]
+        left -= sum(caps[i] for i in full)
+        is_open = [i for i in is_open if i not in set(full)]
+    return amounts

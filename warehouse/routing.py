@@ -1,0 +1,100 @@
+"""Routing: which finished episodes become SFT data, which CT data, and which are withheld. The rule itself is routing.sql, one query.
+
+It reads the tables `episodes` and `verdicts` and nothing else, so history can be routed again under other rules without running
+anything. What the routed episodes turn into is warehouse/samples.py's business.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import duckdb
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+Effect = Literal["decide", "withhold", "demote"]
+
+ROUTED_PURPOSES = ("annotation", "rollout")
+QUERY = Path(__file__).with_name("routing.sql")
+ROUTES_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("episode_id", "route", "reason")])
+_RULES_SCHEMA = pa.schema([("judge", pa.string()), ("effect", pa.string()), ("threshold", pa.float64()), ("precedence", pa.int64())])
+
+
+class Rule(BaseModel):
+    """What one judge's word means for routing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    effect: Annotated[Effect, Field(description="decide: gives V(s); withhold: failing keeps the episode out; demote: failing means CT")]
+    threshold: Annotated[float | None, Field(ge=0, le=1, description="routes by this threshold instead of the stored one")] = None
+    precedence: Annotated[int, Field(ge=0, description="among judges of one effect the lowest speaks first")] = 100
+
+
+DEFAULT_RULES: dict[str, Rule] = {
+    "human": Rule(effect="decide", precedence=0),
+    "verifier": Rule(effect="decide", precedence=1),
+    "judge": Rule(effect="decide", precedence=2),
+    "orm": Rule(effect="decide", precedence=3),
+    "contamination": Rule(effect="withhold", precedence=0),
+    "leak": Rule(effect="withhold", precedence=1),
+    "personal_data": Rule(effect="withhold", precedence=2),
+    "duplicate": Rule(effect="withhold", precedence=3),
+}
+"""Judges that are not named here: a verdict decides, a filter demotes."""
+
+
+class RoutingConfig(BaseModel):
+    """The rules by judge name, over DEFAULT_RULES."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rules: Annotated[dict[str, Rule], Field(description="changes to the default rules, by judge")] = Field(default_factory=dict)
+
+    @property
+    def effective_rules(self) -> dict[str, Rule]:
+        return DEFAULT_RULES | self.rules
+
+
+def route(con: duckdb.DuckDBPyConnection, config: RoutingConfig | None = None, *, iteration: str | None = None) -> pa.Table:
+    """Route the episodes of `iteration` (None: of every one) seen through a connection with the views `episodes` and `verdicts`.
+
+    Returns (episode_id, route, reason) in the order of ids: one row for each episode of a routed purpose, whatever became of it. The
+    reason of what is trained on begins with `V=1` or `V=0`; of what is withheld, with the judge or the cause.
+    """
+    rules = (config or RoutingConfig()).effective_rules
+    table = pa.Table.from_pylist([{"judge": judge, **rule.model_dump()} for judge, rule in sorted(rules.items())], schema=_RULES_SCHEMA)
+    inputs = {"rules": table, "routed_purposes": pa.table({"purpose": list(ROUTED_PURPOSES)})}
+    for name, view in inputs.items():
+        con.register(name, view)
+    try:
+        result = con.sql(QUERY.read_text(), params={"iteration": iteration}).to_arrow_table()
+    finally:
+        for name in inputs:
+            con.unregister(name)
+    return result.cast(ROUTES_SCHEMA)
+
+
+def route_iteration(con: duckdb.DuckDBPyConnection, iteration: str, config: RoutingConfig | None = None) -> list[dict[str, Any]]:
+    """Rows of the table `routes` for one iteration."""
+    rows: list[dict[str, Any]] = route(con, config, iteration=iteration).to_pylist()
+    return rows
+
+
+def reason_label(reason: str) -> str:
+    """A reason without its figures, to count by: `solved`, `not solved`, or the judge or cause that decided otherwise."""
+    demoted = re.search(r"demoted by (\w+)", reason)
+    if demoted:
+        return demoted.group(1)
+    if reason.startswith("V="):
+        return "solved" if reason.startswith("V=1") else "not solved"
+    return re.split(r"[ :]", reason, maxsplit=1)[0]
+
+
+def route_tables(episodes: pa.Table, verdicts: pa.Table, config: RoutingConfig | None = None, *, iteration: str | None = None) -> pa.Table:
+    """`route` over two Arrow tables of the catalogue's schema."""
+    with duckdb.connect() as con:
+        con.register("episodes", episodes)
+        con.register("verdicts", verdicts)
+        return route(con, config, iteration=iteration)

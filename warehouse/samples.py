@@ -1,0 +1,123 @@
+"""Samples: rows of `ct_samples` and `sft_samples` made of routed episodes, annotations, demonstrations and tutorials.
+
+A sample is a chat: the prompt exactly as it was asked, and the answer that stands. SFT learns the answer alone; CT learns every token,
+the prompt's by the weight `ct_prompt_loss`. Which samples a training run then reads, and how often, is warehouse/mixing.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import duckdb
+
+from warehouse.identity import content_id
+
+Kind = Literal["ct", "sft"]
+
+GENERAL = "general"
+"""Domain of samples that belong to no task."""
+
+_ROUTED_STEPS = """
+select r.route, r.reason, e.domain, s.episode_id, s.step_index, s.messages, s.response
+from routes r
+join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration
+join steps s on s.episode_id = r.episode_id and s.iteration = r.iteration
+where r.iteration = $iteration and r.route <> 'withheld' and trim(s.response) <> ''
+    and (r.route = 'ct' or not exists (
+        from annotations a where a.episode_id = s.episode_id and a.step_index = s.step_index and a.iteration = r.iteration))
+order by s.episode_id, s.step_index
+"""
+"""Steps that speak for themselves. A step of a solved episode that an annotator has decided on comes in by that decision instead."""
+
+_ANNOTATED_STEPS = """
+select r.reason, e.domain, a.episode_id, a.step_index, a.annotation_id, a.messages, a.response
+from annotations a
+join routes r on r.episode_id = a.episode_id and r.iteration = a.iteration
+join episodes e on e.episode_id = a.episode_id and e.iteration = a.iteration
+where a.iteration = $iteration and r.route <> 'withheld'
+    and a.decision in ('accept', 'override') and not a.withdrawn and trim(coalesce(a.response, '')) <> ''
+order by a.annotation_id
+"""
+
+
+def samples_from_routes(con: duckdb.DuckDBPyConnection, iteration: str, *, ct_prompt_loss: float = 1.0) -> dict[str, list[dict[str, Any]]]:
+    """What joins D_CT and D_SFT in one iteration: rows by table name, in a fixed order.
+
+    Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
+    episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing.
+    """
+    ct: list[dict[str, Any]] = []
+    sft: list[dict[str, Any]] = []
+    for row in _rows(con, _ROUTED_STEPS, iteration):
+        common = _common(row) | {"origin": "rollout"}
+        if row["route"] == "ct":
+            ct.append(sample_row("ct", prompt_loss=ct_prompt_loss, **common))
+        else:
+            sft.append(sample_row("sft", **common))
+    for row in _rows(con, _ANNOTATED_STEPS, iteration):
+        sft.append(sample_row("sft", origin="annotation", annotation_id=row["annotation_id"], **_common(row)))
+    return {"ct_samples": ct, "sft_samples": sft}
+
+
+def demonstration_rows(episodes: Sequence[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of `sft_samples` from solved demonstrations on train instances; others are left out. Takes rows of `episodes` and `steps`."""
+    usable = {row["episode_id"]: row for row in episodes if row["outcome"] == "success" and row["split"] == "train"}
+    return [
+        sample_row(
+            "sft", origin="demonstration", domain=usable[step["episode_id"]]["domain"], messages=step["messages"],
+            response=step["response"], episode_id=step["episode_id"], step_index=step["step_index"], verdict=True,
+        )
+        for step in steps
+        if step["episode_id"] in usable
+    ]
+
+
+def tutorial_rows(tutorials: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Rows of `ct_samples` from tutorials, each a chat of messages (objects or mappings) with their own loss weights. A text that
+    occurs twice is one sample."""
+    rows = {}
+    for messages in tutorials:
+        row = _finish("ct", [_message(message) for message in messages], origin="tutorial", domain=GENERAL)
+        rows[row["sample_id"]] = row
+    return list(rows.values())
+
+
+def sample_row(
+    kind: Kind, *, origin: str, domain: str, messages: Sequence[Any], response: str, prompt_loss: float = 0.0, **source: Any
+) -> dict[str, Any]:
+    """One sample: a prompt whose messages weigh `prompt_loss`, and the answer, which weighs 1. `source` names the columns
+    episode_id, step_index, annotation_id and verdict, as far as there are any."""
+    prompt = [_message(message) | {"loss": float(prompt_loss)} for message in messages]
+    answer = {"role": "assistant", "content": response, "screenshot_id": None, "loss": 1.0}
+    return _finish(kind, [*prompt, answer], origin=origin, domain=domain, **source)
+
+
+def _finish(kind: Kind, messages: list[dict[str, Any]], *, origin: str, domain: str, **source: Any) -> dict[str, Any]:
+    made_from = {name: source.pop(name, None) for name in ("episode_id", "step_index", "annotation_id")}
+    verdict = source.pop("verdict", None)
+    if source:
+        raise TypeError(f"a sample has no column {sorted(source)}; allowed are episode_id, step_index, annotation_id, verdict")
+    return {
+        "sample_id": content_id("sample", [kind, origin, messages, *made_from.values()]), "origin": origin, "domain": domain,
+        "messages": messages, **made_from, "verdict": verdict, "withdrawn": False,
+    }
+
+
+def _message(message: Any) -> dict[str, Any]:
+    read = message.get if isinstance(message, Mapping) else lambda name, default=None: getattr(message, name, default)
+    return {
+        "role": read("role"), "content": read("content"), "screenshot_id": read("screenshot_id", None),
+        "loss": float(read("loss", 0.0) or 0.0),
+    }
+
+
+def _common(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("domain", "messages", "response", "episode_id", "step_index")} | {
+        "verdict": str(row["reason"]).startswith("V=1")
+    }
+
+
+def _rows(con: duckdb.DuckDBPyConnection, query: str, iteration: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = con.sql(query, params={"iteration": iteration}).to_arrow_table().to_pylist()
+    return rows
