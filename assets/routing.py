@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from agent.quality import verdict_rows
+from agent.verdicts import EPISODE_COLUMNS, STEP_COLUMNS, verdict_rows
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
@@ -26,7 +26,9 @@ GROUP = "routing"
 )
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
-    rows = verdict_rows(warehouse, iteration, settings.quality)
+    rows = verdict_rows(
+        warehouse.read("episodes", columns=list(EPISODE_COLUMNS)), warehouse.read("steps", columns=list(STEP_COLUMNS)), settings.quality, iteration=iteration
+    )
     version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
     failed: dict[str, int] = {}
     for row in rows:

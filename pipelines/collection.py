@@ -19,7 +19,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from agent.episode import Episode, EpisodeRequest
 from agent.episode_rows import crashed_episode, episode_from_json, episode_to_json
-from pipelines.episode_service import EpisodeService
+from pipelines.sandboxes import EpisodeService
 from pipelines.progress import Progress
 
 RESULT_VERSION = "1"

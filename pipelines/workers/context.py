@@ -5,13 +5,13 @@ Nothing here decides what a stage does.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assets.profile import SandboxSettings, TaskSettings
+from agent.episode import EpisodeRequest, Purpose
+from assets.profile import TaskSettings
 from pipelines.progress import Progress
 from sandbox.miniwob.source import load_tasks
 from sandbox.task import Split, Task
@@ -20,7 +20,6 @@ from warehouse.home import Home
 from warehouse.tables import Warehouse
 
 if TYPE_CHECKING:
-    from agent.pool_collector import PoolCollector
     from models.engine import EmbeddedEngine
 
 
@@ -48,8 +47,37 @@ class WorkerContext:
 
     def engine(self, checkpoint_id: str) -> EmbeddedEngine:
         """A registered checkpoint, loaded to act."""
-        from models.checkpoint import load_model, load_tokenizer
         from models.engine import EmbeddedEngine
 
-        folder = registry.find(self.warehouse, checkpoint_id).folder
-        return EmbeddedEngine(load_model(folder), load_tokenizer(folder), checkpoint_id)
+        return EmbeddedEngine.from_checkpoint(registry.find(self.warehouse, checkpoint_id).folder)
+
+
+def pool_tasks(settings: TaskSettings, domain: str | None = None) -> list[Task]:
+    """The tasks of the profile's list, of one domain or of all, in the list's order."""
+    return [task for task in load_tasks(settings.group).values() if task.domain in (settings.domains if domain is None else (domain,))]
+
+
+def requests_for(
+    settings: TaskSettings,
+    *,
+    purpose: Purpose,
+    policy_id: str,
+    split: Split,
+    num: int,
+    skip: int = 0,
+    attempts: int = 1,
+    temperature: float = 0.0,
+    screenshots: bool = True,
+) -> list[EpisodeRequest]:
+    """One request per task, instance and attempt, instance by instance, so that a collection cut short is still balanced over tasks."""
+    tasks = [task for task in pool_tasks(settings) if split is not Split.TRAIN or not task.held_out]
+    seeds = {task.task_id: task.seeds(split, num, skip=skip) for task in tasks}
+    return [
+        EpisodeRequest(
+            purpose=purpose, task=task, seed=seeds[task.task_id][index], attempt=attempt, policy_id=policy_id, temperature=temperature,
+            screenshots=screenshots,
+        )
+        for index in range(num)
+        for attempt in range(attempts)
+        for task in tasks
+    ]

@@ -1,0 +1,124 @@
+"""Live sandboxes for the workers: how the profile's sandbox settings become a pool of sessions, a collector, or single episodes by request.
+
+Task sources are bound to sessions here, the only place that knows both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+
+from agent.batcher import Batcher
+from agent.decider import PolicyDecider
+from agent.episode import Episode, EpisodeRequest
+from agent.episode_loop import EpisodeLimits, run_episode
+from agent.policy import Policy
+from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.prompt import PromptBuilder
+from assets.profile import SandboxSettings
+from sandbox.miniwob.source import MiniWobSource
+from sandbox.page_task import PageTask
+from sandbox.pool import SessionPool
+from warehouse.errors import SandboxTimeout
+from warehouse.home import atomic_write
+
+GRAMMAR = "compact"
+
+
+def sources() -> dict[str, PageTask]:
+    """Every task source by the name that tasks carry."""
+    return {"miniwob": MiniWobSource()}
+
+
+def builder() -> PromptBuilder:
+    """The one prompt builder of the quickstart."""
+    return PromptBuilder(GRAMMAR)
+
+
+def limits(settings: SandboxSettings) -> EpisodeLimits:
+    return EpisodeLimits(policy_timeout_s=settings.episode_timeout_s)
+
+
+@asynccontextmanager
+async def open_pool(settings: SandboxSettings) -> AsyncIterator[SessionPool]:
+    """A pool of live sessions as the profile asks for."""
+    async with SessionPool(sources(), kind=settings.session, size=settings.num_sessions, num_browsers=settings.num_browsers) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def open_collector(settings: SandboxSettings) -> AsyncIterator[PoolCollector]:
+    """A collector on a pool of its own."""
+    async with open_pool(settings) as pool:
+        yield PoolCollector(
+            pool, builder(), limits(settings),
+            CollectorSettings(concurrency=settings.num_sessions, max_retries=settings.max_retries, fixed_batch=settings.fixed_batch),
+        )
+
+
+class EpisodeService:
+    """Runs single episodes for callers in any thread: one event loop in one thread owns the sessions and the batcher.
+
+    Prefect runs each task in an event loop of its own, and a browser belongs to one loop; so tasks submit here. An infrastructure failure
+    is raised to the caller, who retries.
+    """
+
+    def __init__(self, settings: SandboxSettings, policy: Policy, spool: Path) -> None:
+        self._settings, self._policy, self._spool = settings, policy, spool
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
+        self._stack = AsyncExitStack()
+        self._builder, self._limits = builder(), limits(settings)
+
+    def __enter__(self) -> EpisodeService:
+        self._thread.start()
+        self._call(self._open)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._call(self._stack.aclose)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def submit(self, request: EpisodeRequest) -> Future[Episode]:
+        """Run one episode once; its result or SandboxError comes with the future."""
+        return asyncio.run_coroutine_threadsafe(self._run(request), self._loop)
+
+    def spool_screenshots(self, episode: Episode) -> None:
+        """Keep an episode's images on disk, once by content, until they are in the warehouse."""
+        for screenshot_id, data in episode.screenshots.items():
+            path = self.screenshot_path(screenshot_id)
+            if not path.exists():
+                atomic_write(path, data)
+
+    def with_screenshots(self, episode: Episode) -> Episode:
+        """The episode with its images again, read from the spool."""
+        named = {step.screenshot_id for step in episode.steps if step.screenshot_id}
+        return episode.model_copy(update={"screenshots": {name: self.screenshot_path(name).read_bytes() for name in sorted(named)}})
+
+    def screenshot_path(self, screenshot_id: str) -> Path:
+        return self._spool / f"{screenshot_id}.png"
+
+    async def _open(self) -> None:
+        self._pool = await self._stack.enter_async_context(open_pool(self._settings))
+        self._batcher = Batcher(self._policy, fixed_batch=self._settings.fixed_batch)
+
+    async def _run(self, request: EpisodeRequest) -> Episode:
+        try:
+            async with asyncio.timeout(self._settings.episode_timeout_s * 2), self._pool.lease() as session:
+                with self._batcher.live():
+                    return await run_episode(request, session, PolicyDecider(self._batcher.act), self._builder, self._limits)
+        except TimeoutError as error:
+            raise SandboxTimeout(
+                f"episode {request.episode_id} of {request.task.name} did not end within {self._settings.episode_timeout_s * 2:.0f} s; "
+                "it is retried, then recorded as crashed; raise sandbox.episode_timeout_s if its task is that long"
+            ) from error
+
+    def _call(self, make: Callable[[], object]) -> None:
+        asyncio.run_coroutine_threadsafe(make(), self._loop).result()  # type: ignore[arg-type]

@@ -1,0 +1,32 @@
+"""Rollouts: the released policy acts on the task pool through the Prefect flow, one task an episode."""
+
+from __future__ import annotations
+
+import os
+
+from assets.requests import CollectRequest, StageResult
+from pipelines import prefect_server
+from pipelines.sandboxes import EpisodeService
+from pipelines.workers.context import WorkerContext, requests_for
+from pipelines.workers.storing import store_episodes
+from sandbox.task import Split
+
+
+def run(request: CollectRequest, context: WorkerContext) -> StageResult:
+    requests = requests_for(
+        request.tasks, purpose="rollout", policy_id=request.checkpoint_id, split=Split.TRAIN, num=request.collection.instances_per_task,
+        skip=request.first_instance, attempts=request.collection.attempts, temperature=request.collection.temperature,
+    )
+    with prefect_server.prefect_server(context.home) as url:
+        os.environ.update(prefect_server.client_environment(context.home, url))
+        from pipelines.collection import run_collection
+
+        spool = context.home.spool / "screenshots"
+        with EpisodeService(request.sandbox, context.engine(request.checkpoint_id), spool) as service:
+            episodes = run_collection(
+                service, requests, num_sessions=request.sandbox.num_sessions, max_retries=request.sandbox.max_retries, progress=context.progress()
+            )
+        episodes = [service.with_screenshots(episode) for episode in episodes]
+    stored = store_episodes(context, episodes)
+    solved = sum(episode.is_success for episode in episodes)
+    return StageResult(table_versions=stored.versions, counts=stored.counts, metrics={"success": solved / len(episodes)})

@@ -1,0 +1,42 @@
+"""Seed demonstrations: the oracle plays each task of the pool on training instances; what it solves becomes D_SFT."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agent.decider import ORACLE_POLICY_ID, OracleDecider
+from agent.episode import Episode, EpisodeRequest
+from assets.instances import first_instance
+from assets.requests import DemonstrateRequest, StageResult
+from pipelines.sandboxes import builder, open_collector
+from pipelines.workers.context import WorkerContext, requests_for
+from pipelines.workers.storing import store_episodes
+from sandbox.miniwob.oracles import oracle_action
+from sandbox.task import Split
+from warehouse.samples import demonstration_rows
+
+
+def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
+    requests = requests_for(
+        request.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=request.seed_data.demonstrations_per_task,
+        skip=first_instance("demonstration", request.iteration, request.seed),
+    )
+    episodes = asyncio.run(_demonstrate(request, requests, context))
+    stored = store_episodes(context, episodes)
+    samples = demonstration_rows(stored.rows["episodes"], stored.rows["steps"])
+    versions = {
+        **stored.versions,
+        "sft_samples": context.warehouse.replace_partition("sft_samples", samples, iteration=request.iteration, stage=request.stage),
+    }
+    return StageResult(table_versions=versions, counts={**stored.counts, "samples": len(samples)})
+
+
+async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext) -> list[Episode]:
+    progress = context.progress()
+    decider = OracleDecider(oracle_action, builder().grammar)
+    episodes: list[Episode] = []
+    async with open_collector(request.sandbox) as collector:
+        async for episode in collector.play(decider, requests):
+            episodes.append(episode)
+            progress.update(len(episodes), len(requests), "episodes")
+    return episodes

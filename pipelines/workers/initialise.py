@@ -1,0 +1,28 @@
+"""The seed policy: tokenizer and model built from the configuration, with the weights that a seed gives."""
+
+from __future__ import annotations
+
+from assets.requests import InitialiseRequest, StageResult
+from models.checkpoint import save
+from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.tokenizer import build_tokenizer, character_twins, vocabulary_words
+from pipelines.workers.context import WorkerContext
+from warehouse import registry
+
+
+def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
+    tokenizer = build_tokenizer(vocabulary_words())
+    config = tiny_config(
+        len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id
+    )
+    model = ShiftQwen3ForCausalLM(config)
+    initialise(model, request.seed, twins=character_twins(tokenizer))
+    card = save(context.checkpoint_folder, model, tokenizer, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
+    version = registry.register(
+        context.warehouse, iteration=request.iteration, stage=request.stage, checkpoint_id=card.checkpoint_id,
+        folder=context.checkpoint_folder, config={"seed": request.seed},
+    )
+    return StageResult(
+        checkpoint_id=card.checkpoint_id, table_versions={"checkpoints": version},
+        counts={"parameters": model.num_parameters(), "vocabulary": len(tokenizer)},
+    )

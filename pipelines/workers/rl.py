@@ -1,0 +1,75 @@
+"""PPO of one domain on live sessions: composes the trainer (models/ppo), which knows no sandbox, with a collector, which knows no learning."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+from assets.instances import first_instance
+from assets.requests import RlRequest, StageResult
+from models.checkpoint import load_tokenizer
+from models.ppo.trainer import PpoResult, PpoRun, train_ppo_async
+from models.ppo.update import ReplayPool, ReplaySample
+from models.supervised import encode_samples
+from pipelines.sandboxes import open_collector
+from pipelines.workers.context import WorkerContext, pool_tasks
+from pipelines.workers.storing import store_episodes, store_metrics
+from pipelines.workers.supervised import dataset_samples
+from sandbox.task import Task
+from warehouse import registry
+from warehouse.errors import ConfigError
+from warehouse.samples import Kind
+
+MAX_REPLAY = 2000
+
+
+def run(request: RlRequest, context: WorkerContext) -> StageResult:
+    tasks = [task for task in pool_tasks(request.tasks, request.domain) if not task.held_out]
+    if not tasks:
+        raise ConfigError(f"domain {request.domain!r} has no task to train on in the list {request.tasks.group!r}; drop it from tasks.domains")
+    result = asyncio.run(_train(request, context, tasks))
+    warehouse, card = context.warehouse, result.card
+    stored = store_episodes(context, list(result.spool.episodes()))
+    versions = {
+        **stored.versions,
+        "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),
+        "checkpoints": registry.register(
+            warehouse, iteration=request.iteration, stage=request.stage, checkpoint_id=card.checkpoint_id, folder=context.checkpoint_folder,
+            parents=card.parents, datasets=card.datasets, config=card.config, metrics=card.metrics,
+        ),
+    }
+    last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
+    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=stored.counts, metrics=last)
+
+
+async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> PpoResult:
+    progress = context.progress()
+    sft_id, ct_id = request.replay_dataset_ids
+    folder = context.checkpoint_folder
+    init = registry.find(context.warehouse, request.checkpoint_id).folder
+    training = PpoRun(
+        config=request.config.model_copy(
+            update={"seed": request.config.seed + request.seed, "seed_offset": first_instance("rl", request.iteration) + request.config.seed_offset}
+        ),
+        init_checkpoint=init,
+        tasks=tasks,
+        replay=ReplayPool(sft=_replay(context, init, sft_id, "sft"), ct=_replay(context, init, ct_id, "ct")),
+        output=folder, run_folder=folder.parent / f"{folder.name}.run", stage=request.stage, iteration=request.iteration,
+        datasets=request.replay_dataset_ids,
+    )
+
+    def report(round_index: int, metrics: Mapping[str, float]) -> None:
+        progress.update(round_index, request.config.rounds, "rounds", metrics)
+
+    async with open_collector(request.sandbox) as collector:
+        return await train_ppo_async(training, collector, on_progress=report)
+
+
+def _replay(context: WorkerContext, init: Path, dataset_id: str, kind: Kind) -> list[ReplaySample]:
+    """Samples of one kind for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn."""
+    samples = dataset_samples(context.warehouse, dataset_id, [kind])
+    samples = samples[:: max(1, len(samples) // MAX_REPLAY)]
+    tokenizer = load_tokenizer(init)
+    encoded = encode_samples(tokenizer, samples, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
+    return [ReplaySample(token_ids=tuple(sample.token_ids), weights=tuple(sample.loss_weights)) for sample in encoded]

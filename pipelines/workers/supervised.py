@@ -1,0 +1,59 @@
+"""CT and SFT: continue a checkpoint on one dataset snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from agent.policy import Message
+from assets.requests import StageResult, SupervisedRequest
+from models.metrics import Progress, read_metrics
+from models.supervised import TrainingSample, train_supervised
+from pipelines.workers.context import WorkerContext
+from pipelines.workers.storing import store_metrics
+from warehouse import registry
+from warehouse.query import connect
+from warehouse.samples import Kind
+from warehouse.tables import Warehouse
+
+
+def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
+    warehouse = context.warehouse
+    progress = context.progress()
+
+    def report(state: Progress) -> None:
+        progress.update(state.step, state.num_steps, "steps", state.metrics)
+
+    parent = registry.find(warehouse, request.checkpoint_id)
+    config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
+    samples = dataset_samples(warehouse, request.dataset_id)
+    card = train_supervised(
+        config, samples, init=parent.folder, output=context.checkpoint_folder, stage=request.stage, iteration=request.iteration,
+        datasets=(request.dataset_id,), on_progress=report,
+    )
+    run_folder = context.checkpoint_folder.parent / f"{context.checkpoint_folder.name}.run"
+    versions = {
+        "checkpoints": registry.register(
+            warehouse, iteration=request.iteration, stage=request.stage, checkpoint_id=card.checkpoint_id, folder=context.checkpoint_folder,
+            parents=card.parents, datasets=card.datasets, config=card.config, metrics=card.metrics,
+        ),
+        "training_metrics": store_metrics(context, card.checkpoint_id, [(point.step, point.metrics) for point in read_metrics(run_folder)]),
+    }
+    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts={"samples": len(samples)}, metrics=card.metrics)
+
+
+_DATASET = """
+select s.messages, d.weight from datasets d join {kind}_samples s using (sample_id)
+where d.dataset_id = $dataset and d.kind = '{kind}' and not s.withdrawn
+qualify row_number() over (partition by d.iteration, d.sample_id order by s.iteration) = 1 and d.iteration = min(d.iteration) over ()
+order by d.sample_id
+"""
+
+
+def dataset_samples(warehouse: Warehouse, dataset_id: str, kinds: Sequence[Kind] = ("ct", "sft")) -> list[TrainingSample]:
+    """The samples of a snapshot with their weights, those of D_CT before those of D_SFT, each in the order of their ids."""
+    con = connect(warehouse)
+    rows: list[dict[str, Any]] = [
+        row for kind in kinds for row in con.sql(_DATASET.format(kind=kind), params={"dataset": dataset_id}).to_arrow_table().to_pylist()
+    ]
+    return [TrainingSample(messages=tuple(Message(**message) for message in row["messages"]), weight=row["weight"]) for row in rows]
