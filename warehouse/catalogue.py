@@ -32,6 +32,8 @@ class Column:
     maximum: float | None = None
     references: str | None = None
     """`table.column` that this value names; the lineage view and the foreign-key checks are made of these."""
+    names_nothing: tuple[str, ...] = ()
+    """Values of a referencing column that are no id, e.g. `oracle`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class Table:
 
 SPLITS = ("train", "eval", "holdout")
 OUTCOMES = ("success", "failure", "truncated", "timeout", "invalid_action", "crashed")
+WITHDRAWN_STAGE = "withdrawn"
+"""Stage of the tombstones of a table with a column `withdrawn`: a row there takes back every row of the same key."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
 PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")
@@ -97,11 +101,14 @@ _TABLES = (
         _col("seed", INT, "seed of the instance", minimum=0),
         _col("split", STRING, "split of the instance", values=SPLITS),
         _col("attempt", INT, "sampling index, not a retry", minimum=0),
-        _col("policy_id", STRING, "checkpoint that acted, or `oracle`", references="checkpoints.checkpoint_id"),
+        _col("policy_id", STRING, "checkpoint that acted, or `oracle`", references="checkpoints.checkpoint_id", names_nothing=("oracle",)),
         _col("temperature", FLOAT, "sampling temperature; 0 is greedy", minimum=0),
         _col("instruction", STRING, "what the agent was asked", nullable=True),
         _col("outcome", STRING, "how it ended", values=OUTCOMES),
-        _col("reward", FLOAT, "reward of the environment's verifier; null where the infrastructure failed", nullable=True, minimum=-1, maximum=1),
+        _col(
+            "reward", FLOAT, "reward of the environment's verifier; null where the infrastructure failed",
+            nullable=True, minimum=-1, maximum=1,
+        ),
         _col("num_steps", INT, "steps taken", minimum=0),
         _col("num_retries", INT, "infrastructure retries before this result", minimum=0),
         _col("error", STRING, "the infrastructure's error, for `crashed`", nullable=True),
@@ -136,7 +143,8 @@ _TABLES = (
         partitioned=False,
     ),
     _table(
-        "verdicts", "One judgement or filter result on one episode; routing is a pure SQL function of these.", "asset verdicts", ("episode_id", "judge"),
+        "verdicts", "One judgement or filter result on one episode; routing is a pure SQL function of these.",
+        "asset verdicts", ("episode_id", "judge"),
         _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
         _col("judge", STRING, "name of the verifier, judge or quality filter"),
         _col("judge_version", STRING, "its version"),
@@ -186,7 +194,8 @@ _TABLES = (
         )
     ),
     _table(
-        "datasets", "Immutable snapshots: which samples a training run read, and how often.", "assets ct_dataset, sft_dataset", ("dataset_id", "sample_id"),
+        "datasets", "Immutable snapshots: which samples a training run read, and how often.",
+        "assets ct_dataset, sft_dataset", ("dataset_id", "sample_id"),
         _col("dataset_id", STRING, "hash of the members and their weights"),
         _col("kind", STRING, "which table the samples are in", values=("ct", "sft")),
         _col("sample_id", STRING, "the sample"),
@@ -194,7 +203,8 @@ _TABLES = (
         _col("weight", FLOAT, "relative sampling weight of this row in training", minimum=0),
     ),
     _table(
-        "checkpoints", "One trained, merged or released set of weights.", "assets seed_policy, ct_model, sft_model, rl_model, merged_policy, released_policy",
+        "checkpoints", "One trained, merged or released set of weights.",
+        "assets seed_policy, ct_model, sft_model, rl_model, merged_policy, released_policy",
         ("iteration", "stage"),
         _col("checkpoint_id", STRING, "policy id: hash of weights and tokenizer"),
         _col("path", STRING, "folder, relative to FLYWHEEL_HOME"),
@@ -205,7 +215,8 @@ _TABLES = (
         _col("note", STRING, "e.g. why a stage passed its input on"),
     ),
     _table(
-        "evaluations", "Greedy success of one checkpoint on one task, on a fixed set of instances.", "asset evaluation", ("checkpoint_role", "split", "task_id"),
+        "evaluations", "Greedy success of one checkpoint on one task, on a fixed set of instances.",
+        "asset evaluation", ("checkpoint_role", "split", "task_id"),
         _col("checkpoint_id", STRING, "who was evaluated", references="checkpoints.checkpoint_id"),
         _col("checkpoint_role", STRING, "stage that made it: sft_model, rl_pointing, merged_policy, released_policy, …"),
         _col("task_id", STRING, "the task", references="tasks.task_id"),

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -27,7 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from warehouse.catalogue import TABLES, Table
 from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WarehouseError, WriteConflict
 from warehouse.home import FULL_DISK_ERRNOS, Home
-from warehouse.integrity import describe_damage
+from warehouse.integrity import Damage, describe_damage, find_damage
 from warehouse.locks import FileLock
 from warehouse.rows import check_key, to_arrow
 
@@ -154,7 +155,9 @@ class Warehouse:
         if delta is None:
             return pads.dataset(spec.schema.empty_table())
         with self._reading(table):
-            return delta.to_pyarrow_dataset(schema=spec.schema)
+            # Arrow's own file system reads twice as fast as Delta's bridge to it.
+            files = pafs.SubTreeFileSystem(str(self.folder(table)), pafs.LocalFileSystem())
+            return delta.to_pyarrow_dataset(filesystem=files, schema=spec.schema)
 
     def version(self, table: str, as_of: str | None = None) -> int:
         """The table's newest version, or the last one committed by iteration `as_of` or an earlier one; NO_VERSION (-1) when there is none.
@@ -196,6 +199,16 @@ class Warehouse:
         if delta is None or not _known(table).partitioned:
             return []
         return sorted({(part["iteration"], part["stage"]) for part in delta.partitions()})
+
+    def damage(self, table: str) -> list[Damage]:
+        """Every damaged file of the table's newest version, with its mend; reads all of it. Empty when all is well."""
+        folder = self.folder(table)
+        if not folder.exists():
+            return []
+        try:
+            return find_damage(folder, self._open(_known(table), None))
+        except CorruptTable as error:
+            return find_damage(folder, None) or [Damage(path=folder, what=f"cannot be opened ({error})", mend="restore it from a backup")]
 
     def delta(self, table: str) -> DeltaTable | None:
         """The Delta table itself, for maintenance; None when it does not exist yet."""

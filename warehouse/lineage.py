@@ -1,0 +1,166 @@
+"""Walking lineage: from one id back to everything it was made from, and forward to everything that was made from it.
+
+The edges are a view over the tables (relations.py), never a second copy. A walk reads one level at a time, and only the tables that can
+hold its next edges; where one node has very many neighbours it shows the first few and counts the rest. What
+it found, and its drawings, are lineage_graph.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
+
+import duckdb
+
+from warehouse.errors import UnknownId
+from warehouse.iterations_graph import iterations_graph as iterations_graph
+from warehouse.lineage_graph import Edge, LineageGraph, Node, NodeId, Omitted
+from warehouse.relations import NODE_KINDS, RELATIONS, Relation
+
+Direction = Literal["up", "down", "both"]
+"""`up`: what it was made from; `down`: what was made from it."""
+MAX_NODES = 400
+SHOWN_PER_RELATION = 3
+MOST_SHOWN = 2**31
+
+
+class _Neighbours(NamedTuple):
+    """The first few neighbours of `node` over one relation, of `total`."""
+
+    node: NodeId
+    kind: str
+    relation: str
+    ids: list[str]
+    total: int
+
+
+def trace(
+    con: duckdb.DuckDBPyConnection,
+    node_id: str,
+    *,
+    direction: Direction = "both",
+    depth: int | None = None,
+    limit_per_relation: int | None = SHOWN_PER_RELATION,
+    max_nodes: int = MAX_NODES,
+) -> LineageGraph:
+    """Walk from one id, on a connection of query.connect. `depth` counts edges; None follows them to the end.
+
+    `node_id` is an id, the unambiguous beginning of one, or `<iteration>/<stage>` for a checkpoint (`0002/released_policy`). Raises
+    UnknownId, naming the nearest ids, when nothing has it.
+    """
+    start = resolve(con, node_id)
+    graph = LineageGraph(start=start)
+    seen = {start}
+    ways: tuple[Literal["up", "down"], ...] = ("up", "down") if direction == "both" else (direction,)
+    for way in ways:
+        _walk(con, graph, seen, way, depth, limit_per_relation, max_nodes)
+    graph.nodes = {node.key: node for node in _describe(con, seen)}
+    return graph
+
+
+def reach(con: duckdb.DuckDBPyConnection, node_id: str, direction: Literal["up", "down"]) -> dict[str, int]:
+    """How many nodes of each kind the whole walk reaches, nothing left out; kinds in the order of the relations."""
+    macro = "ancestors" if direction == "up" else "descendants"
+    rows = con.execute(f"SELECT kind, count(DISTINCT id) FROM {macro}(?) GROUP BY kind", [resolve(con, node_id).id]).fetchall()
+    counts = dict(rows)
+    return {kind: counts[kind] for kind in dict.fromkeys([*(k.name for k in NODE_KINDS), *counts]) if kind in counts}
+
+
+def resolve(con: duckdb.DuckDBPyConnection, node_id: str) -> NodeId:
+    """The one node that `node_id` means. Raises UnknownId when there is none, or more than one."""
+    iteration, _, stage = node_id.partition("/")
+    named = "SELECT DISTINCT 'checkpoint', checkpoint_id FROM checkpoints WHERE iteration = ? AND stage = ?"
+    exact = "SELECT DISTINCT kind, id FROM lineage_nodes WHERE id = ?"
+    beginning = "SELECT DISTINCT kind, id FROM lineage_nodes WHERE starts_with(id, ?) ORDER BY length(id), id LIMIT 6"
+    for query, values in ((exact, [node_id]), (named, [iteration, stage]), (beginning, [node_id])):
+        found = [NodeId(*row) for row in con.execute(query, values).fetchall()] if node_id else []
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise UnknownId(f"id {node_id!r} is not unambiguous: it may be {_list(found)}. Give more of it")
+    alike = "SELECT DISTINCT kind, id, jaro_winkler_similarity(id, ?) AS likeness FROM lineage_nodes ORDER BY likeness DESC, id LIMIT 4"
+    rows = con.execute(alike, [node_id]).fetchall()
+    nearest = f"the nearest are {_list(NodeId(*row[:2]) for row in rows)}" if rows else "the warehouse is empty"
+    raise UnknownId(
+        f"nothing in the warehouse has the id {node_id!r}: {nearest}. "
+        "A checkpoint may also be named by iteration/stage (0001/sft_model)"
+    )
+
+
+def _list(nodes: Iterable[NodeId]) -> str:
+    return ", ".join(f"{node.id} ({node.kind})" for node in nodes)
+
+
+def _walk(
+    con: duckdb.DuckDBPyConnection,
+    graph: LineageGraph,
+    seen: set[NodeId],
+    way: Literal["up", "down"],
+    depth: int | None,
+    limit: int | None,
+    max_nodes: int,
+) -> None:
+    """Breadth first, one level a round, so that what is nearest is shown first when the number of nodes runs out."""
+    frontier, level = [graph.start], 0
+    while frontier and (depth is None or level < depth):
+        level += 1
+        following: list[NodeId] = []
+        for found in _neighbours(con, frontier, way, limit):
+            num_shown = 0
+            for other in (NodeId(found.kind, id_) for id_ in found.ids):
+                if other not in seen:
+                    if len(seen) >= max_nodes:
+                        graph.is_cut = True
+                        continue
+                    seen.add(other)
+                    following.append(other)
+                num_shown += 1
+                child, parent = (found.node, other) if way == "up" else (other, found.node)
+                graph.edges.append(Edge(child=child, parent=parent, relation=found.relation))
+            if found.total > num_shown:
+                count = found.total - num_shown
+                graph.omitted.append(Omitted(node=found.node, direction=way, kind=found.kind, relation=found.relation, count=count))
+        frontier = following
+
+
+def _neighbours(
+    con: duckdb.DuckDBPyConnection, frontier: list[NodeId], way: Literal["up", "down"], limit: int | None
+) -> Iterator[_Neighbours]:
+    ids_by_kind: dict[str, list[str]] = {}
+    for node in frontier:
+        ids_by_kind.setdefault(node.kind, []).append(node.id)
+    for relation in RELATIONS:
+        near, far = (relation.child, relation.parent) if way == "up" else (relation.parent, relation.child)
+        if near in ids_by_kind:
+            for node_id, ids, total in con.execute(_neighbour_query(relation, way), [ids_by_kind[near], limit or MOST_SHOWN]).fetchall():
+                yield _Neighbours(NodeId(near, node_id), far, relation.name, ids, total)
+
+
+def _neighbour_query(relation: Relation, way: Literal["up", "down"]) -> str:
+    """SQL for (node id, its first few neighbours' ids, how many there are); shorter ids first, so that step 2 comes before step 10."""
+    near, far = ("child_id", "parent_id") if way == "up" else ("parent_id", "child_id")
+    return f"""
+        WITH edges AS (SELECT DISTINCT {near} AS near, {far} AS far FROM ({relation.select}) WHERE {near} IN (SELECT unnest($1))),
+        ranked AS (SELECT near, far, count(*) OVER (PARTITION BY near) AS total,
+                          row_number() OVER (PARTITION BY near ORDER BY length(far), far) AS rank FROM edges)
+        SELECT near, list(far ORDER BY rank), any_value(total) FROM ranked WHERE rank <= $2 GROUP BY near ORDER BY near"""
+
+
+def _describe(con: duckdb.DuckDBPyConnection, keys: Iterable[NodeId]) -> Iterator[Node]:
+    """Each node with its first appearance in the tables; a node whose row is gone (or `oracle`) has only its id."""
+    ids_by_kind: dict[str, list[str]] = {}
+    for key in sorted(keys):
+        ids_by_kind.setdefault(key.kind, []).append(key.id)
+    selects = {kind.name: kind.select for kind in NODE_KINDS}
+    for kind, ids in ids_by_kind.items():
+        found = {}
+        if kind in selects:
+            # The last row of an id wins: its first appearance.
+            query = (
+                f"SELECT id, label, iteration, stage FROM ({selects[kind]}) WHERE id IN (SELECT unnest($1)) "
+                "ORDER BY iteration DESC, stage DESC"
+            )
+            found = {row[0]: row[1:] for row in con.execute(query, [ids]).fetchall()}
+        for id_ in ids:
+            label, iteration, stage = found.get(id_, ("", None, None))
+            yield Node(kind=kind, id=id_, label=label or "", iteration=iteration, stage=stage)

@@ -1,0 +1,91 @@
+"""DuckDB over the warehouse: every table as a view, the lineage view beside them, at any version. Nothing here writes a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import duckdb
+import pyarrow as pa
+
+from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
+from warehouse.errors import CorruptTable, QueryError, UnknownTable
+from warehouse.integrity import describe_damage
+from warehouse.relations import LINEAGE_SQL
+from warehouse.tables import Warehouse, check_iteration
+
+MEMORY_LIMIT = "4GB"
+
+
+def connect(
+    warehouse: Warehouse,
+    *,
+    as_of: str | None = None,
+    versions: Mapping[str, int] | None = None,
+    sealed: bool = True,
+    memory_limit: str = MEMORY_LIMIT,
+    threads: int | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB with every table of the catalogue as a view of its newest version, or as of an iteration, or at `versions`.
+
+    Beside the tables: `lineage(child_kind, child_id, parent_kind, parent_id, relation)`, `lineage_nodes(kind, id, iteration, stage, label)`
+    and the table macros `ancestors(id)` and `descendants(id)`. Filters and projections reach the Parquet files; a table that nobody wrote
+    yet is empty. `withdrawn` is true for every row that was ever withdrawn, whichever row is the tombstone. `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is;
+    relations registered on the connection still work. Close the connection after use.
+    """
+    if as_of is not None and versions is not None:
+        raise UnknownTable("ask for an iteration (as_of) or for table versions, not for both")
+    for table in versions or {}:
+        if table not in TABLES:
+            raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
+    con = duckdb.connect(":memory:")
+    try:
+        con.execute(f"SET memory_limit = '{memory_limit}'")
+        con.execute("SET temp_directory = ?", [str(warehouse.home.spool / "duckdb")])
+        if threads is not None:
+            con.execute(f"SET threads = {int(threads)}")
+        for table, spec in TABLES.items():
+            con.register(f"{table}_stored", warehouse.dataset(table, (versions or {}).get(table), as_of=as_of))
+            con.execute(_view(spec, None if as_of is None else check_iteration(as_of)))
+        for statement in LINEAGE_SQL:
+            con.execute(statement)
+        if sealed:
+            for setting in ("python_enable_replacements = false", "enable_external_access = false", "lock_configuration = true"):
+                con.execute(f"SET {setting}")
+    except BaseException:
+        con.close()
+        raise
+    return con
+
+
+def _view(spec: Table, as_of: str | None) -> str:
+    """SQL of one table's view: no row of an iteration after `as_of`, and `withdrawn` true for every row whose id has a tombstone."""
+    seen = f"iteration <= '{as_of}'" if as_of is not None and spec.partitioned else "true"
+    if not any(column.name == "withdrawn" for column in spec.columns):
+        return f"CREATE VIEW {spec.name} AS FROM {spec.name}_stored WHERE {seen}"
+    (key,) = spec.key
+    tombstones = f"SELECT {key} FROM {spec.name}_stored WHERE stage = '{WITHDRAWN_STAGE}' AND {seen}"
+    return (
+        f"CREATE VIEW {spec.name} AS SELECT * REPLACE (withdrawn OR {key} IN ({tombstones}) AS withdrawn) "
+        f"FROM {spec.name}_stored WHERE {seen}"
+    )
+
+
+def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: Mapping[str, int] | None = None) -> pa.Table:
+    """Answer one query of a person. Raises QueryError for wrong SQL, CorruptTable naming the file where a table cannot be read."""
+    con = connect(warehouse, as_of=as_of, versions=versions)
+    try:
+        relation = con.sql(sql)
+        return pa.table({"rows": pa.array([], pa.int64())}) if relation is None else relation.to_arrow_table()
+    except duckdb.InvalidInputException as error:
+        for table in TABLES:
+            if f"registered as '{table}_stored'" in str(error):
+                raise CorruptTable(describe_damage(table, warehouse.folder(table), warehouse.delta(table), error)) from error
+        raise QueryError(_readable(error)) from error
+    except duckdb.Error as error:
+        raise QueryError(_readable(error)) from error
+    finally:
+        con.close()
+
+
+def _readable(error: duckdb.Error) -> str:
+    return f"the query cannot be answered: {error}\nThe views are {', '.join(TABLES)}, lineage and lineage_nodes"
