@@ -108,18 +108,16 @@ install_packages() {
 
 # --- browser ----------------------------------------------------------------------------------------------------------------------
 
-browser() { # prints "PATH begin-frame" or "PATH plain"; fails where there is none
+browser() { # prints what there is: "begin-frame PATH", "plain PATH" or "none REASON"
     "$venv/bin/python" - <<'PYTHON'
-import sys
-
 from sandbox.browser.chromium import find_chromium
-from warehouse.errors import FlywheelError
+from warehouse.errors import BrowserMissing
 
 try:
     found = find_chromium()
-except FlywheelError as error:
-    sys.exit(f"setup: {error}")
-print(found.path, "begin-frame" if found.has_begin_frame_control else "plain")
+    print("begin-frame" if found.has_begin_frame_control else "plain", found.path)
+except BrowserMissing as error:
+    print("none", error)
 PYTHON
 }
 
@@ -135,25 +133,28 @@ install_browser() {
     fi
 }
 
-wants_better_browser() { # $1: PATH and kind of the one found, $2: whether the packages were installed just now
+wants_better_browser() { # $1: what there is, $2: whether the packages were installed just now
     [ -z "${FLYWHEEL_CHROMIUM:-}" ] || return 1
-    [ -n "$1" ] || return 0
-    # A full Chromium serves, but on Linux a headless shell has frames on demand: worth one try, not one a run.
-    [ "$2" = fresh ] && [ "$(uname -s)" = Linux ] && [ "${1##* }" = plain ]
+    case "$1" in
+        none*) return 0 ;;
+        # A full Chromium serves, but on Linux a headless shell has frames on demand: worth one try, not one a run.
+        plain*) [ "$2" = fresh ] && [ "$(uname -s)" = Linux ] ;;
+        *) return 1 ;;
+    esac
 }
 
 find_or_install_browser() { # $1: fresh where the packages were installed just now
-    local found=""
-    found=$(browser 2>/dev/null) || true
+    local found
+    found=$(browser)
     if wants_better_browser "$found" "$1"; then
         install_browser || say "that did not work"
+        found=$(browser)
     fi
-    found=$(browser) || exit 1
-    if [ "${found##* }" = plain ]; then
-        say "browser: ${found% *}, without begin-frame control (flywheel doctor says what is lost)"
-    else
-        say "browser: ${found% *}"
-    fi
+    case "$found" in
+        none*) die "${found#none }" ;;
+        plain*) say "browser: ${found#plain } (no begin-frame control: flywheel doctor says what is lost)" ;;
+        *) say "browser: ${found#begin-frame }" ;;
+    esac
 }
 
 find_or_install_bubblewrap() { # shells the terminal tools in; nothing else needs it
