@@ -1,0 +1,110 @@
+"""FramedPage: a page whose frames and clock are ours (headless shell with begin-frame control, virtual time from the page's birth).
+
+Page time stands still unless we let it pass, a frame (1/60 s) at a time: first the clock advances and timers fire, then a frame is
+drawn at the same instant. So a page sees the same times, frames and inputs in every run, at whatever speed the machine has; between
+our calls everything is frozen, CSS animations included. While a page loads, its clock waits for its files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from collections.abc import Sequence
+
+from sandbox.browser.cdp import Params
+from sandbox.browser.cdp_page import CdpPage, answers_without_frame
+from sandbox.browser.input import Gesture, Pause, Phase
+from warehouse.errors import SandboxError
+
+FRAME_MS = 1000 / 60
+EPOCH_S = 1_750_000_000
+"""Every page is born at this moment (2025-06-15, 15:06:40 UTC)."""
+
+LOAD_MS = 50.0
+"""Page time from a document's birth to its load event."""
+
+MAX_INPUT_FRAMES = 60
+"""A gesture that no frame of a whole second answered never will be."""
+
+
+class FramedPage(CdpPage):
+    _elapsed_ms = 0.0
+    _ticks_base_ms = 0.0
+
+    async def _open(self) -> None:
+        self._budget_spent = asyncio.Event()
+        await super()._open()
+        self.browser.connection.listen(self._session_id, "Emulation.virtualTimeBudgetExpired", lambda _: self._budget_spent.set())
+        await self._set_clock({"policy": "pause", "initialVirtualTime": EPOCH_S})
+
+    @property
+    def time_ms(self) -> float:
+        return self._elapsed_ms
+
+    async def _set_clock(self, params: Params) -> None:
+        self._ticks_base_ms = (await self._send("Emulation.setVirtualTimePolicy", params))["virtualTimeTicksBase"]
+
+    async def _advance_clock(self, ms: float, policy: str = "advance") -> None:
+        self._budget_spent.clear()
+        await self._set_clock({"policy": policy, "budget": ms})
+        await self.browser.connection.until(self._budget_spent)
+        self._elapsed_ms += ms
+
+    async def _frame(self, *, screenshot: bool = False) -> bytes | None:
+        params: Params = {"frameTimeTicks": self._ticks_base_ms + self._elapsed_ms, "interval": FRAME_MS}
+        if screenshot:
+            params["screenshot"] = {"format": "png", "optimizeForSpeed": True}
+        answer = await self.browser.begin_frame_now(self._session_id, params)
+        if not screenshot:
+            return None
+        if "screenshotData" not in answer:
+            raise SandboxError("The browser drew a frame without the screenshot that was asked for; start the episode again.")
+        return b64decode(answer["screenshotData"])
+
+    async def _tick(self, *, screenshot: bool = False) -> bytes | None:
+        await self._advance_clock(FRAME_MS)
+        return await self._frame(screenshot=screenshot)
+
+    async def load(self, url: str) -> None:
+        self._loading = True
+        try:
+            await self._navigate(url)
+            while not self._loaded.is_set():
+                await self._advance_clock(LOAD_MS, "pauseIfNetworkFetchesPending")
+        finally:
+            self._loading = False
+        await self._tick()
+
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        for phase in phases:
+            if isinstance(phase, Pause):
+                await self.settle(phase.ms, screenshot=False)
+            elif phase:
+                await self._perform(phase)
+
+    async def _perform(self, phase: tuple[Gesture, ...]) -> None:
+        answers = [answer for gesture in phase for answer in self._send_gesture(gesture)]
+        if answers_without_frame(phase):
+            await asyncio.gather(*answers)
+            await self._tick()
+        else:
+            await self._answered_by_frames(answers)
+
+    async def _answered_by_frames(self, answers: list[asyncio.Future[Params]]) -> None:
+        await self.evaluate("0")  # by now the input has reached the page, so the same frame delivers it in every run
+        for _ in range(MAX_INPUT_FRAMES):
+            await self._tick()
+            if all(answer.done() for answer in answers):
+                break
+        else:
+            raise SandboxError(f"The page did not take an input within {MAX_INPUT_FRAMES} frames; start the episode again.")
+        await asyncio.gather(*answers)
+
+    async def rest(self) -> None:
+        await self._answered_by_frames(self._send_rest())
+
+    async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
+        num_frames = max(1, round(ms / FRAME_MS))
+        for _ in range(num_frames - 1):
+            await self._tick()
+        return await self._tick(screenshot=screenshot)

@@ -1,0 +1,147 @@
+"""One running browser: its process, its debugging pipe, and what all its pages share: the frame lock, the closing of popups.
+
+What happens inside a page is the business of the page classes (cdp_page.py, beginframe.py, plain.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sandbox.browser.cdp import Connection, Params
+from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
+from warehouse.errors import BrowserCrashed, BrowserMissing
+
+LAUNCH_TIMEOUT_S = 30.0
+_NO_SANDBOX_SIGNS = ("No usable sandbox", "Failed to move to new namespace", "sandbox_linux.cc", "zygote_host_impl_linux.cc")
+
+
+class Browser:
+    """A headless Chromium of ours. `await Browser.launch(…)`, then open pages on it, then `close()`."""
+
+    def __init__(self, process: ChromiumProcess, *, begin_frame: bool) -> None:
+        self.process = process
+        self.begin_frame = begin_frame
+        self.connection = Connection(on_lost=process.kill)
+        self.version = ""
+        self._frame_lock = asyncio.Lock()
+        self._frame_in_flight: asyncio.Future[Params] | None = None
+
+    @classmethod
+    async def launch(cls, *, begin_frame: bool, executable: Executable | None = None, flags: tuple[str, ...] = ()) -> Browser:
+        """Start a browser and wait until it answers. Where the kernel allows Chromium no sandbox of its own it starts without,
+        still as the unprivileged user. Raises BrowserMissing or BrowserCrashed."""
+        executable = executable or find_chromium()
+        if begin_frame and not executable.has_begin_frame_control:
+            raise BrowserMissing(
+                f"{executable.path} has no begin-frame control: only Chromium's headless shell on Linux has. Install "
+                "chromium-headless-shell, or use the kind 'plain'."
+            )
+        flags = (*(BEGIN_FRAME_FLAGS if begin_frame else ()), *flags)
+        log = ""
+        for sandboxed in (True, False):
+            process = ChromiumProcess(executable, flags, sandboxed=sandboxed)
+            browser = cls(process, begin_frame=begin_frame)
+            try:
+                async with asyncio.timeout(LAUNCH_TIMEOUT_S):
+                    await browser._start()
+            except (BrowserCrashed, TimeoutError):
+                log = process.log_tail()
+                await browser.close()
+                if not any(sign in log for sign in _NO_SANDBOX_SIGNS):
+                    break
+            except BaseException:
+                await browser.close()
+                raise
+            else:
+                return browser
+        raise BrowserCrashed(
+            f"{executable.path} did not start within {LAUNCH_TIMEOUT_S:.0f} s. It wrote: {log[-600:] or 'nothing'}. "
+            "Run `flywheel doctor` to see what it lacks."
+        )
+
+    async def _start(self) -> None:
+        await self.connection.open(read_fd=self.process.read_fd, write_fd=self.process.write_fd)
+        self.connection.listen(None, "Target.targetCreated", self._close_popup)
+        version, _ = await asyncio.gather(
+            self.connection.send("Browser.getVersion"), self.connection.send("Target.setDiscoverTargets", {"discover": True})
+        )
+        self.version = str(version["product"])
+
+    def _close_popup(self, event: Params) -> None:
+        """Only what a page opened has an opener; sessions open their own pages without one."""
+        info = event["targetInfo"]
+        if info["type"] == "page" and info.get("openerId"):
+            self.connection.send("Target.closeTarget", {"targetId": info["targetId"]})
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.connection.is_lost
+
+    async def begin_frame_now(self, session_id: str, params: Params) -> Params:
+        """Issue one frame. Two at a time kill the browser, so they queue here; one whose caller was cancelled is waited for."""
+        async with self._frame_lock:
+            if self._frame_in_flight is not None and not self._frame_in_flight.done():
+                await asyncio.wait([self._frame_in_flight])
+            self._frame_in_flight = self.connection.send("HeadlessExperimental.beginFrame", params, session_id)
+            return await asyncio.shield(self._frame_in_flight)
+
+    def kill(self, reason: str) -> None:
+        """End the browser at once; everyone who waits for it gets BrowserCrashed."""
+        self.process.kill()
+        self.connection.close(reason)
+
+    def memory_mib(self) -> float:
+        """Proportional memory of the browser's process group, 0 where the system does not say (only Linux does)."""
+        return sum(_proportional_mib(pid) for pid in _group_members(self.process.pid))
+
+    async def close(self) -> None:
+        """End the browser and remove its files; may be called twice."""
+        if self.is_alive:
+            self.connection.send("Browser.close")
+        try:
+            await self.process.close(grace_s=1.0 if self.is_alive else 0.0)
+        finally:
+            self.connection.close()
+
+
+@lru_cache(maxsize=1)
+def fonts_digest() -> str:
+    """Digest of the installed fonts (names and sizes), which decide about pixels; "unknown" without fontconfig."""
+    lister = shutil.which("fc-list")
+    if lister is None:
+        return "unknown"
+    listed = subprocess.run([lister, "--format", "%{file}\n"], capture_output=True, text=True, timeout=60, check=False).stdout
+    files = sorted({path for line in listed.splitlines() if (path := Path(line)).is_file()})
+    return hashlib.sha256(repr([(path.name, path.stat().st_size) for path in files]).encode()).hexdigest()[:12]
+
+
+def environment(browser_version: str, source_version: str, **more: Any) -> str:
+    """What an episode's pixels and behaviour depend on, as one line for `Episode.environment`."""
+    extra = "".join(f"; {name} {value}" for name, value in more.items())
+    return f"{source_version}; {browser_version}; fonts {fonts_digest()}{extra}"
+
+
+def _group_members(pgid: int) -> list[int]:
+    members = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == pgid:
+            members.append(int(folder.name))
+    return members
+
+
+def _proportional_mib(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024

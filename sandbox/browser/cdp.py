@@ -1,0 +1,152 @@
+"""The Chrome DevTools Protocol over a pair of pipes: commands, events, and the news that the other end is gone.
+
+Messages are JSON, ended by a zero byte (Chromium's `--remote-debugging-pipe`). What the commands mean is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from warehouse.errors import BrowserCrashed, SandboxError
+
+Params = dict[str, Any]
+Listener = Callable[[Params], None]
+
+
+class Connection:
+    """One browser's debugging pipe. All sessions of the browser share it; it lives in the event loop that opened it.
+
+    Losing the pipe fails every command in flight with BrowserCrashed, and every later one at once.
+    """
+
+    def __init__(self, *, on_lost: Callable[[], None] | None = None) -> None:
+        self._futures: dict[int, tuple[str, asyncio.Future[Params]]] = {}
+        self._listeners: dict[tuple[str | None, str], Listener] = {}
+        self._next_id = 0
+        self._on_lost = on_lost
+        self._lost: str | None = None
+        self._is_lost_event = asyncio.Event()
+        self._writer: asyncio.WriteTransport | None = None
+        self._reader: asyncio.ReadTransport | None = None
+
+    async def open(self, *, read_fd: int, write_fd: int) -> None:
+        """Take over both descriptors."""
+        loop = asyncio.get_running_loop()
+        self._writer, _ = await loop.connect_write_pipe(lambda: _WriteEnd(self._lose), os.fdopen(write_fd, "wb", buffering=0))
+        self._reader, _ = await loop.connect_read_pipe(
+            lambda: _ReadEnd(self._receive, self._lose), os.fdopen(read_fd, "rb", buffering=0)
+        )
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def send(self, method: str, params: Params | None = None, session_id: str | None = None) -> asyncio.Future[Params]:
+        """Send a command; the future gives its result, or raises SandboxError for a refusal and BrowserCrashed for a lost browser.
+
+        The command is on its way when this returns, whether or not the future is ever awaited.
+        """
+        future: asyncio.Future[Params] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        if self._lost is not None or self._writer is None:
+            future.set_exception(BrowserCrashed(self._lost or "The browser's debugging pipe is not open."))
+            return future
+        self._next_id += 1
+        message: Params = {"id": self._next_id, "method": method, "params": params or {}}
+        if session_id is not None:
+            message["sessionId"] = session_id
+        self._futures[self._next_id] = (method, future)
+        self._writer.write(json.dumps(message).encode() + b"\0")
+        return future
+
+    def listen(self, session_id: str | None, method: str, listener: Listener) -> None:
+        """Call `listener(params)` on every such event of a session (None: the browser's own); one listener for each."""
+        self._listeners[session_id, method] = listener
+
+    def forget(self, session_id: str) -> None:
+        """Drop a session's listeners."""
+        for key in [key for key in self._listeners if key[0] == session_id]:
+            del self._listeners[key]
+
+    async def until(self, event: asyncio.Event) -> None:
+        """Wait for an event that one of the listeners sets. Raises BrowserCrashed where the browser goes away first."""
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._is_lost_event.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._lost is not None:
+            raise BrowserCrashed(self._lost)
+
+    def close(self, reason: str = "The browser was closed.") -> None:
+        """Close both ends, which makes Chromium exit. May be called twice."""
+        self._lose(reason)
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.abort()
+        if self._reader is not None and not self._reader.is_closing():
+            self._reader.close()
+
+    def _lose(self, reason: str) -> None:
+        if self._lost is not None:
+            return
+        self._lost = reason
+        self._is_lost_event.set()
+        futures, self._futures = self._futures, {}
+        for method, future in futures.values():
+            if not future.done():
+                future.set_exception(BrowserCrashed(f"{reason} {method} was not answered; start the episode again on a new session."))
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def _receive(self, message: Params) -> None:
+        if "id" in message:
+            method, future = self._futures.pop(message["id"], ("", None))
+            if future is None or future.done():
+                return
+            if "error" in message:
+                future.set_exception(SandboxError(f"The browser refused {method}: {message['error'].get('message')}"))
+            else:
+                future.set_result(message["result"])
+        else:
+            listener = self._listeners.get((message.get("sessionId"), message["method"]))
+            if listener is not None:
+                listener(message.get("params", {}))
+
+
+class _ReadEnd(asyncio.Protocol):
+    """Splits the byte stream into messages."""
+
+    def __init__(self, receive: Callable[[Params], None], lose: Callable[[str], None]) -> None:
+        self._receive, self._lose = receive, lose
+        self._pieces: list[bytes] = []
+
+    def data_received(self, data: bytes) -> None:
+        *complete, rest = data.split(b"\0")
+        for piece in complete:
+            self._pieces.append(piece)
+            self._receive(json.loads(b"".join(self._pieces)))
+            self._pieces.clear()
+        if rest:
+            self._pieces.append(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose("The browser closed its debugging pipe: it crashed or was killed.")
+
+
+class _WriteEnd(asyncio.BaseProtocol):
+    def __init__(self, lose: Callable[[str], None]) -> None:
+        self._lose = lose
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose("The browser stopped reading its debugging pipe: it crashed or was killed.")
+
+
+def _retrieve(future: asyncio.Future[Params]) -> None:
+    """Commands are often sent without waiting: their errors reach the caller through a later command, never the loop's log."""
+    if not future.cancelled():
+        future.exception()

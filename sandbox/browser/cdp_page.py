@@ -1,0 +1,159 @@
+"""What the pages that we drive by the DevTools protocol share: opening, the network policy, dialogs, crashes, evaluation, input.
+
+Policy: a page may load files below its root and nothing else; a navigation away is answered with "no content", which leaves the page
+where it is; dialogs are accepted, popups closed (browser.py), downloads refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from sandbox.browser.browser import Browser
+from sandbox.browser.cdp import Params
+from sandbox.browser.input import CdpInput, Gesture, PointerMove, Wheel
+from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, PageNotes, is_below
+from warehouse.errors import BrowserCrashed, SandboxError
+
+COMPILE_FROM_CHARS = 1000
+"""Longer expressions are kept in the page as functions."""
+
+
+class CdpPage:
+    """A page in a browser context (hence a renderer process) of its own. Subclasses add time, frames and screenshots."""
+
+    def __init__(self, browser: Browser, *, viewport_px: tuple[int, int], root: Path) -> None:
+        self.browser = browser
+        self.notes = PageNotes()
+        self._viewport_px = viewport_px
+        self._root = root
+        self._input = CdpInput()
+        self._loading = False
+        self._loaded = asyncio.Event()
+        self._is_closed = False
+        self._compiled: dict[str, str] = {}
+        self._context_id = self._target_id = self._session_id = ""
+
+    @classmethod
+    async def open(cls, browser: Browser, *, viewport_px: tuple[int, int], root: Path) -> Self:
+        """A blank page that may load files below `root`."""
+        page = cls(browser, viewport_px=viewport_px, root=root)
+        try:
+            await page._open()
+        except BaseException:
+            await page.close()
+            raise
+        return page
+
+    @property
+    def browser_version(self) -> str:
+        return self.browser.version
+
+    async def _open(self) -> None:
+        connection = self.browser.connection
+        self._context_id = (await connection.send("Target.createBrowserContext"))["browserContextId"]
+        connection.send("Browser.setDownloadBehavior", {"behavior": "deny", "browserContextId": self._context_id})
+        width, height = self._viewport_px
+        target = {"url": "about:blank", "browserContextId": self._context_id, "width": width, "height": height}
+        if self.browser.begin_frame:
+            target["enableBeginFrameControl"] = True
+        self._target_id = (await connection.send("Target.createTarget", target))["targetId"]
+        self._session_id = (await connection.send("Target.attachToTarget", {"targetId": self._target_id, "flatten": True}))["sessionId"]
+        for event, listener in {
+            "Page.loadEventFired": self._on_loaded,
+            "Page.frameNavigated": self._on_navigated,
+            "Page.javascriptDialogOpening": self._on_dialog,
+            "Fetch.requestPaused": self._on_request,
+            "Inspector.targetCrashed": self._on_crash,
+        }.items():
+            connection.listen(self._session_id, event, listener)
+        await asyncio.gather(
+            self._send("Page.enable"),
+            self._send("Inspector.enable"),
+            self._send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
+            self._send("Page.addScriptToEvaluateOnNewDocument", {"source": GUARD_SCRIPT, "worldName": "flywheel"}),
+        )
+
+    def _send(self, method: str, params: Params | None = None) -> asyncio.Future[Params]:
+        return self.browser.connection.send(method, params, self._session_id)
+
+    def _on_loaded(self, _: Params) -> None:
+        self._loaded.set()
+
+    def _on_navigated(self, event: Params) -> None:
+        if "parentId" not in event["frame"] and not self._loading:
+            self.notes.left_for = str(event["frame"]["url"])
+
+    def _on_dialog(self, event: Params) -> None:
+        self.notes.dialogs.append(str(event["message"]))
+        self._send("Page.handleJavaScriptDialog", {"accept": True, "promptText": str(event.get("defaultPrompt", ""))})
+
+    def _on_crash(self, _: Params) -> None:
+        self.browser.kill("The page's renderer process crashed.")
+
+    def _on_request(self, event: Params) -> None:
+        url, request_id = str(event["request"]["url"]), event["requestId"]
+        is_navigation = event.get("resourceType") == "Document" and event.get("frameId") == self._target_id
+        if is_navigation and not self._loading:
+            self.notes.blocked.append(url)
+            self._send("Fetch.fulfillRequest", {"requestId": request_id, "responseCode": 204})
+        elif is_below(url, self._root):
+            self._send("Fetch.continueRequest", {"requestId": request_id})
+        else:
+            self.notes.blocked.append(url)
+            self._send("Fetch.failRequest", {"requestId": request_id, "errorReason": "BlockedByClient"})
+
+    async def _navigate(self, url: str) -> None:
+        """Returns when the new document was committed, not when it is loaded."""
+        self.notes = PageNotes()
+        self._loaded.clear()
+        self._compiled.clear()
+        answer = await self._send("Page.navigate", {"url": url})
+        if answer.get("errorText"):
+            raise SandboxError(f"The page {url} could not be opened: {answer['errorText']}. Is the file there and below {self._root}?")
+
+    async def evaluate(self, expression: str) -> Any:
+        """A long expression is sent and compiled once a document."""
+        if len(expression) < COMPILE_FROM_CHARS:
+            answer = await self._send("Runtime.evaluate", {"expression": expression, "returnByValue": True})
+        else:
+            if (function_id := self._compiled.get(expression)) is None:
+                answer = await self._send("Runtime.evaluate", {"expression": f"() => ({expression})"})
+                self._compiled[expression] = function_id = str(answer["result"].get("objectId"))
+            calling = {"functionDeclaration": "function() { return this(); }", "objectId": function_id, "returnByValue": True}
+            answer = await self._send("Runtime.callFunctionOn", calling)
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
+            reason = details.get("exception", {}).get("description") or details.get("text")
+            raise SandboxError(f"A script failed in the page: {str(reason)[:300]}. The script began with {expression[:80]!r}.")
+        return answer["result"].get("value")
+
+    def _send_gesture(self, gesture: Gesture) -> list[asyncio.Future[Params]]:
+        return [self._send(method, params) for method, params in self._input.commands(gesture)]
+
+    def _send_rest(self) -> list[asyncio.Future[Params]]:
+        width, height = self._viewport_px
+        commands = [self._send(method, params) for method, params in self._input.rest(width - 1, height - 1)]
+        return [*commands, self._send("Runtime.evaluate", {"expression": REST_SCRIPT})]
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.browser.connection.forget(self._session_id)
+        if self._context_id and self.browser.is_alive:
+            with suppress(BrowserCrashed):
+                await self.browser.connection.send("Target.disposeBrowserContext", {"browserContextId": self._context_id})
+
+
+def answers_without_frame(phase: tuple[Gesture, ...]) -> bool:
+    """Presses and keys are answered at once; moves and wheel turns wait for a frame, unless a press after them flushes them out."""
+    return not isinstance(phase[-1], PointerMove | Wheel)
+
+
+def call(function: str, *arguments: Any) -> str:
+    """JavaScript expression that calls a function expression with JSON arguments."""
+    return f"({function})({', '.join(json.dumps(argument) for argument in arguments)})"

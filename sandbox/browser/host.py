@@ -1,0 +1,88 @@
+"""Hosts: a running browser together with the kind of pages it opens. The literal list of kinds, and which one suits this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+from sandbox.browser.beginframe import FramedPage
+from sandbox.browser.browser import Browser
+from sandbox.browser.chromium import find_chromium
+from sandbox.browser.page import Page
+from sandbox.browser.plain import LivePage
+from sandbox.page_task import PageTask
+from warehouse.errors import ConfigError
+
+Kind = Literal["auto", "beginframe", "plain", "playwright"]
+KINDS: tuple[Kind, ...] = ("auto", "beginframe", "plain", "playwright")
+
+
+class Host(Protocol):
+    """One running browser that opens pages."""
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    @property
+    def pid(self) -> int:
+        """Process id of the browser, 0 where it is not ours to know."""
+        ...
+
+    async def open_page(self, source: PageTask, root: Path) -> Page:
+        """A blank page of a source's size that may load files below `root`."""
+        ...
+
+    def memory_mib(self) -> float: ...
+
+    def kill(self, reason: str) -> None: ...
+
+    async def close(self) -> None:
+        """May be called twice."""
+        ...
+
+
+class CdpHost:
+    """A browser of ours, driven by the DevTools protocol."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+
+    @property
+    def is_alive(self) -> bool:
+        return self.browser.is_alive
+
+    @property
+    def pid(self) -> int:
+        return self.browser.process.pid
+
+    async def open_page(self, source: PageTask, root: Path) -> Page:
+        page_class = FramedPage if self.browser.begin_frame else LivePage
+        return await page_class.open(self.browser, viewport_px=source.viewport_px, root=root)
+
+    def memory_mib(self) -> float:
+        return self.browser.memory_mib()
+
+    def kill(self, reason: str) -> None:
+        self.browser.kill(reason)
+
+    async def close(self) -> None:
+        await self.browser.close()
+
+
+def resolve(kind: Kind) -> Kind:
+    """What `auto` means here: begin-frame control where a browser has it, else plain. Raises BrowserMissing, ConfigError."""
+    if kind not in KINDS:
+        raise ConfigError(f"Unknown kind of browser session {kind!r}; known are {', '.join(KINDS)}.")
+    if kind != "auto":
+        return kind
+    return "beginframe" if find_chromium().has_begin_frame_control else "plain"
+
+
+async def launch(kind: Kind) -> Host:
+    """Start a browser for sessions of a kind. Raises BrowserMissing, BrowserCrashed, ConfigError."""
+    kind = resolve(kind)
+    if kind == "playwright":
+        from sandbox.browser.playwright_page import PlaywrightHost  # a heavy import that few need
+
+        return await PlaywrightHost.launch()
+    return CdpHost(await Browser.launch(begin_frame=kind == "beginframe"))

@@ -1,0 +1,111 @@
+"""The Page protocol: one web page under our hands, whatever drives it. And the small values that cross it.
+
+Implementations: beginframe.py (frames and time under control), plain.py (any Chromium, real time), playwright_page.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from PIL import Image
+
+from sandbox.browser.input import Phase
+from warehouse.errors import SandboxTimeout
+
+GUARD_SCRIPT = Path(__file__).with_name("guard.js").read_text(encoding="utf-8")
+
+
+@dataclass(slots=True, kw_only=True)
+class PageNotes:
+    """What happened beside the page since it was last asked: dialogs that were answered, navigations and requests that were refused,
+    and whether the page was left all the same."""
+
+    dialogs: list[str] = field(default_factory=list)
+    blocked: list[str] = field(default_factory=list)
+    left_for: str | None = None
+
+
+class Page(Protocol):
+    """One page in a browser. Every method may raise a SandboxError; a cancelled one leaves the page unusable."""
+
+    @property
+    def browser_version(self) -> str: ...
+
+    @property
+    def time_ms(self) -> float:
+        """Page time since the page was opened."""
+        ...
+
+    @property
+    def notes(self) -> PageNotes: ...
+
+    async def load(self, url: str) -> None:
+        """Open an address and wait for its load event."""
+        ...
+
+    async def evaluate(self, expression: str) -> Any:
+        """Value of a JavaScript expression. Raises SandboxError where it throws."""
+        ...
+
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        """Carry out input gestures."""
+        ...
+
+    async def rest(self) -> None:
+        """Let go of every button and key, take the pointer out of sight, drop focus, selection and scrolling."""
+        ...
+
+    async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
+        """Let page time pass and draw; PNG of the whole viewport if asked for."""
+        ...
+
+    async def close(self) -> None:
+        """May be called twice."""
+        ...
+
+
+REST_SCRIPT = """(() => {
+  if (document.activeElement && document.activeElement !== document.body) document.activeElement.blur();
+  const selection = getSelection();
+  if (selection) selection.removeAllRanges();
+  scrollTo(0, 0);
+})()"""
+
+
+def is_below(url: str, root: Path) -> bool:
+    """Whether a page whose files lie below `root` may load an address: those files, and what it carries in itself."""
+    parts = urlsplit(url)
+    if parts.scheme in {"data", "blob"}:
+        return True
+    path = unquote(parts.path)
+    return parts.scheme == "file" and ".." not in path.split("/") and path.startswith(root.as_posix() + "/")
+
+
+def crop_png(png: bytes, size_px: tuple[int, int]) -> bytes:
+    """The top left part of an image, pixels unchanged, as a lightly compressed PNG."""
+    with Image.open(io.BytesIO(png)) as image:
+        if image.size == size_px:
+            return png
+        part = image.convert("RGB").crop((0, 0, *size_px))
+    out = io.BytesIO()
+    part.save(out, format="PNG", compress_level=1)
+    return out.getvalue()
+
+
+@asynccontextmanager
+async def time_limit(seconds: float, what: str) -> AsyncIterator[None]:
+    """Raises SandboxTimeout where the body takes longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, SandboxTimeout):
+            raise
+        raise SandboxTimeout(f"{what} took longer than {seconds:g} s; the browser hangs or the machine is overloaded.") from error

@@ -1,0 +1,247 @@
+"""PageSession: the Session protocol over any Page and any PageTask. Whatever drives the page, tasks run the same way.
+
+Rewards are paid at the end: a step that ends the episode pays the page's reward, every other one 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from sandbox import actions
+from sandbox.actions import Action
+from sandbox.browser.browser import environment
+from sandbox.browser.cdp_page import call
+from sandbox.browser.input import Refusal, gestures
+from sandbox.browser.page import Page, PageNotes, crop_png, time_limit
+from sandbox.browser.scratch import readable_root
+from sandbox.page_task import PageState, PageTask, PageTasks
+from sandbox.session import Observation, Transition, Verdict
+from sandbox.task import Task
+from warehouse.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
+
+SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
+
+OpenPage = Callable[[PageTask, Path], Awaitable[Page]]
+"""Opens a blank page for a source; the path is the root of its files as the browser sees them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Wall-clock limits, in seconds; far above what a healthy machine needs."""
+
+    ready_s: float = 20.0
+    step_s: float = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Instance:
+    """The task instance that runs now."""
+
+    task: Task
+    source: PageTask
+    page: Page
+    start_ms: float
+    num_steps: int = 0
+    is_over: bool = False
+    state: PageState | None = None
+
+
+class PageSession:
+    """One page that runs task instances, one after another. `screenshots` may be set before a reset: without them a step is cheaper."""
+
+    def __init__(self, open_page: OpenPage, sources: PageTasks, *, limits: Limits | None = None, screenshots: bool = True) -> None:
+        self.screenshots = screenshots
+        self._open_page = open_page
+        self._sources = sources
+        self._limits = limits or Limits()
+        self._page: Page | None = None
+        self._page_key: tuple[str, str] | None = None
+        self._instance: _Instance | None = None
+        self._is_closed = False
+        self.num_resets = 0
+
+    @property
+    def environment(self) -> str:
+        """Versions that pixels and behaviour depend on; empty before the first reset."""
+        if self._instance is None:
+            return ""
+        return environment(self._instance.page.browser_version, self._instance.source.environment)
+
+    @property
+    def loaded_task(self) -> tuple[str, str] | None:
+        """(source, name) of the task whose page is loaded: the next reset to it is the cheapest."""
+        return self._page_key
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Raises TaskError for an unknown source, PageNotReady and other SandboxErrors."""
+        source = self._source(task)
+        self._check_open()
+        self.num_resets += 1
+        instance, self._instance = self._instance, None
+        key = (task.source, task.name)
+        page_is_clean = instance is not None and instance.page.notes.left_for is None and self._page_key == key
+        try:
+            async with time_limit(self._limits.ready_s, f"Starting {task.name}"):
+                if self._page is None or not page_is_clean or source.needs_fresh_page(task):
+                    page = await self._load(task, source)
+                    if not source.needs_fresh_page(task):
+                        await self._start(page, source, task, seed)
+                        await page.settle(0, screenshot=False)
+                else:
+                    page = self._page
+                await self._start(page, source, task, seed)
+                self._page_key = key
+                self._instance = _Instance(task=task, source=source, page=page, start_ms=page.time_ms)
+                return await self._observe(self._instance)
+        except SandboxTimeout as error:
+            raise PageNotReady(f"{error} Page: {source.url(task)}") from error
+        except BaseException:
+            self._page_key = None
+            raise
+
+    @staticmethod
+    async def _start(page: Page, source: PageTask, task: Task, seed: int) -> None:
+        """Start an instance. The first start in a document lays some pages out a pixel apart from every later one, so a page that is
+        started again and again is started twice at first."""
+        await page.rest()
+        await page.evaluate(f"void ({source.start_script(task, seed)})")
+
+    def _source(self, task: Task) -> PageTask:
+        try:
+            return self._sources[task.source]
+        except KeyError as error:
+            raise TaskError(
+                f"Task {task.name!r} is of source {task.source!r}, which this session does not have; it has {sorted(self._sources)}."
+            ) from error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SandboxError("The session is closed; lease another one.")
+
+    async def _load(self, task: Task, source: PageTask) -> Page:
+        """The task's page, loaded and ready, in the page we have or a new one for another source."""
+        root = readable_root(source.root)
+        if self._page is not None and (self._page_key is None or self._page_key[0] != task.source):
+            page, self._page = self._page, None
+            await page.close()
+        if self._page is None:
+            self._page = await self._open_page(source, root)
+        self._page_key = None
+        await self._page.load((root / _relative(source, task)).as_uri())
+        deadline = time.monotonic() + self._limits.ready_s * 0.8
+        while not await self._page.evaluate(f"Boolean({source.ready_script})"):
+            if time.monotonic() > deadline:
+                raise PageNotReady(
+                    f"The page of {task.name} ({source.url(task)}) loaded, but was not ready within {self._limits.ready_s * 0.8:g} s: "
+                    f"{source.ready_script!r} stayed false."
+                )
+            await self._page.settle(source.step_time_ms, screenshot=False)
+            await asyncio.sleep(0)
+        return self._page
+
+    async def step(self, action: Action) -> Transition:
+        instance = self._running()
+        if instance.is_over:
+            observation = await self._observe(instance)
+            info = {"ignored": "the episode is over"}
+            return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=info)
+        async with time_limit(self._limits.step_s, f"A step of {instance.task.name}"):
+            info = await self._act(instance, action)
+            observation = await self._observe(instance)
+        instance.num_steps += 1
+        info |= _noted(instance.page.notes)
+        has_left = instance.page.notes.left_for is not None
+        is_done = instance.state is not None and instance.state.done
+        terminated = is_done or has_left or isinstance(action, actions.Finished | actions.CallUser)
+        truncated = not terminated and instance.num_steps >= instance.task.max_steps
+        instance.is_over = terminated or truncated
+        reward = instance.state.reward if terminated and instance.state is not None else 0.0
+        return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+    async def _act(self, instance: _Instance, action: Action) -> dict[str, Any]:
+        """Carry out an action; what there is to say about it beside the observation."""
+        match action:
+            case actions.InvalidAction(reason=reason):
+                return {"invalid": reason}
+            case actions.Finished() | actions.CallUser():
+                return {}
+            case actions.Navigate() | actions.NavigateBack():
+                return {"ignored": f"{action.kind} is not possible in this page: the task lives in one page"}
+            case actions.SelectOption(x=x, y=y, option=option):
+                reason = await instance.page.evaluate(call(SELECT_SCRIPT, x, y, option))
+                return {"ignored": reason} if reason else {}
+            case _:
+                phases = gestures(action, instance.source.area_px)
+                if isinstance(phases, Refusal):
+                    return {"ignored": phases.reason}
+                await instance.page.perform(phases)
+                return {}
+
+    async def _observe(self, instance: _Instance) -> Observation:
+        """Let the step's time pass, then look: screenshot and elements of the same moment."""
+        page, source = instance.page, instance.source
+        png = await page.settle(source.step_time_ms, screenshot=self.screenshots)
+        if page.notes.left_for is not None:
+            instance.state = None
+        else:
+            reading = asyncio.ensure_future(page.evaluate(source.state_script))
+            await asyncio.sleep(0)  # the page answers while we crop
+            png = None if png is None else crop_png(png, source.area_px)
+            instance.state = PageState.from_json(await reading)
+        width, height = source.area_px
+        return Observation(
+            instruction=instance.state.instruction if instance.state else "",
+            elements=instance.state.elements if instance.state else (),
+            screenshot=png,
+            width_px=width,
+            height_px=height,
+            time_ms=round(page.time_ms - instance.start_ms, 3),
+            url=_relative(source, instance.task),
+        )
+
+    async def evaluate(self) -> Verdict:
+        instance = self._running()
+        if instance.state is None:
+            reason = f"the page was left for {instance.page.notes.left_for}"
+            return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(reason,))
+        return instance.source.verdict(instance.state)
+
+    def _running(self) -> _Instance:
+        self._check_open()
+        if self._instance is None:
+            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
+        return self._instance
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._instance = None
+        page, self._page = self._page, None
+        if page is not None:
+            await page.close()
+
+
+def _relative(source: PageTask, task: Task) -> str:
+    """The page's path below its source's root: the same on every machine."""
+    path = Path(unquote(urlsplit(source.url(task)).path))
+    try:
+        return path.relative_to(source.root).as_posix()
+    except ValueError as error:
+        raise TaskError(f"The page of {task.name} is {path}, which is not below its source's root {source.root}.") from error
+
+
+def _noted(notes: PageNotes) -> dict[str, Any]:
+    """Takes what was noted since the last step."""
+    info: dict[str, Any] = {}
+    if notes.dialogs:
+        info["dialogs"], notes.dialogs = notes.dialogs, []
+    if notes.blocked:
+        info["blocked"], notes.blocked = notes.blocked, []
+    if notes.left_for is not None:
+        info["left_for"] = notes.left_for
+    return info

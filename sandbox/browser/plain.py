@@ -1,0 +1,55 @@
+"""LivePage: a page in any headless Chromium, driven by the DevTools protocol in real time. For machines without begin-frame control.
+
+What is lost against FramedPage: pages run on while we think, so real-time tasks are not reproducible; and a step takes as long as the
+page time it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from base64 import b64decode
+from collections.abc import Sequence
+
+from sandbox.browser.cdp_page import CdpPage
+from sandbox.browser.input import Pause, Phase
+
+
+class LivePage(CdpPage):
+    async def _open(self) -> None:
+        self._born_s = time.monotonic()
+        await super()._open()
+        width, height = self._viewport_px
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await asyncio.gather(
+            self._send("Emulation.setDeviceMetricsOverride", metrics), self._send("Emulation.setFocusEmulationEnabled", {"enabled": True})
+        )
+
+    @property
+    def time_ms(self) -> float:
+        return (time.monotonic() - self._born_s) * 1000
+
+    async def load(self, url: str) -> None:
+        self._loading = True
+        try:
+            await self._navigate(url)
+            await self.browser.connection.until(self._loaded)
+        finally:
+            self._loading = False
+
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        for phase in phases:
+            if isinstance(phase, Pause):
+                await asyncio.sleep(phase.ms / 1000)
+            else:
+                await asyncio.gather(*(answer for gesture in phase for answer in self._send_gesture(gesture)))
+
+    async def rest(self) -> None:
+        await asyncio.gather(*self._send_rest())
+
+    async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
+        await asyncio.sleep(ms / 1000)
+        if not screenshot:
+            return None
+        answer = await self._send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})
+        return b64decode(answer["data"])

@@ -1,0 +1,218 @@
+"""PlaywrightPage: a page driven by Playwright in a full Chromium, in real time. The independent check of our own sessions, and the way
+to sites that need a whole browser.
+
+Its own input, its own waiting, its own screenshots: only the tasks are the same. As root Playwright starts Chromium without its sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Browser, BrowserContext, Dialog, Error, Frame, Playwright, Route, async_playwright
+from playwright.async_api import Page as TheirPage
+
+from sandbox.browser.chromium import FLAGS, find_chromium
+from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
+from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, Page, PageNotes, is_below
+from sandbox.page_task import PageTask
+from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
+
+_OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
+"""Flags of ours that Playwright sets itself."""
+
+
+class PlaywrightHost:
+    """A Chromium started by Playwright, with the driver process that steers it."""
+
+    def __init__(self, driver: Playwright, browser: Browser) -> None:
+        self._driver, self._browser = driver, browser
+        self._is_closed = False
+
+    @classmethod
+    async def launch(cls) -> PlaywrightHost:
+        """Start the system's Chromium. Raises BrowserMissing or BrowserCrashed."""
+        executable = find_chromium(headless_shell=False)
+        driver = await async_playwright().start()
+        try:
+            flags = [flag for flag in FLAGS if flag not in _OWN_FLAGS]
+            browser = await driver.chromium.launch(executable_path=str(executable.path), args=flags, env={"TZ": "UTC"})
+        except Error as error:
+            await driver.stop()
+            kind = BrowserMissing if "doesn't exist" in str(error) else BrowserCrashed
+            raise kind(f"Playwright could not start {executable.path}: {str(error)[:400]}") from error
+        return cls(driver, browser)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._is_closed and self._browser.is_connected()
+
+    @property
+    def pid(self) -> int:
+        return 0
+
+    async def open_page(self, source: PageTask, root: Path) -> Page:
+        width, height = source.viewport_px
+        async with _sandbox_errors(self._browser):
+            context = await self._browser.new_context(
+                viewport={"width": width, "height": height}, timezone_id="UTC", locale="en-US", accept_downloads=False
+            )
+            page = PlaywrightPage(self._browser, context, await context.new_page(), root)
+            await page.prepare()
+            return page
+
+    def memory_mib(self) -> float:
+        return 0.0
+
+    def kill(self, reason: str) -> None:
+        """Playwright tells no process id: the browser is asked to close, and counts as gone."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._closing = asyncio.ensure_future(self._stop())
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._closing = asyncio.ensure_future(self._stop())
+        await self._closing
+
+    async def _stop(self) -> None:
+        try:
+            await self._browser.close()
+        finally:
+            await self._driver.stop()
+
+
+class PlaywrightPage:
+    def __init__(self, browser: Browser, context: BrowserContext, page: TheirPage, root: Path) -> None:
+        self.notes = PageNotes()
+        self._browser, self._context, self._page, self._root = browser, context, page, root
+        self._is_loading = False
+        self._held: set[str] = set()
+        self._buttons: set[str] = set()
+        self._born_s = time.monotonic()
+        self._answers: set[asyncio.Future[None]] = set()
+
+    @property
+    def browser_version(self) -> str:
+        return f"Chrome/{self._browser.version}"
+
+    @property
+    def time_ms(self) -> float:
+        return (time.monotonic() - self._born_s) * 1000
+
+    async def prepare(self) -> None:
+        """Network policy and handlers, before anything is loaded."""
+        await self._context.route("**/*", self._on_request)
+        await self._page.add_init_script(GUARD_SCRIPT)
+        self._page.on("dialog", self._on_dialog)
+        self._page.on("popup", lambda popup: self._later(popup.close()))
+        self._page.on("framenavigated", self._on_navigated)
+
+    def _later(self, work: Any) -> None:
+        answer = asyncio.ensure_future(work)
+        self._answers.add(answer)
+        answer.add_done_callback(self._answered)
+
+    def _answered(self, answer: asyncio.Future[None]) -> None:
+        self._answers.discard(answer)
+        if not answer.cancelled():
+            answer.exception()  # a dialog or popup that was gone before we came
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.notes.dialogs.append(dialog.message)
+        self._later(dialog.accept(dialog.default_value))
+
+    def _on_navigated(self, frame: Frame) -> None:
+        if frame.parent_frame is None and not self._is_loading:
+            self.notes.left_for = frame.url
+
+    async def _on_request(self, route: Route) -> None:
+        url = route.request.url
+        if route.request.is_navigation_request() and route.request.frame.parent_frame is None and not self._is_loading:
+            self.notes.blocked.append(url)
+            await route.fulfill(status=204)
+        elif is_below(url, self._root):
+            await route.continue_()
+        else:
+            self.notes.blocked.append(url)
+            await route.abort("blockedbyclient")
+
+    async def load(self, url: str) -> None:
+        self._is_loading = True
+        try:
+            async with _sandbox_errors(self._browser):
+                await self._page.goto(url, timeout=0)
+        finally:
+            self._is_loading = False
+        self.notes = PageNotes()
+
+    async def evaluate(self, expression: str) -> Any:
+        async with _sandbox_errors(self._browser):
+            return await self._page.evaluate(expression)
+
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        async with _sandbox_errors(self._browser):
+            for phase in phases:
+                if isinstance(phase, Pause):
+                    await asyncio.sleep(phase.ms / 1000)
+                else:
+                    for gesture in phase:
+                        await self._perform(gesture)
+
+    async def _perform(self, gesture: Gesture) -> None:
+        mouse, keyboard = self._page.mouse, self._page.keyboard
+        match gesture:
+            case PointerMove(x=x, y=y):
+                await mouse.move(x, y)
+            case PointerDown(button=button, count=count):
+                self._buttons.add(button)
+                await mouse.down(button=button, click_count=count)
+            case PointerUp(button=button, count=count):
+                self._buttons.discard(button)
+                await mouse.up(button=button, click_count=count)
+            case Wheel(dx=dx, dy=dy):
+                await mouse.wheel(dx, dy)
+            case KeyStroke(name=name, is_down=is_down):
+                key = find_key(name)
+                if key is not None:
+                    (self._held.add if is_down else self._held.discard)(key.key)
+                    await (keyboard.down if is_down else keyboard.up)(key.key)
+            case Insert(text=text):
+                await keyboard.insert_text(text)
+
+    async def rest(self) -> None:
+        async with _sandbox_errors(self._browser):
+            for button in sorted(self._buttons):
+                await self._page.mouse.up(button=button)  # type: ignore[arg-type]
+            for key in sorted(self._held):
+                await self._page.keyboard.up(key)
+            self._buttons.clear()
+            self._held.clear()
+            size = self._page.viewport_size or {"width": 1, "height": 1}
+            await self._page.mouse.move(size["width"] - 1, size["height"] - 1)
+            await self._page.evaluate(REST_SCRIPT)
+
+    async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
+        async with _sandbox_errors(self._browser):
+            await asyncio.sleep(ms / 1000)
+            return await self._page.screenshot(timeout=0) if screenshot else None
+
+    async def close(self) -> None:
+        if self._browser.is_connected():
+            await self._context.close()
+
+
+@asynccontextmanager
+async def _sandbox_errors(browser: Browser) -> AsyncIterator[None]:
+    """Playwright's errors as ours."""
+    try:
+        yield
+    except Error as error:
+        if not browser.is_connected() or "crashed" in str(error):
+            raise BrowserCrashed(f"The browser went away while Playwright drove it: {str(error)[:300]}") from error
+        raise SandboxError(f"Playwright could not go on: {str(error)[:300]}") from error
