@@ -190,12 +190,13 @@ def too_short(episode: Trajectory, config: QualityConfig, context: Context) -> F
 
 def contradiction(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
     """Share of steps whose thought names the same verb and the same elements as the action, as far as both name any."""
-    reasons = [f"step {step.index}: {why}" for step in episode.steps if (why := _contradiction(step)) is not None]
+    reasons = [f"step {step.index}: {why}" for step in episode.steps if (why := contradiction_in(step.response)) is not None]
     return _share("contradiction", "1", len(reasons), len(episode.steps), config.min_consistent_fraction, reasons)
 
 
-def _contradiction(step: StepView) -> str | None:
-    thought, action = _split_response(step.response)
+def contradiction_in(response: str) -> str | None:
+    """In what the thought of one answer contradicts its action; None where it does not."""
+    thought, action = _split_response(response)
     said, done = set(_indices(thought)), set(_indices(action))
     if said and done and not done <= said:
         return f"the thought names {_names(said)}, the action {_names(done)}"

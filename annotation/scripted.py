@@ -1,0 +1,272 @@
+"""The scripted annotator: the policy acts on training tasks, the task's oracle plays the person who approves and corrects it.
+
+`relabel` looks at finished episodes: solved ones are approved whole, in failed ones each wrong step is corrected until the state is beyond
+repair. `intervene` corrects while the episode runs: the correction is carried out, and the verifier decides V. Either way the oracle
+labels what it sees at that step, never a reconstruction. Annotations become samples in warehouse/samples.py.
+
+On-policy corrections after DAgger (Ross, Gordon & Bagnell 2011).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from agent.decider import ORACLE_POLICY_ID, Moment, Oracle, OracleDecider
+from agent.episode import Episode, EpisodeRequest, Outcome
+from agent.episode_loop import Intervene
+from agent.grammars.base import Grammar, NotRepresentable
+from agent.policy import Message, Policy, Response
+from agent.quality import contradiction_in
+from annotation.config import Mode, ScriptedAnnotatorConfig
+from sandbox.actions import TypeText
+from sandbox.session import Observation
+from warehouse.identity import canonical_json, content_id
+
+Decision = Literal["accept", "override", "beyond_repair"]
+
+
+class InterveningCollector(Protocol):
+    """A collector that lets an annotator look on, e.g. agent/pool_collector.py's."""
+
+    def collect(self, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene | None = None) -> AsyncIterator[Episode]:
+        """Yield each request's episode as it finishes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What the annotator saw at one step: the policy's proposal, and the right answer (None: the oracle knows none)."""
+
+    step_index: int
+    messages: tuple[Message, ...]
+    proposal: str
+    label: str | None
+    agrees: bool
+    is_valid: bool
+    is_typing: bool
+    """whether the proposal or the label types: wrong text is the hardest to take back."""
+    overridden: bool
+    screen: tuple[object, ...]
+    """equal for equal screens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotation:
+    """One decision at one step; `row` is its row of the table `annotations`."""
+
+    task: str
+    episode_id: str
+    mode: Mode
+    decision: Decision
+    note: Note
+    response: str | None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {
+            "annotation_id": content_id("annotation", [self.episode_id, self.note.step_index, ORACLE_POLICY_ID, self.mode, self.response]),
+            "episode_id": self.episode_id, "step_index": self.note.step_index, "annotator": ORACLE_POLICY_ID, "origin": "scripted",
+            "mode": self.mode, "decision": self.decision, "proposal": self.note.proposal, "response": self.response,
+            "messages": [asdict(message) for message in self.note.messages], "withdrawn": False,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnotationResult:
+    """`annotations` are rows of the table of that name, without iteration and stage, in the order of their ids."""
+
+    episodes: tuple[Episode, ...]
+    annotations: tuple[dict[str, Any], ...]
+
+    def counts(self) -> dict[str, int]:
+        """Number of annotations by decision."""
+        decisions = [row["decision"] for row in self.annotations]
+        return {decision: decisions.count(decision) for decision in ("accept", "override", "beyond_repair")}
+
+
+class ScriptedAnnotator:
+    """Sits beside the policy and takes notes; `watch` and `correct` are hooks of the episode loop."""
+
+    def __init__(self, oracle: Oracle, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._decider = OracleDecider(oracle, grammar)
+        self._notes: dict[str, list[Note]] = {}
+        self.allowed: dict[str, int] = {}
+        """Corrections that `correct` may still make, by episode id."""
+
+    async def watch(self, moment: Moment, response: Response) -> str | None:
+        """Take a note, let the proposal stand."""
+        self._take_note(moment, response, may_override=False)
+        return None
+
+    async def correct(self, moment: Moment, response: Response) -> str | None:
+        """Take a note; override a proposal that the oracle does not share, while the episode's allowance lasts."""
+        episode_id = moment.request.episode_id
+        before = self._notes.get(episode_id, []) if moment.step_index else []
+        is_lost = any(note.label is None for note in before)
+        used = sum(note.overridden for note in before)
+        note = self._take_note(moment, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
+        return note.label if note.overridden else None
+
+    def notes(self, episode: Episode) -> list[Note]:
+        """The notes on an episode's steps, forgotten as they are handed out."""
+        return self._notes.pop(episode.episode_id, [])[: len(episode.steps)]
+
+    def _take_note(self, moment: Moment, response: Response, *, may_override: bool) -> Note:
+        if moment.step_index == 0:
+            # The episode may have been started afresh after an infrastructure failure.
+            self._notes[moment.request.episode_id] = []
+        observation, label = moment.observation, self._decider.answer(moment)
+        parsed = self._grammar.parse(response.text, observation)
+        agrees = label is not None and self._canonical(response.text, observation) == self._canonical(label, observation)
+        actions = [*parsed.actions, *(self._grammar.parse(label, observation).actions if label else ())]
+        note = Note(
+            step_index=moment.step_index, messages=moment.messages, proposal=response.text, label=label, agrees=agrees,
+            is_valid=parsed.invalid is None, is_typing=any(isinstance(action, TypeText) for action in actions),
+            overridden=may_override and label is not None and not agrees,
+            screen=(observation.elements, observation.screenshot_id, observation.url),
+        )  # fmt: skip
+        self._notes[moment.request.episode_id].append(note)
+        return note
+
+    def _canonical(self, text: str, observation: Observation) -> str | None:
+        """An answer as the grammar writes it, so that spacing does not count; None for one that is no single action. Where thoughts
+        are free prose they do not count either."""
+        parsed = self._grammar.parse(text, observation)
+        if parsed.invalid is not None or len(parsed.actions) != 1:
+            return None
+        thought = parsed.thought if self._grammar.layout == "elements" else None
+        try:
+            return self._grammar.format(thought, parsed.actions[0], observation)
+        except NotRepresentable:
+            return None
+
+
+def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True) -> list[Annotation]:
+    """Decisions on a finished episode. A solved one is approved whole, except for steps that were invalid, changed nothing or contradict
+    themselves; of a failed one each step is approved or corrected, up to where the oracle knows no way on. A crashed one says nothing."""
+    if episode.outcome is Outcome.CRASHED:
+        return []
+    if episode.is_success:
+        screens = [note.screen for note in notes[1:]] + [None]
+        useful = [note for note, after in zip(notes, screens, strict=True) if note.is_valid and note.screen != after]
+        return [_decide(episode, "relabel", "accept", note) for note in useful if contradiction_in(note.proposal) is None]
+    annotations = []
+    for note in notes:
+        if note.label is None:
+            annotations.append(_decide(episode, "relabel", "beyond_repair", note))
+            break
+        annotations.append(_decide(episode, "relabel", "accept" if note.agrees else "override", note))
+        if not note.agrees and note.is_typing and not mend_typing:
+            break
+    return annotations
+
+
+def intervened(episode: Episode, notes: Sequence[Note]) -> list[Annotation]:
+    """Decisions that were taken while the episode ran. A wrong step that the allowance did not cover is no decision."""
+    if episode.outcome is Outcome.CRASHED:
+        return []
+    annotations = []
+    for note in notes:
+        if note.label is None:
+            annotations.append(_decide(episode, "intervene", "beyond_repair", note))
+            break
+        if note.agrees or note.overridden:
+            annotations.append(_decide(episode, "intervene", "accept" if note.agrees else "override", note))
+    return annotations
+
+
+def _decide(episode: Episode, mode: Mode, decision: Decision, note: Note) -> Annotation:
+    response = {"accept": note.proposal, "override": note.label, "beyond_repair": None}[decision]
+    return Annotation(
+        task=episode.request.task.name, episode_id=episode.episode_id, mode=mode, decision=decision, note=note, response=response
+    )
+
+
+def within_budget(annotations: Iterable[Annotation], config: ScriptedAnnotatorConfig) -> list[Annotation]:
+    """As many corrections and approvals as the budget allows, spread evenly over tasks; the same lesson is given once."""
+    lessons: dict[tuple[str, bytes], Annotation] = {}
+    for annotation in sorted(annotations, key=lambda a: (a.episode_id, a.note.step_index)):
+        asked = [[message.role, message.content, message.screenshot_id] for message in annotation.note.messages]
+        is_lost = annotation.decision == "beyond_repair"
+        lesson = canonical_json([asked, annotation.response, annotation.episode_id if is_lost else None])
+        lessons.setdefault((annotation.decision, lesson), annotation)
+    corrections, approvals, rest = (_of(lessons.values(), decision) for decision in ("override", "accept", "beyond_repair"))
+    return balanced(corrections, config.max_corrections) + balanced(approvals, config.max_approvals) + rest
+
+
+def _of(annotations: Iterable[Annotation], decision: str) -> list[Annotation]:
+    return [annotation for annotation in annotations if annotation.decision == decision]
+
+
+def balanced(annotations: Sequence[Annotation], limit: int) -> list[Annotation]:
+    """The first `limit` when tasks take turns."""
+    by_task: dict[str, list[Annotation]] = {}
+    for annotation in annotations:
+        by_task.setdefault(annotation.task, []).append(annotation)
+    longest = max((len(group) for group in by_task.values()), default=0)
+    turns = [by_task[task][i] for i in range(longest) for task in sorted(by_task) if i < len(by_task[task])]
+    return turns[:limit]
+
+
+async def annotate(
+    policy: Policy,
+    requests: Sequence[EpisodeRequest],
+    collector: InterveningCollector,
+    oracle: Oracle,
+    grammar: Grammar,
+    config: ScriptedAnnotatorConfig,
+    *,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> AnnotationResult:
+    """One round of annotation. `requests` are of purpose `annotation`, on train instances; `grammar` is the collector's.
+
+    In mode `intervene` episodes run in waves until each task's share of the corrections is used up; requests that no share is left for
+    are not run. The result does not depend on the order in which episodes finish.
+    """
+    annotator = ScriptedAnnotator(oracle, grammar)
+    episodes: list[Episode] = []
+    annotations: list[Annotation] = []
+
+    async def collect(wave: Sequence[EpisodeRequest], hook: Intervene) -> list[Annotation]:
+        made: list[Annotation] = []
+        async for episode in collector.collect(policy, wave, intervene=hook):
+            notes = annotator.notes(episode)
+            made += relabel(episode, notes, mend_typing=config.mend_typing) if config.mode == "relabel" else intervened(episode, notes)
+            episodes.append(episode)
+            if on_episode is not None:
+                on_episode(episode)
+        return made
+
+    if config.mode == "relabel":
+        annotations = within_budget(await collect(requests, annotator.watch), config)
+    else:
+        left = _shares(requests, config.max_corrections)
+        queues = {task: [request for request in requests if request.task.name == task] for task in left}
+        while wave := _next_wave(queues, left, config.max_interventions_per_episode):
+            annotator.allowed = wave
+            chosen = [request for request in requests if request.episode_id in wave]
+            for annotation in (made := await collect(chosen, annotator.correct)):
+                left[annotation.task] -= annotation.decision == "override"
+            annotations += made
+    rows = sorted((annotation.row for annotation in annotations), key=lambda row: str(row["annotation_id"]))
+    return AnnotationResult(episodes=tuple(sorted(episodes, key=lambda episode: episode.episode_id)), annotations=tuple(rows))
+
+
+def _shares(requests: Sequence[EpisodeRequest], budget: int) -> dict[str, int]:
+    """Corrections each task may get: equal shares, the remainder to the first tasks by name."""
+    tasks = sorted({request.task.name for request in requests})
+    return {task: budget // len(tasks) + (index < budget % len(tasks)) for index, task in enumerate(tasks)}
+
+
+def _next_wave(queues: dict[str, list[EpisodeRequest]], left: dict[str, int], per_episode: int) -> dict[str, int]:
+    """Allowance by episode id of the episodes that run next: of each task as many as its share surely covers. Takes them off the queues."""
+    wave: dict[str, int] = {}
+    for task, queue in queues.items():
+        num = min(len(queue), max(1, left[task] // per_episode)) if left[task] > 0 else 0
+        for request in queue[:num]:
+            wave[request.episode_id] = min(per_episode, left[task] // num)
+        del queue[:num]
+    return wave
