@@ -86,7 +86,7 @@ def save(
     """Write a model and its tokenizer as a checkpoint: see `write`."""
 
     def fill(aside: Path) -> None:
-        with _quiet():
+        with quiet():
             model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
 
@@ -132,7 +132,7 @@ def load_model(folder: Path) -> PreTrainedModel:
 
     import models.shift_qwen3  # noqa: F401  registers the model class
 
-    with _quiet():
+    with quiet():
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     model.eval()
     return model
@@ -147,7 +147,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars for the few shards of a small model."""
     from transformers.utils import logging
 

@@ -29,7 +29,7 @@ def tiny_config(vocab_size: int, *, pad_token_id: int, bos_token_id: int, eos_to
     """The quickstart's 0.45 M-parameter model; `changes` override any field."""
     fields: dict[str, Any] = {
         "vocab_size": vocab_size, "hidden_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4,
-        "head_dim": 24, "intermediate_size": 256, "max_position_embeddings": 1024, "tie_word_embeddings": True,
+        "head_dim": 24, "intermediate_size": 256, "max_position_embeddings": 2048, "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
         "pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id,
     }

@@ -37,7 +37,8 @@ MAX_INDEX = 60
 MAX_NUMBER = 500
 KEYWORDS = (
     "Thought", "Action", "click", "double", "right", "type", "press", "select", "drag", "scroll", "up", "down", "left", "wait", "finished",
-    "enter", "tab", "escape", "backspace", "delete", "ctrl", "shift", "invalid", "earlier",
+    "enter", "tab", "escape", "backspace", "delete", "ctrl", "shift", "invalid",
+    "earlier", "steps", "times", "no", "change", "more", "elements",
     "checked", "focused", "selected", "disabled", "expanded",
 )
 """Words of the compact grammar, of its keys and of element states."""
@@ -91,7 +92,7 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
     return PreTrainedTokenizerFast(
         tokenizer_object=core, pad_token=PAD, bos_token=BOS, eos_token=EOS, extra_special_tokens={"act_token": ACT},
-        chat_template=CHAT_TEMPLATE, padding_side="left", clean_up_tokenization_spaces=False, model_max_length=1024,
+        chat_template=CHAT_TEMPLATE, padding_side="left", clean_up_tokenization_spaces=False, model_max_length=2048,
     )
 
 
@@ -120,13 +121,13 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
 
 
 def encode_chat(
-    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], *, context_loss: float = 0.0
+    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Message], *, prompt_loss_weight: float = 1.0
 ) -> tuple[list[int], list[float]]:
     """Token ids of a conversation as the chat template writes it, and each token's weight in the loss.
 
-    Tokens of a message carry its `loss`; an assistant's `<eos>` carries it too; `<bos>`, `<act>` and separators carry 0. Where a message
-    has loss 0, its content carries `context_loss` (continual training reads prompts too). Acting wants a conversation that ends with the
-    user: then the ids end with `<act>`, the sign that an answer follows.
+    Tokens of a message carry its `loss`, scaled by `prompt_loss_weight` where the assistant did not write it; an assistant's `<eos>`
+    carries its message's loss too; `<bos>`, `<act>` and separators carry 0. Acting wants a conversation that ends with the user: then
+    the ids end with `<act>`, the sign that an answer follows.
     """
     bos, act, eos, newline = (_id(tokenizer, token) for token in (BOS, ACT, EOS, NEWLINE))
     ids, weights = [bos], [0.0]
@@ -136,14 +137,13 @@ def encode_chat(
         weights.extend([weight] * len(tokens))
 
     for position, (message, tokens) in enumerate(zip(messages, encode_texts(tokenizer, [m.content for m in messages]), strict=True)):
-        weight = message.loss or context_loss
         if message.role == "assistant":
             add([act], 0.0)
-            add([*tokens, eos], weight)
+            add([*tokens, eos], message.loss)
         else:
             if position:
                 add([newline], 0.0)
-            add(tokens, weight)
+            add(tokens, message.loss * prompt_loss_weight)
     if not messages or messages[-1].role != "assistant":
         add([act], 0.0)
     return ids, weights
