@@ -1,0 +1,138 @@
+"""Who may import whom, what stays out of light processes, and where the heavy libraries live."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
+TRAINING = {"torch", "transformers", "accelerate", "deepspeed", "tokenizers"}
+HEAVY = TRAINING | {"prefect", "playwright", "great_expectations", "ray", "matplotlib", "gymnasium", "tensorboard", "selenium"}
+
+LIGHT_MODULES = {
+    "pipelines.definitions": HEAVY,  # every Dagster process loads it: the page, the daemon, each step
+    "pipelines.cli": HEAVY | {"dagster", "fastapi"},  # `flywheel --help` answers at once
+    "models.configs": HEAVY | {"dagster"},  # reading a profile needs no framework
+    "models.merge": HEAVY | {"dagster"},  # merging streams files, whatever their size
+}
+
+OWNERS = {
+    **dict.fromkeys(TRAINING, ("models/",)),
+    "prefect": ("pipelines/collection.py",),
+    "playwright": ("sandbox/browser/",),
+    "great_expectations": ("warehouse/expectations.py",),
+}
+"""Files that may import a heavy library when they are imported themselves; everyone else does so inside a function, if at all."""
+
+
+def source_files() -> list[Path]:
+    return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """Top-level package of every import in the tree."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.partition(".")[0]
+
+
+def module_level(tree: ast.Module) -> ast.Module:
+    """The tree without what runs later (function bodies) or never (TYPE_CHECKING blocks)."""
+
+    class Outside(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+    return Outside().visit(tree)
+
+
+def test_the_import_contract_is_kept():
+    lint = subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert lint.returncode == 0, lint.stdout + lint.stderr
+    assert "0 broken" in lint.stdout
+
+
+@pytest.mark.parametrize("module", LIGHT_MODULES)
+def test_light_modules_leave_heavy_libraries_alone(module: str):
+    program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert LIGHT_MODULES[module] & set(ran.stdout.split()) == set()
+
+
+def test_heavy_libraries_are_imported_at_module_level_by_their_owners_only():
+    strays = []
+    for path in source_files():
+        name = path.relative_to(ROOT).as_posix()
+        for library in set(imported_names(module_level(ast.parse(path.read_text(encoding="utf-8"))))) & set(OWNERS):
+            if not name.startswith(OWNERS[library]):
+                strays.append(f"{name} imports {library}; its owner is {' or '.join(OWNERS[library])}")
+    assert strays == []
+
+
+def test_no_import_is_relative():
+    relative = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in source_files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level > 0
+    ]
+    assert relative == []
+
+
+def test_rooms_are_not_shadowed_by_a_dependency():
+    """Rooms have plain names; a dependency that ships a top-level `models` or `agent` would win or lose by the order of sys.path."""
+    owners = metadata.packages_distributions()
+    for room in ROOMS:
+        spec = find_spec(room)
+        assert spec is not None and spec.origin is not None
+        assert Path(spec.origin).resolve().is_relative_to(ROOT), f"`import {room}` finds {spec.origin}"
+        assert set(owners.get(room, [])) <= {"flywheel"}, f"{room} is also a package of {owners[room]}"
+
+
+def declared() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
+    return {normal(re.split(r"[^\w.-]", text)[0]) for text in asked}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_every_library_that_is_imported_is_declared():
+    distributions = metadata.packages_distributions()
+    undeclared = {}
+    for path in source_files():
+        for name in set(imported_names(ast.parse(path.read_text(encoding="utf-8")))) - set(sys.stdlib_module_names) - set(ROOMS):
+            providers = {normal(provider) for provider in distributions.get(name, [])} or {normal(name)}
+            if not providers & declared():
+                undeclared[name] = path.relative_to(ROOT).as_posix()
+    assert undeclared == {}, "add them to pyproject.toml and run `make lock`"
+
+
+def test_the_lock_pins_every_declared_library():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.!]+", pin)] == [], "plain versions only: no path, no local build"
+    assert declared() - {normal(pin.partition("==")[0]) for pin in pins} == set(), "run `make lock`"
