@@ -5,10 +5,11 @@ The text of a particular grammar is in its own file; which grammars there are is
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -78,6 +79,16 @@ def invalid_response(text: str, reason: str, thought: str | None = None) -> Pars
 def storable(text: str) -> str:
     """The text without lone surrogates, which no UTF-8 file can hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def read_json(text: str, what: str) -> Any:
+    """A JSON value that can be stored again as JSON. Raises BadText."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise BadText(f"{what} must be JSON, not {text[:40]!r}") from None
+    return value
 
 
 def validation_reason(error: ValidationError) -> str:

@@ -24,6 +24,7 @@ from agent.grammars.base import (
     ParsedResponse,
     from_pixels,
     invalid_response,
+    read_json,
     storable,
     to_pixels,
     validation_reason,
@@ -207,11 +208,7 @@ def _seconds(reader: _Reader) -> dict[str, Any]:
 
 def _tool(reader: _Reader) -> dict[str, Any]:
     name = reader.next_text("the tool's name")
-    written = reader.next_text("the arguments") if reader.tokens else "{}"
-    try:
-        arguments = json.loads(written)
-    except (ValueError, RecursionError):
-        raise BadText("the tool's arguments are not JSON") from None
+    arguments = read_json(reader.next_text("the arguments"), "the tool's arguments") if reader.tokens else {}
     return {"name": name, "arguments": arguments}
 
 

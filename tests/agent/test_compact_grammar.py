@@ -188,7 +188,9 @@ def test_quoting_survives_the_tokenizer(written: str) -> None:
         ("Action wait 100", "seconds"),
         ("Action press a b c d", "keys"),
         ("Action click [2] [3]", "nothing may follow"),
-        ('Action tool "x" "{"', "not JSON"),
+        ('Action tool "x" "{"', "must be JSON"),
+        ('Action tool "x" "[1]"', "dict"),
+        ('Action tool "x" "{\\qa\\q: 1e999}"', "must be JSON"),
         ('Action type "\\ud800"', "not a character"),
     ],
 )

@@ -1,0 +1,195 @@
+"""UI-TARS-2: thoughts in think tags, actions as `<seed:tool_call>` functions; GUI, game and SDK tools in one grammar.
+
+    <thinkt>the button is at the bottom</thinkt>
+    <seed:tool_call>
+    <function=click>
+    <parameter=point><point>500 900</point></parameter>
+    </function>
+    </seed:tool_call>
+
+One tool call may hold several functions. A turn without a tool call is the answer. GUI and game functions are those of calls.py; any other
+function must be a declared tool. Source: the public client of UI-TARS-2 (reference: system prompt "T5" and its GUI adapter).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from agent.grammars.base import (
+    BadText,
+    Layout,
+    NotRepresentable,
+    ParsedResponse,
+    from_pixels,
+    invalid_response,
+    read_json,
+    storable,
+    validation_reason,
+)
+from agent.grammars.calls import Point, canonical_name, read_call, write_call
+from agent.grammars.points import escape_text, unescape_text
+from agent.grammars.thought_action import MAX_ACTIONS, MAX_DESCRIBED_CHARS, clean_thought, read_calls
+from agent.grammars.uitars1 import UNITS
+from sandbox.actions import Action, Finished, InvalidAction, ToolCall
+from sandbox.session import Observation
+
+ParameterType = Literal["string", "integer", "number", "boolean", "json"]
+Tools = Mapping[str, Mapping[str, ParameterType]]
+"""Tools by name, with the types of their parameters; a parameter that is not listed is a string."""
+
+SDK_TOOLS: Tools = {
+    "Search": {"query": "string"},
+    "LinkReader": {"url": "string", "description": "string"},
+    "execute_bash": {"command": "string"},
+    "str_replace_editor": {
+        "command": "string", "path": "string", "file_text": "string", "old_str": "string", "new_str": "string",
+        "insert_line": "integer", "view_range": "json",
+    },
+    "JupyterCI": {"code": "string", "timeout": "number"},
+}  # fmt: skip
+DEFAULT_THINK_TOKEN = "thinkt"
+
+_FUNCTION = re.compile(r"<function=\s*([\w.\-]+)\s*>")
+_FUNCTION_END = re.compile(r"</function>|<function=|</seed:tool_call>|$")
+_PARAMETER = re.compile(r"<parameter=\s*([\w.\-]+)\s*>(.*?)</parameter>", re.DOTALL)
+_TOOL_CALL_START = re.compile(r"<seed:tool_call>|<function")
+_TAG = re.compile(r"</?(?:seed:tool_call|function|parameter)\b[^<>]*>?")
+_NATIVE_ACTION = re.compile(r"^[ \t]*Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()", re.MULTILINE)
+_PYTHON_TYPES: dict[ParameterType, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "json": (dict, list),
+}  # fmt: skip
+
+
+class UiTars2Grammar:
+    """Codec of the tool-call grammar. `tools` are the functions beside the GUI's own that a policy may call, MCP tools among them."""
+
+    name = "uitars2"
+    layout: Layout = "chat"
+
+    def __init__(self, *, think_token: str = DEFAULT_THINK_TOKEN, tools: Tools = SDK_TOOLS) -> None:
+        if not re.fullmatch(r"\w{1,40}", think_token):
+            raise ValueError(f"think token {think_token!r}: give a word of letters, digits and underscores, e.g. {DEFAULT_THINK_TOKEN}")
+        self._think_token = think_token
+        self._tools = tools
+        names = f"{think_token}|think\\w{{0,20}}"
+        self._think = re.compile(rf"<(?P<token>{names})>(?P<thought>.*?)(?:</(?P=token)>|(?=<seed:tool_call>|<function=)|$)", re.DOTALL)
+
+    def parse(self, text: str, observation: Observation) -> ParsedResponse:
+        """Think tags of other names, a missing envelope, boxes for points and the older Thought/Action form are understood."""
+        text = storable(text)
+        think = self._think.search(text)
+        thought = (think["thought"].strip() or None) if think else None
+        rest = text[: think.start()] + text[think.end() :] if think else text
+        try:
+            if native := _NATIVE_ACTION.search(rest):
+                calls = read_calls(rest[native.end() :])
+                thought = thought or clean_thought(rest[: native.start()])
+            else:
+                calls = _read_functions(rest)
+                thought = thought or (clean_thought(rest[: _start_of_call(rest)]) if calls else None)
+            actions = tuple(self._action(name, values, observation) for name, values in calls)
+        except BadText as error:
+            return invalid_response(text, str(error), thought)
+        except ValidationError as error:
+            return invalid_response(text, validation_reason(error), thought)
+        if actions:
+            return ParsedResponse(thought=thought, actions=actions)
+        answer = rest.strip()
+        if not answer:
+            return invalid_response(text, "neither a tool call nor an answer", thought)
+        return ParsedResponse(thought=thought, actions=(Finished(answer=answer),))
+
+    def format(self, thought: str | None, action: Action, observation: Observation) -> str:
+        words = self._writable_thought(thought)
+        head = f"<{self._think_token}>{words}</{self._think_token}>\n" if words else ""
+        if isinstance(action, Finished) and self.parse(head + action.answer, observation).actions == (action,):
+            return head + action.answer
+        name, parameters = self._write(action, observation)
+        for key, value in parameters.items():
+            if _TAG.search(value):
+                raise NotRepresentable(f"uitars2 grammar: parameter {key} of {name} holds a tag of the grammar itself; leave it out")
+        lines = [f"<parameter={key}>{value}</parameter>" for key, value in parameters.items()]
+        return head + "\n".join(("<seed:tool_call>", f"<function={name}>", *lines, "</function>", "</seed:tool_call>"))
+
+    def describe(self, action: Action, observation: Observation) -> str:
+        if isinstance(action, InvalidAction):
+            return f"invalid: {action.reason}"
+        try:
+            name, parameters = self._write(action, observation)
+        except NotRepresentable:
+            return action.kind
+        return f"{name}({', '.join(f'{key}={value}' for key, value in parameters.items())})"[:MAX_DESCRIBED_CHARS]
+
+    def _writable_thought(self, thought: str | None) -> str:
+        """The thought without anything that would read as a tag."""
+        return re.sub(rf"</?(?:{self._think_token}|think\w*)>", "", _TAG.sub("", thought)).strip() if thought else ""
+
+    def _action(self, name: str, values: Mapping[str, str], observation: Observation) -> Action:
+        if name in self._tools:
+            types = self._tools[name]
+            return ToolCall(name=name, arguments={key: _typed(key, value, types.get(key, "string")) for key, value in values.items()})
+        if canonical_name(name) is None:
+            raise BadText(f"unknown function {name[:40]!r}; tools are {', '.join(self._tools)}")
+        return read_call(name, {key: unescape_text(value) for key, value in values.items()}, (UNITS, UNITS), observation)
+
+    def _write(self, action: Action, observation: Observation) -> tuple[str, dict[str, str]]:
+        if isinstance(action, ToolCall):
+            return action.name, self._write_arguments(action)
+        name, parameters = write_call(action)
+        written = {}
+        for key, value in parameters.items():
+            if isinstance(value, Point):
+                x, y = from_pixels(value.x_px, value.y_px, scale_x=UNITS, scale_y=UNITS, observation=observation)
+                written[key] = f"<point>{x} {y}</point>"
+            else:
+                written[key] = escape_text(value)
+        return name, written
+
+    def _write_arguments(self, call: ToolCall) -> dict[str, str]:
+        if call.name not in self._tools:
+            raise NotRepresentable(f"uitars2 grammar: tool {call.name!r} is not declared; declared are {', '.join(self._tools)}")
+        written = {}
+        for key, value in call.arguments.items():
+            kind = self._tools[call.name].get(key, "string")
+            is_kind = isinstance(value, _PYTHON_TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+            if not is_kind or not re.fullmatch(r"[\w.\-]+", key):
+                raise NotRepresentable(f"uitars2 grammar: {call.name} takes {key!r} as {kind}, not {value!r:.60}")
+            written[key] = value if isinstance(value, str) else json.dumps(value)
+        return written
+
+
+def _start_of_call(text: str) -> int:
+    match = _TOOL_CALL_START.search(text)
+    return match.start() if match else len(text)
+
+
+def _read_functions(text: str) -> list[tuple[str, dict[str, str]]]:
+    """All functions with their parameters as written; none where the text has no tool call. Raises BadText for one that is cut off."""
+    calls: list[tuple[str, dict[str, str]]] = []
+    for match in _FUNCTION.finditer(text):
+        end = _FUNCTION_END.search(text, match.end())
+        body = text[match.end() : end.start() if end else len(text)]
+        values = {parameter.group(1): parameter.group(2) for parameter in _PARAMETER.finditer(body)}
+        if _TAG.search(_PARAMETER.sub("", body)):
+            raise BadText(f"half-written {match.group(1)[:40]}: a parameter is cut off")
+        calls.append((match.group(1), values))
+        if len(calls) == MAX_ACTIONS:
+            break
+    if not calls and _TOOL_CALL_START.search(text):
+        raise BadText("half-written tool call: no function in it")
+    return calls
+
+
+def _typed(key: str, written: str, kind: ParameterType) -> Any:
+    """A tool's parameter as its declared type. Raises BadText."""
+    if kind == "string":
+        return written
+    value = read_json(written, f"parameter {key}")
+    if not isinstance(value, _PYTHON_TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+        raise BadText(f"parameter {key} must be {kind}, not {written[:40]!r}")
+    return value
