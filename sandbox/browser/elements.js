@@ -222,7 +222,7 @@
     const states = [];
     const aria = (name) => element.getAttribute("aria-" + name) === "true";
     if (role === "checkbox" || role === "radio" ? element.checked || aria("checked") : false) states.push("checked");
-    const focused = document.activeElement === element && (TYPED.has(role) || role === "select");
+    const focused = document.activeElement === element && (TYPED.has(role) || role === "select" || role === "slider");
     if ((role === "tab" || role === "item") && (element.selected || aria("selected"))) states.push("selected");
     else if (focused && TYPED.has(role) && element.value !== undefined && wholeTextSelected(element)) states.push("selected");
     if (focused) states.push("focused");

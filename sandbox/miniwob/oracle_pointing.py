@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from sandbox.actions import Action, Click
-from sandbox.miniwob.oracle_screen import Screen, click, hits
+import re
+
+from sandbox.actions import Action, Click, MoveTo, Wait
+from sandbox.miniwob.oracle_screen import Screen, click, hits, number, wait
 from sandbox.session import Element
 
 
@@ -94,3 +96,229 @@ def expand_and_submit(screen: Screen) -> Action | None:
     if header is None:
         return None
     return click(screen.first("button", text="Submit")) if "expanded" in header.states else click(header)
+
+
+SYNONYMS = [
+    line.split()
+    for line in (
+        "big large huge enormous gigantic",
+        "small tiny little mini petite",
+        "red scarlet crimson vermillion",
+        "happy cheerful joyful gleeful delighted",
+        "sad unhappy sorrowful miserable tragic",
+        "angry mad furious irritated",
+        "evil wicked immoral sinful corrupt depraved",
+        "wrong incorrect mistaken erroneous",
+        "real genuine actual",
+        "strange odd peculiar unusual weird",
+        "stop cease halt end finish",
+        "scared terrified panicked fearful frightened afraid",
+        "quiet calm peaceful serene mild",
+        "old aged archaic",
+        "love like adore favor",
+        "kill murder assassinate",
+        "keep retain preserve sustain maintain",
+        "hide conceal camouflage",
+        "hate despise loathe detest dislike",
+        "funny humorous amusing comical laughable",
+        "fat fleshy plump chubby",
+        "stupid dumb dull unwise",
+        "delicious savory delectable appetizing",
+        "cut slice carve chop",
+        "brave courageous fearless",
+        "begin start initiate launch",
+        "answer reply response",
+        "television televisions TV TVs",
+        "house home houses homes",
+        "fire flame fires flames",
+        "pig pork swine",
+        "rabbit rabbits bunny bunnies",
+        "car cars automobile automobiles vehicle vehicles",
+        "water",
+    )
+]
+"""What a speaker of English knows and the page asks for."""
+
+
+def similar_checkboxes(screen: Screen) -> Action | None:
+    named = screen.match(r"similar to (.*) and click Submit")
+    if not named:
+        return None
+    groups = [group for word in named[0].split(", ") for group in SYNONYMS if word in group]
+    boxes = [box.text for box in screen.all("checkbox")]
+    return tick_boxes(screen, [text for group in groups for text in boxes if text in group])
+
+
+DIGIT_ROWS = {
+    "0": "0110 1001 1001 1001 1001 1001 0110",
+    "1": "0010 0110 0010 0010 0010 0010 0010",
+    "2": "0110 1001 1001 0010 0100 1000 1111",
+    "3": "0110 1001 0001 0110 0001 1001 0110",
+    "4": "1000 1010 1010 1111 0010 0010 0010",
+    "5": "1111 1000 1000 1110 0001 1001 0110",
+    "6": "0110 1001 1000 1110 1001 1001 0110",
+    "7": "1111 1001 0001 0010 0010 0100 0100",
+    "8": "0110 1001 1001 0110 1001 1001 0110",
+    "9": "0110 1001 1001 0111 0001 1001 0110",
+}
+"""The picture beside the boxes, seven rows of four."""
+
+
+def draw_digit(screen: Screen) -> Action | None:
+    pattern = DIGIT_ROWS.get(screen.quoted[0], "").replace(" ", "")
+    boxes = screen.all("checkbox")
+    if len(boxes) != len(pattern):
+        return None
+    for box, bit in zip(boxes, pattern, strict=True):
+        if ("checked" in box.states) != (bit == "1"):
+            return click(box)
+    return click(screen.first("button", text="Submit"))
+
+
+def find_link_in_tabs(screen: Screen) -> Action | None:
+    """Look through the tabs in order, beginning after the open one, until the link shows."""
+    link = screen.first("link", text=screen.quoted[0])
+    tabs = screen.all("tab")
+    if link is not None:
+        return click(link)
+    open_index = next((i for i, tab in enumerate(tabs) if "selected" in tab.states), len(tabs) - 1)
+    return click(tabs[(open_index + 1) % len(tabs)]) if tabs else None
+
+
+def find_link_in_sections(screen: Screen) -> Action | None:
+    """Open the sections in order, beginning after the open one, until the link shows."""
+    link = screen.first("link", text=screen.quoted[0])
+    headers = screen.all("header")
+    if link is not None:
+        return click(link)
+    open_index = next((i for i, header in enumerate(headers) if "expanded" in header.states), len(headers) - 1)
+    return click(headers[(open_index + 1) % len(headers)]) if headers else None
+
+
+def ticket(screen: Screen) -> Action | None:
+    """buy-ticket: the cheapest, dearest, shortest or longest of the offers."""
+    offers = [(button, screen.before(button, "text")) for button in screen.all("button")]
+    wish = screen.match(r"with the (.+)\.")
+    if not wish or not offers:
+        return None
+    best = min if wish[0] in ("cheapest cost", "shortest duration") else max
+
+    def value(offer: tuple[Element, Element | None]) -> int:
+        button, duration = offer
+        if "cost" in wish[0]:
+            return int(button.text.split("$")[1])
+        hours, minutes = (int(part) for part in re.findall(r"\d+", duration.text if duration else "0 0"))
+        return hours * 60 + minutes
+
+    return click(best(offers, key=value)[0])
+
+
+def odd_or_even(screen: Screen) -> Action | None:
+    for text in screen.all("text"):
+        value = number(text.text)
+        if value is None:
+            continue
+        answer = screen.before(text, "button") if value % 2 else screen.after(text, "button")
+        if answer is not None and "selected" not in answer.states:
+            return click(answer)
+    return click(screen.first("button", text="Submit"))
+
+
+def generate_number(screen: Screen) -> Action | None:
+    shown = screen.first("text")
+    value = number(shown.text) if shown else None
+    limit = int((screen.match(r"than (\d+)") or ("0",))[0])
+    tests = {
+        "less": lambda n: n < limit,
+        "greater": lambda n: n > limit,
+        "odd": lambda n: n % 2 == 1,
+        "even": lambda n: n % 2 == 0,
+    }
+    test = next(test for word, test in tests.items() if f" {word} " in screen.instruction)
+    return click(screen.first("button", text="Submit" if value is not None and test(value) else "Generate"))
+
+
+def pie_menu(screen: Screen) -> Action | None:
+    """Open the pie by its plus sign, then click the labelled slice."""
+    for shape in screen.all("shape"):
+        if shape.text.split(" ")[-1] == screen.quoted[0]:
+            return click(shape)
+    return click(next((shape for shape in screen.all("shape") if shape.text.endswith("+")), None))
+
+
+def menu_path(screen: Screen) -> Action | None:
+    """Sub-menus open when the pointer rests on their item; only the last item is clicked, since any click chooses."""
+    path = screen.instruction.removeprefix("Select ").split(">")
+    items = {item.text: item for item in screen.all("item")}
+    visible = [name for name in path if name in items]
+    if not visible:
+        return None
+    deepest = items[visible[-1]]
+    if visible[-1] == path[-1]:
+        return click(deepest)
+    is_resting = isinstance(screen.last, MoveTo | Wait)
+    return wait(0.5) if is_resting and "selected" in deepest.states else MoveTo(x=deepest.x_px, y=deepest.y_px)
+
+
+MENU_ICONS = {
+    "floppy disk": "Save", "to the start": "Prev", "stop": "Stop", "play": "Play", "to the end": "Next",
+    "zoom in": "Zoom In", "zoom out": "Zoom Out",
+}  # fmt: skip
+
+
+def icon_menu(screen: Screen) -> Action | None:
+    """Items are asked for by label or by icon; four of them are in a sub-menu."""
+    icon = next((e for e in screen.elements if e.role == "image" and e.text in MENU_ICONS), None)
+    label = screen.quoted[1] if len(screen.quoted) > 1 else MENU_ICONS[icon.text] if icon else ""
+    item, playback = screen.first("item", text=label), screen.first("item", text="Playback")
+    if item is not None:
+        return click(item)
+    if playback is None:
+        return click(screen.first("button", text="Menu"))
+    return wait(0.5) if isinstance(screen.last, Click) and hits(screen.last, playback) else click(playback)
+
+
+def wait_three_seconds(screen: Screen) -> Action | None:
+    """button-delay: the waits after the first click have to add up to three seconds."""
+    if not any(isinstance(action, Click) for action in screen.history):
+        return click(screen.first("button", text="ONE"))
+    waited = sum(action.seconds for action in screen.history if isinstance(action, Wait))
+    return click(screen.first("button", text="TWO")) if waited >= 3 else wait(3.2)
+
+
+def buy_low(screen: Screen) -> Action | None:
+    limit = screen.match(r"less than \$([\d.]+?)\.?$")
+    price = next((e for e in screen.all("text") if re.fullmatch(r"\$[\d.]+", e.text)), None)
+    if limit and price is not None and float(price.text[1:]) <= float(limit[0]):
+        return click(screen.first("button", text="Buy"))
+    return wait(0.1)
+
+
+LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+
+
+def tic_tac_toe(screen: Screen) -> Action | None:
+    """Perfect play: win at once, else the move with the best worst case, the centre and the corners first among equals."""
+    cells = screen.all("shape", "image")
+    if len(cells) != 9:
+        return None
+    board = [cell.text if cell.text in ("X", "O") else " " for cell in cells]
+    free = [i for i in (4, 0, 2, 6, 8, 1, 3, 5, 7) if board[i] == " "]
+    return click(cells[max(free, key=lambda i: _outcome(_play(board, i, "X"), "O"))]) if free else None
+
+
+def _play(board: list[str], index: int, mark: str) -> list[str]:
+    return [*board[:index], mark, *board[index + 1 :]]
+
+
+def _outcome(board: list[str], turn: str) -> float:
+    """Value for X: the worst case, plus a little for how many replies lose for O, who does not always play well."""
+    if any(all(board[i] == "X" for i in line) for line in LINES):
+        return 1.0
+    if any(all(board[i] == "O" for i in line) for line in LINES):
+        return -1.0
+    free = [i for i in range(9) if board[i] == " "]
+    if not free:
+        return 0.0
+    values = [_outcome(_play(board, i, turn), "O" if turn == "X" else "X") for i in free]
+    return max(values) if turn == "X" else 0.7 * min(values) + 0.3 * sum(values) / len(values)

@@ -42,7 +42,9 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         [".folder, .file", "item"],
         [".hitarea", "button"],
         [".email-reply, .email-forward", "button"],
+        [".ui-wrapper > .ui-resizable-se", "image"],
         [".ui-resizable-handle", ""],
+        [".selectricItems li", "item"],
     ],
     "names": [
         [".ui-dialog-titlebar-close", "x"],
@@ -62,6 +64,9 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         [".more", "more"],
         [".collapsable-hitarea", "collapse"],
         [".expandable-hitarea", "expand"],
+        [".mark-x", "X"],
+        [".mark-o", "O"],
+        [".ui-wrapper > .ui-resizable-se", "resize handle"],
         [".ui-icon-disk", "floppy disk"],
         [".ui-icon-print", "printer"],
         [".ui-icon-zoomin", "zoom in"],
@@ -71,7 +76,7 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         [".ui-icon-play", "play"],
         [".ui-icon-stop", "stop"],
     ],
-    "states": [[".selected, .clicked", "selected"]],
+    "states": [[".selected, .clicked, .controls > .active, .page-item.active > a", "selected"]],
 }
 """What elements.js has to be told about these pages: roles of jQuery UI widgets, and icons by what a person calls them."""
 
