@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,6 +20,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 PASSIVE_KINDS = frozenset({"wait", "finished", "call_user", "invalid"})
 """Actions that need not change the screen; `invalid` is the format filter's business."""
+WRITTEN = {"type": "text", "finished": "answer"}
+"""Actions that carry words of the agent's own, and the field they are in."""
 VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double_click", "right_click", "wait", "finished"})
 QUOTED = re.compile(r'"[^"]*"')
 INDEX = re.compile(r"\[(\d+)\]")
@@ -74,11 +77,16 @@ class StepView:
     action: Mapping[str, Any]
 
     @property
+    def actions(self) -> list[Mapping[str, Any]]:
+        """The actions of the answer; mostly one."""
+        return list(self.action["actions"]) if self.action.get("kind") == "several" else [self.action]
+
+    @property
     def signature(self) -> str:
         """The action as the policy meant it: element numbers where the answer names them, else pixels on an 8-pixel grid."""
-        rest = {key: value for key, value in self.action.items() if key not in _COORDINATES}
+        rest = [{key: value for key, value in action.items() if key not in _COORDINATES} for action in self.actions]
         indices = _indices(_split_response(self.response)[1])
-        where = indices or [round(self.action[key] / 8) for key in _COORDINATES if self.action.get(key) is not None]
+        where = indices or [round(action[key] / 8) for action in self.actions for key in _COORDINATES if action.get(key) is not None]
         return json.dumps([rest, where], sort_keys=True)
 
     @property
@@ -145,14 +153,18 @@ def _step(row: Mapping[str, Any]) -> StepView:
 
 def format_validity(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
     """Share of steps whose answer was a valid action."""
-    reasons = [f"step {s.index}: {s.action.get('reason', 'invalid action')}" for s in episode.steps if s.action.get("kind") == "invalid"]
+    reasons = []
+    for step in episode.steps:
+        invalid = next((action for action in step.actions if action.get("kind") == "invalid"), None)
+        if invalid is not None:
+            reasons.append(f"step {step.index}: {invalid.get('reason', 'invalid action')}")
     return _share("format", "1", len(reasons), len(episode.steps), config.min_valid_fraction, reasons)
 
 
 def no_op(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
     """Share of actions that changed something: the elements, or the pixels where screenshots were taken. What the last action
     changed is not stored, so it is not counted; neither are actions that mean to change nothing."""
-    pairs = [(a, b) for a, b in zip(episode.steps, episode.steps[1:], strict=False) if a.action.get("kind") not in PASSIVE_KINDS]
+    pairs = [(a, b) for a, b in pairwise(episode.steps) if any(action.get("kind") not in PASSIVE_KINDS for action in a.actions)]
     idle = [a for a, b in pairs if a.observation == b.observation and a.screenshot_id == b.screenshot_id]
     return _share("no_op", "1", len(idle), len(pairs), config.min_effective_fraction, [f"step {s.index} changed nothing" for s in idle])
 
@@ -218,7 +230,7 @@ def leaked_answer(episode: Trajectory, config: QualityConfig, context: Context) 
         saw_image = saw_image or step.has_image
         if saw_image or (episode.reward or 0.0) < config.success_threshold:
             continue
-        typed = str(step.action.get("text", "")) + " " + str(step.action.get("answer", ""))
+        typed = " ".join(str(action.get(WRITTEN[action["kind"]], "")) for action in step.actions if action.get("kind") in WRITTEN)
         unread = [w for w in WORD.findall(typed) if len(w) >= config.leak_min_letters and w.casefold() not in read]
         reasons += [f"step {step.index}: {word!r} was nowhere to be read" for word in unread]
     score = 0.0 if reasons else 1.0

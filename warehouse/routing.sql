@@ -26,7 +26,7 @@ judged as (
         v.score >= coalesce(r.threshold, v.threshold) as passed,
         coalesce(r.effect, case v.kind when 'verdict' then 'decide' else 'demote' end) as effect,
         coalesce(r.precedence, 100) as precedence,
-        printf('%s %.2f %s %.2f', v.judge, v.score, case when v.score >= coalesce(r.threshold, v.threshold) then '>=' else '<' end,
+        printf('%s %.3g %s %.3g', v.judge, v.score, case when v.score >= coalesce(r.threshold, v.threshold) then '>=' else '<' end,
             coalesce(r.threshold, v.threshold)) as shown,
         coalesce(': ' || v.reasons[1], '') as why
     from newest v left join rules r on r.judge = v.judge

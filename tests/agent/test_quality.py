@@ -56,6 +56,8 @@ def test_format_counts_invalid_actions_and_gives_their_reason() -> None:
     assert not result.passed and result.score == 0.5 and result.reasons == ("step 1: unknown verb 'clik'",)
     assert judge("format", [step_row(0), bad], config=QualityConfig(min_valid_fraction=0.5)).passed
     assert not judge("format", [step_row(0, action="{not json")]).passed
+    several = {"kind": "several", "actions": [{"kind": "wait"}, {"kind": "invalid", "text": "?", "reason": "no such verb"}]}
+    assert judge("format", [step_row(0, action=json.dumps(several))]).reasons == ("step 0: no such verb",)
 
 
 def test_no_op_needs_elements_and_pixels_unchanged() -> None:
@@ -112,6 +114,8 @@ def test_leak_of_hidden_data_and_of_words_that_were_nowhere() -> None:
     assert not result.passed and "'secretword' was nowhere to be read" in result.reasons[0]
     assert judge("leak", [typed], reward=0.0, outcome="failure").passed, "a wrong guess is no leak"
     assert judge("leak", [typed | {"action": json.dumps({"kind": "type", "text": "42 BUTTON"})}]).passed
+    unread = typed | {"action": json.dumps({"kind": "invalid", "text": "secretword", "reason": "unparseable"})}
+    assert judge("leak", [unread]).passed, "what was not done leaks nothing"
     image = [{"role": "user", "content": "look", "screenshot_id": "screen-1", "loss": 0.0}]
     assert judge("leak", [typed | {"messages": image}]).passed, "it may have been read from the pixels"
 

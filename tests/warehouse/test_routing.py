@@ -56,23 +56,23 @@ def one(episode_row: dict[str, Any], *verdicts: dict[str, Any], config: RoutingC
 
 def test_success_that_passes_goes_to_sft() -> None:
     decision = one(episode(), verdict("e1", "verifier", 1), verdict("e1", "loop", 0.9))
-    assert decision == ("sft", "V=1: verifier 1.00 >= 0.50, 1 filters passed")
+    assert decision == ("sft", "V=1: verifier 1 >= 0.5, 1 filters passed")
 
 
 def test_failure_goes_to_ct_whatever_the_quality() -> None:
-    assert one(episode(), verdict("e1", "verifier", 0), verdict("e1", "loop", 0.1)) == ("ct", "V=0: verifier 0.00 < 0.50")
+    assert one(episode(), verdict("e1", "verifier", 0), verdict("e1", "loop", 0.1)) == ("ct", "V=0: verifier 0 < 0.5")
 
 
 def test_success_of_poor_quality_goes_to_ct_and_names_the_filter() -> None:
     decision = one(episode(), verdict("e1", "verifier", 1), verdict("e1", "loop", 0.25), verdict("e1", "no_op", 0.4))
-    assert decision == ("ct", "V=1 (verifier 1.00 >= 0.50), demoted by loop 0.25 < 0.50: why loop")
+    assert decision == ("ct", "V=1 (verifier 1 >= 0.5), demoted by loop 0.25 < 0.5: why loop")
 
 
 @pytest.mark.parametrize("judge", ["contamination", "leak", "duplicate"])
 @pytest.mark.parametrize("score", [0.0, 1.0])
 def test_some_filters_withhold_success_and_failure_alike(judge: str, score: float) -> None:
     decision = one(episode(), verdict("e1", "verifier", score), verdict("e1", judge, 0.2), verdict("e1", "loop", 0))
-    assert decision == ("withheld", f"{judge} 0.20 < 0.50: why {judge}")
+    assert decision == ("withheld", f"{judge} 0.2 < 0.5: why {judge}")
 
 
 def test_infrastructure_failures_and_foreign_splits_are_withheld_even_without_a_filter() -> None:
@@ -115,11 +115,11 @@ def test_rows_for_the_table_and_labels_to_count_by() -> None:
         con.register("episodes", arrow("episodes", [episode("a"), episode("b", iteration="0002")]))
         con.register("verdicts", arrow("verdicts", [verdict("a", "verifier", 0)]))
         rows = route_iteration(con, "0001")
-        assert rows == [{"episode_id": "a", "route": "ct", "reason": "V=0: verifier 0.00 < 0.50"}]
+        assert rows == [{"episode_id": "a", "route": "ct", "reason": "V=0: verifier 0 < 0.5"}]
         assert con.execute("select count(*) from duckdb_views() where view_name = 'rules'").fetchone() == (0,)
     labels = {
-        "V=1: verifier 1.00 >= 0.50, 9 filters passed": "solved", "V=0: verifier 0.00 < 0.50": "not solved",
-        "V=1 (verifier 1.00 >= 1.00), demoted by loop 0.25 < 0.50: why": "loop", "duplicate 0.00 < 0.10: 1.00 like e": "duplicate",
+        "V=1: verifier 1 >= 0.5, 9 filters passed": "solved", "V=0: verifier 0 < 0.5": "not solved",
+        "V=1 (verifier 1 >= 1), demoted by loop 0.25 < 0.5: why": "loop", "duplicate 0 < 0.1: 1.00 like e": "duplicate",
         "crashed: browser gone": "crashed", "unjudged: no judge gave V": "unjudged",
     }
     assert {reason: reason_label(reason) for reason in labels} == labels

@@ -1,0 +1,315 @@
+"""Pictures of the tables: success by stage, training curves, the routing flow, annotations, time. Each takes a connection and gives an SVG.
+
+The report and the metadata of Dagster's materializations show the same pictures. How lines and boxes are drawn is svg.py's business.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from warehouse.routing import reason_label
+from warehouse.statistics import Estimate, TaskCount, macro_average
+from warehouse.svg import COLOURS, Axis, Drawing, as_markdown, legend, short
+
+__all__ = [
+    "annotation_bars", "as_markdown", "iteration_curves", "routing_flow", "stage_successes", "success_by_stage", "time_bars",
+    "training_curves",
+]  # fmt: skip
+
+ROUTE_STYLE = {"sft": "teal", "ct": "amber", "withheld": "grey"}
+DECISION_STYLE = {"accept": "teal", "override": "violet", "beyond_repair": "grey"}
+CURVES = (
+    "loss", "eval_loss", "success", "reward", "entropy", "kl", "mismatch_kl", "clip_fraction", "gate_explained_variance",
+    "explained_variance", "value_loss", "tokens_per_step", "steps_per_episode", "invalid_actions", "grad_norm", "learning_rate",
+)  # fmt: skip
+"""Metrics worth a panel, the most telling first."""
+MAX_PANELS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSuccess:
+    """Greedy success of what one stage of one iteration made, on one split."""
+
+    iteration: str
+    role: str
+    split: str
+    checkpoint_id: str
+    estimate: Estimate
+
+
+def stage_successes(con: duckdb.DuckDBPyConnection) -> list[StageSuccess]:
+    """Every evaluation, macro-averaged over tasks, in the order in which an iteration makes its policies."""
+    counts: dict[tuple[str, str, str, str], list[TaskCount]] = defaultdict(list)
+    query = (
+        "select iteration, checkpoint_role, split, checkpoint_id, task_name, num_success, num_episodes from evaluations "
+        "where num_episodes > 0 order by all"
+    )
+    for *key, task, num_success, num_episodes in con.execute(query).fetchall():
+        counts[key[0], key[1], key[2], key[3]].append(TaskCount(task=task, num_success=num_success, num_episodes=num_episodes))
+    found = [
+        StageSuccess(iteration=iteration, role=role, split=split, checkpoint_id=checkpoint_id, estimate=macro_average(of))
+        for (iteration, role, split, checkpoint_id), of in counts.items()
+    ]
+    return sorted(found, key=lambda s: (s.iteration, _role_rank(s.role), s.role, s.split))
+
+
+def role_name(role: str) -> str:
+    """`SFT`, `RL pointing`, `merged`: a stage as people call it."""
+    fixed = {"seed_policy": "random", "ct_model": "CT", "sft_model": "SFT", "merged_policy": "merged", "released_policy": "released"}
+    return fixed.get(role) or (f"RL {role[3:]}" if role.startswith("rl_") else role)
+
+
+def _role_rank(role: str) -> int:
+    order = ("seed_policy", "ct_model", "sft_model", "rl", "merged_policy", "released_policy")
+    return order.index("rl" if role.startswith("rl_") else role) if role in order or role.startswith("rl_") else len(order)
+
+
+def _role_style(role: str) -> str:
+    if role.startswith("rl_"):
+        return "amber"
+    return {"sft_model": "blue", "merged_policy": "teal", "released_policy": "violet"}.get(role, "grey")
+
+
+def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = "holdout", beside: str | None = "eval") -> str:
+    """Success of every evaluated policy with its 95 % interval, iteration by iteration; hollow marks show the split `beside`."""
+    successes = stage_successes(con)
+    shown = [success for success in successes if success.split == split]
+    others = {(s.iteration, s.role): s.estimate for s in successes if s.split == beside and beside != split}
+    columns = list(dict.fromkeys((s.iteration, s.role) for s in shown))
+    column_px, left, top, height = 78.0, 52.0, 44.0, 330.0
+    width = max(480.0, left + column_px * len(columns) + 16)
+    drawing = Drawing(width, height, f"Greedy success by iteration and stage, {split} split")
+    drawing.text(left, 20, f"Greedy success, {split} split", "strong")
+    drawing.text(left + 215, 20, "mean over tasks, 95 % interval" + (f"; hollow: {beside} split" if others else ""), "small muted")
+    if not shown:
+        drawing.text(left, 80, "nothing was evaluated yet", "muted")
+        return drawing.render()
+    lows = [s.estimate.interval.low for s in shown] + [e.mean for e in others.values()]
+    axis = Axis(max(0.0, int(min(lows) * 10 - 0.2) / 10), 1.0, height - 54, top)
+    _grid(drawing, axis, left, drawing.width - 16, "{:.0%}")
+    x_of = {column: left + column_px * (index + 0.5) for index, column in enumerate(columns)}
+    _iteration_bands(drawing, columns, left, column_px, top, height)
+    path = [(x_of[s.iteration, s.role], axis.px(s.estimate.mean)) for s in shown if not s.role.startswith("rl_")]
+    drawing.polyline(path, "grey")
+    for success in shown:
+        _mark(drawing, x_of[success.iteration, success.role], axis, success, others.get((success.iteration, success.role)))
+    return drawing.render()
+
+
+def _mark(drawing: Drawing, x: float, axis: Axis, success: StageSuccess, other: Estimate | None) -> None:
+    estimate, style = success.estimate, _role_style(success.role)
+    hint = (
+        f"{success.iteration} {role_name(success.role)}: {estimate.mean:.3f} ± {estimate.standard_error:.3f} "
+        f"[{estimate.interval.low:.3f}, {estimate.interval.high:.3f}], {estimate.num_episodes} episodes, {success.checkpoint_id}"
+    )
+    drawing.polyline([(x, axis.px(estimate.interval.low)), (x, axis.px(estimate.interval.high))], style)
+    if other is not None:
+        drawing.circle(x + 13, axis.px(other.mean), 4, f"hollow line {style}", f"{other.mean:.3f} ± {other.standard_error:.3f}")
+    drawing.circle(x, axis.px(estimate.mean), 5.5, style, hint)
+    drawing.text(x - 9, axis.px(estimate.mean) + 4, f"{estimate.mean:.3f}".removeprefix("0"), "small", "end")
+
+
+def _iteration_bands(
+    drawing: Drawing, columns: Sequence[tuple[str, str]], left: float, column_px: float, top: float, height: float
+) -> None:
+    iterations = list(dict.fromkeys(iteration for iteration, _ in columns))
+    for index, (_, role) in enumerate(columns):
+        drawing.text(left + column_px * (index + 0.5), height - 36, role_name(role), "small", "middle")
+    for position, iteration in enumerate(iterations):
+        mine = [index for index, column in enumerate(columns) if column[0] == iteration]
+        x, width = left + column_px * mine[0], column_px * len(mine)
+        drawing.text(x + width / 2, height - 16, f"iteration {int(iteration)}", "small muted", "middle")
+        if position:
+            drawing.line(x, top - 6, x, height - 10, "grid")
+
+
+def _grid(drawing: Drawing, axis: Axis, left: float, right: float, form: str) -> None:
+    for tick in axis.ticks():
+        y = axis.px(tick)
+        drawing.line(left, y, right, y, "grid")
+        drawing.text(left - 8, y + 4, form.format(tick), "small muted", "end")
+
+
+Series = Mapping[str, Sequence[tuple[int, float]]]
+"""Label -> (step, value)."""
+
+
+def training_curves(con: duckdb.DuckDBPyConnection, iteration: str, run: str) -> str:
+    """The curves of one training run; empty when it left none."""
+    query = "select metric, step, value from training_metrics where iteration = ? and run = ? order by metric, step"
+    metrics: dict[str, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
+    for metric, step, value in con.execute(query, [iteration, run]).fetchall():
+        metrics[metric][""].append((step, value))
+    return _panels(metrics, f"{role_name(run)}, iteration {int(iteration)}")
+
+
+def iteration_curves(con: duckdb.DuckDBPyConnection, run: str) -> str:
+    """The curves of one stage, one line an iteration; empty when there are none."""
+    query = "select metric, iteration, step, value from training_metrics where run = ? order by metric, iteration, step"
+    metrics: dict[str, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
+    for metric, iteration, step, value in con.execute(query, [run]).fetchall():
+        metrics[metric][f"iteration {int(iteration)}"].append((step, value))
+    return _panels(metrics, role_name(run))
+
+
+def _panels(metrics: Mapping[str, Series], title: str) -> str:
+    names = [name for name in CURVES if name in metrics and _varies(metrics[name])][:MAX_PANELS]
+    if not names:
+        return ""
+    per_row = min(4, len(names))
+    width, height, top = 226.0, 138.0, 40.0
+    drawing = Drawing(per_row * width + 12, top + height * -(-len(names) // per_row), f"Training curves of {title}")
+    drawing.text(12, 20, title, "strong")
+    labels = list(dict.fromkeys(label for name in names for label in metrics[name]))
+    if labels != [""]:
+        legend(drawing, 26 + 7.4 * len(title), 20, [(COLOURS[i % len(COLOURS)], label) for i, label in enumerate(labels)])
+    for index, name in enumerate(names):
+        x, y = 12 + width * (index % per_row), top + height * (index // per_row)
+        _panel(drawing, name, metrics[name], labels, (x + 40, y + 20, x + width - 16, y + height - 26))
+    return drawing.render()
+
+
+def _panel(drawing: Drawing, name: str, series: Series, labels: Sequence[str], box: tuple[float, float, float, float]) -> None:
+    left, top, right, bottom = box
+    values = [value for points in series.values() for _, value in points]
+    steps = [step for points in series.values() for step, _ in points]
+    y_axis = Axis(min(values), max(values), bottom, top)
+    x_axis = Axis(min(steps), max(steps), left, right)
+    drawing.text(left, top - 7, name.replace("_", " "), "small")
+    for tick in y_axis.ticks(3):
+        drawing.line(left, y_axis.px(tick), right, y_axis.px(tick), "grid")
+        drawing.text(left - 5, y_axis.px(tick) + 4, short(tick), "small muted", "end")
+    drawing.text(left, bottom + 15, str(min(steps)), "small muted")
+    drawing.text(right, bottom + 15, str(max(steps)), "small muted", "end")
+    for label, points in series.items():
+        style = COLOURS[labels.index(label) % len(COLOURS)]
+        drawing.polyline([(x_axis.px(step), y_axis.px(value)) for step, value in points], style)
+        drawing.circle(x_axis.px(points[-1][0]), y_axis.px(points[-1][1]), 2.5, style, f"{label} {short(points[-1][1])}".strip())
+
+
+def _varies(series: Series) -> bool:
+    values = {value for points in series.values() for _, value in points}
+    return len(values) > 1
+
+
+def routing_flow(con: duckdb.DuckDBPyConnection, iteration: str) -> str:
+    """Where the episodes of an iteration went: from what they were run for, over their route, to the reason."""
+    query = (
+        "select e.purpose, r.route, r.reason from routes r join episodes e using (episode_id, iteration) "
+        "where r.iteration = ? order by r.episode_id"
+    )
+    flows: dict[tuple[str, str, str], int] = defaultdict(int)
+    for purpose, route, reason in con.execute(query, [iteration]).fetchall():
+        flows[purpose, route, reason_label(reason)] += 1
+    total = sum(flows.values())
+    drawing = Drawing(720, 320, f"Routing of iteration {int(iteration)}")
+    drawing.text(14, 22, f"Routing, iteration {int(iteration)}", "strong")
+    drawing.text(160, 22, f"{total} episodes: why they were run, where they went, what decided", "small muted")
+    if not total:
+        drawing.text(14, 70, "nothing was routed yet", "muted")
+        return drawing.render()
+    routes = [route for route in ROUTE_STYLE if any(key[1] == route for key in flows)]
+    reasons = sorted({key[1:] for key in flows}, key=lambda k: (routes.index(k[0]), -sum(n for f, n in flows.items() if f[1:] == k), k[1]))
+    scale = (320 - 56 - 12 * max(2, len(reasons) - 1)) / total
+    left = _stack(drawing, 96, sorted({key[0] for key in flows}), _sums(flows, 0), scale, before=True)
+    middle = _stack(drawing, 330, routes, _sums(flows, 1), scale)
+    right = _stack(drawing, 560, reasons, {key: sum(n for f, n in flows.items() if f[1:] == key) for key in reasons}, scale)
+    _ribbons(drawing, 108, 330, left, middle, _pairs(flows, lambda key: (key[0], key[1])), lambda pair: pair[1], scale)
+    _ribbons(drawing, 342, 560, middle, right, _pairs(flows, lambda key: (key[1], key[1:])), lambda pair: pair[0], scale)
+    return drawing.render()
+
+
+def _sums(flows: Mapping[tuple[str, str, str], int], position: int) -> dict[Any, int]:
+    sums: dict[Any, int] = defaultdict(int)
+    for key, num in flows.items():
+        sums[key[position]] += num
+    return sums
+
+
+def _pairs(flows: Mapping[tuple[str, str, str], int], pair_of: Any) -> dict[tuple[Any, Any], int]:
+    pairs: dict[tuple[Any, Any], int] = defaultdict(int)
+    for key, num in flows.items():
+        pairs[pair_of(key)] += num
+    return pairs
+
+
+def _stack(
+    drawing: Drawing, x: float, nodes: Sequence[Any], sizes: Mapping[Any, int], scale: float, *, before: bool = False
+) -> dict[Any, float]:
+    """One column of nodes from the top down; returns the upper edge of each."""
+    tops, y = {}, 42.0
+    total = sum(sizes[node] for node in nodes)
+    for node in nodes:
+        height = max(2.0, sizes[node] * scale)
+        route = node[0] if isinstance(node, tuple) else node
+        label = node[1] if isinstance(node, tuple) else {"rollout": "rollouts", "annotation": "annotated"}.get(node, node)
+        drawing.rect(x, y, 12, height, f"bar {ROUTE_STYLE.get(route, 'blue')}", radius=2, hint=f"{label}: {sizes[node]}")
+        middle = y + height / 2
+        if before:
+            drawing.text(x - 8, middle, label, "small", "end")
+            drawing.text(x - 8, middle + 13, str(sizes[node]), "small muted", "end")
+        else:
+            style = "small strong" if route == node else "small"
+            drawing.text(x + 18, middle + 4, f"{label}  {sizes[node]} ({sizes[node] / total:.0%})", style)
+        tops[node] = y
+        y += height + 12
+    return tops
+
+
+def _ribbons(
+    drawing: Drawing, x1: float, x2: float, tops1: Mapping[Any, float], tops2: Mapping[Any, float], pairs: Mapping[tuple[Any, Any], int],
+    route_of: Any, scale: float,
+) -> None:  # fmt: skip
+    used1, used2 = dict(tops1), dict(tops2)
+    order1, order2 = list(tops1), list(tops2)
+    bend = (x1 + x2) / 2
+    for pair in sorted(pairs, key=lambda p: (order1.index(p[0]), order2.index(p[1]))):
+        height = max(1.0, pairs[pair] * scale)
+        y1, y2 = used1[pair[0]], used2[pair[1]]
+        used1[pair[0]], used2[pair[1]] = y1 + height, y2 + height
+        data = (
+            f"M{x1:.1f},{y1:.1f}C{bend:.1f},{y1:.1f} {bend:.1f},{y2:.1f} {x2:.1f},{y2:.1f}"
+            f"V{y2 + height:.1f}C{bend:.1f},{y2 + height:.1f} {bend:.1f},{y1 + height:.1f} {x1:.1f},{y1 + height:.1f}Z"
+        )
+        drawing.path(data, f"flow {ROUTE_STYLE[route_of(pair)]}", str(pairs[pair]))
+
+
+def annotation_bars(con: duckdb.DuckDBPyConnection) -> str:
+    """Decisions of the annotators by iteration; empty when there are none."""
+    rows = con.execute("select iteration, decision, count(*) from annotations where not withdrawn group by all order by all").fetchall()
+    counts: dict[str, dict[str, float]] = defaultdict(dict)
+    for iteration, decision, num in rows:
+        counts[f"iteration {int(iteration)}"][decision.replace("_", " ")] = num
+    styles = {decision.replace("_", " "): style for decision, style in DECISION_STYLE.items()}
+    return _bars("Annotated steps", counts, styles, "{:.0f}") if counts else ""
+
+
+def time_bars(seconds: Mapping[str, Mapping[str, float]]) -> str:
+    """Wall time of the stages by iteration, in seconds; empty when nothing is known."""
+    stages = list(dict.fromkeys(stage for of in seconds.values() for stage in of))
+    styles = {role_name(stage): COLOURS[index % len(COLOURS)] for index, stage in enumerate(stages)}
+    named = {label: {role_name(stage): value for stage, value in of.items()} for label, of in seconds.items() if of}
+    return _bars("Time by stage", named, styles, "{:.0f} s") if named else ""
+
+
+def _bars(title: str, rows: Mapping[str, Mapping[str, float]], styles: Mapping[str, str], form: str) -> str:
+    """Horizontal stacked bars with the parts' labels in them where there is room."""
+    left, bar_px, gap_px, top, length_px = 96.0, 26.0, 14.0, 66.0, 600.0
+    drawing = Drawing(left + length_px + 80, top + len(rows) * (bar_px + gap_px) + 4, title)
+    drawing.text(14, 22, title, "strong")
+    legend(drawing, 14, 46, [(style, name) for name, style in styles.items() if any(name in parts for parts in rows.values())])
+    longest = max(sum(parts.values()) for parts in rows.values()) or 1.0
+    for index, (label, parts) in enumerate(rows.items()):
+        x, y = left, top + index * (bar_px + gap_px)
+        drawing.text(left - 10, y + bar_px / 2 + 4, label, "small", "end")
+        for name in (name for name in styles if name in parts):
+            width = parts[name] / longest * length_px
+            drawing.rect(x, y, max(0.0, width - 1), bar_px, f"bar {styles[name]}", radius=2, hint=f"{name}: {form.format(parts[name])}")
+            x += width
+        drawing.text(x + 8, y + bar_px / 2 + 4, form.format(sum(parts.values())), "small muted")
+    return drawing.render()
