@@ -63,6 +63,8 @@ MAX_NAME_CHARS = 48
 MAX_TEXT_CHARS = 60
 """Names of elements are cut to the first figure, running text (role `text`) to the second."""
 MAX_HISTORY_TEXT_CHARS = 48
+MAX_MARKS = 20
+"""So many last words `Action` of an answer are tried as the one that heads the action."""
 VALUE_ROLES = ("input", "textarea")
 """Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
 
@@ -271,7 +273,7 @@ class CompactGrammar:
         """The action is what follows the last `Action` from which all the rest can be read: an `Action` inside quotes never can."""
         text = storable(text)
         body = text.strip()
-        marks = list(_ACTION_WORD.finditer(body + " "))
+        marks = list(_ACTION_WORD.finditer(body + " "))[-MAX_MARKS:]
         reason = None
         for start, end in [(mark.start(), mark.end()) for mark in reversed(marks)] or [(0, 0)]:
             try:

@@ -34,9 +34,11 @@ MAX_DESCRIBED_CHARS = 120
 
 _ACTION_LINE = re.compile(r"^[ \t]*Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()", re.MULTILINE)
 _ACTION_ANYWHERE = re.compile(r"Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()")
-_HEADER = re.compile(r"(?:^|(?<=\n))[ \t]*(?:Thought|Reflection|Action_Summary)[ \t]*[:：][ \t]*|[ \t]*\bAction_Summary[ \t]*[:：][ \t]*")
-_UNUSED_ACTION = re.compile(r"\n?[ \t]*Action[ \t]*[:：]\s*$")
-_CALL = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_HEADER = re.compile(
+    r"(?:^|(?<=\n))[ \t]*(?:Thought|Reflection|Action_Summary)[ \t]*[:：][ \t]*|(?<![ \t])[ \t]*\bAction_Summary[ \t]*[:：][ \t]*"
+)
+_UNUSED_ACTION = re.compile(r"(?<![ \t])[ \t]*\bAction[ \t]*[:：]\s*$")
+_CALL = re.compile(r"\b([A-Za-z_]\w{0,60})\s*\(")
 _BETWEEN_CALLS = re.compile(r"[\s,;]*(?:Action[ \t]*[:：]\s*)?")
 _KEY = re.compile(r"(\w+)\s*=\s*")
 _QUOTE_ENDS = re.compile(r"""\s*(?:\)|$|,\s*(?:\w+\s*=|['"(\[<]))""")

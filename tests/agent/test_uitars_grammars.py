@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -310,3 +311,14 @@ def test_what_cannot_be_written_is_refused(grammar: Grammar) -> None:
             grammar.format(None, action, screen())
     with pytest.raises(NotRepresentable):
         UITARS2.format(None, TypeText(text="a </parameter> b"), screen())
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=lambda grammar: grammar.name)
+@pytest.mark.parametrize(
+    "piece", [" ", "a", "\t\n", "Action", "Action ", "Action: a(", "click(a='", "(", "'    ", '" "', "<thinkt>", "<function=a>"]
+)
+def test_long_nonsense_is_read_in_good_time(grammar: Grammar, piece: str) -> None:
+    started_s = time.process_time()
+    grammar.parse("Action: click(" + piece * (10_000 // len(piece)), screen())
+    grammar.parse(piece * (10_000 // len(piece)), screen())
+    assert time.process_time() - started_s < 1.0
