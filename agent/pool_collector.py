@@ -20,6 +20,7 @@ from agent.episode_loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, ru
 from agent.policy import Policy
 from agent.prompt import PromptBuilder
 from sandbox.session import Session
+from sandbox.task import Task
 from warehouse.errors import SandboxError
 
 Live = Callable[[], AbstractContextManager[None]]
@@ -29,8 +30,9 @@ Live = Callable[[], AbstractContextManager[None]]
 class Pool(Protocol):
     """Sessions to lend. A session whose browser died is replaced by the time it is lent again."""
 
-    def lease(self) -> AbstractAsyncContextManager[Session]:
-        """A session that is the caller's until the block ends. Raises SandboxError when none can be had."""
+    def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AbstractAsyncContextManager[Session]:
+        """A session that is the caller's until the block ends, best one that has `task` loaded; without screenshots where none are
+        wanted. Raises SandboxError when none can be had."""
         ...
 
     async def close(self) -> None:
@@ -112,7 +114,7 @@ class PoolCollector:
         num_retries = 0
         while True:
             try:
-                async with self._pool.lease() as session:
+                async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
                     with live():
                         episode = await run_episode(request, session, decider, self._builder, self._limits, intervene=intervene)
             except SandboxError as error:

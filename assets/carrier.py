@@ -5,8 +5,6 @@ routed, its policy is released and the checks have passed: it draws the lineage,
 `iteration_input` of t+1 with a data version made of (released policy, version of D_CT, version of D_SFT).
 """
 
-from __future__ import annotations
-
 import dagster as dg
 
 from assets.metadata import describe, picture

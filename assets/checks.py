@@ -3,8 +3,6 @@
 A check reads the warehouse only, so it can be run again on any iteration. Each query of INVARIANTS lists the rows that break a rule: none is right.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Collection: the released policy acts on the task pool, and an annotator corrects it. What becomes of the episodes is assets/routing.py."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from assets.instances import first_instance

@@ -1,7 +1,5 @@
 """Dataset snapshots: which samples of D_CT and D_SFT an iteration trains on, and with what weight. How the mixture is made is warehouse/mixing.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import dagster as dg

@@ -1,7 +1,5 @@
 """Evaluation on fixed sets and the release gate. Every choice reads the `eval` split, every reported curve the `holdout` split."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from assets.metadata import describe, of_result, picture

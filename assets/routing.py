@@ -2,8 +2,6 @@
 corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are agent/quality.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import dagster as dg

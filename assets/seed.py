@@ -3,8 +3,6 @@
 Unpartitioned; in the warehouse its rows carry iteration 0000.
 """
 
-from __future__ import annotations
-
 import dagster as dg
 
 from agent.tutorials import tutorials

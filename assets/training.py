@@ -3,8 +3,6 @@
 CT may run on a slower cadence than SFT and RL; a skipped stage passes its input on, and says so.
 """
 
-from __future__ import annotations
-
 import dagster as dg
 
 from assets.carrier import iteration_input

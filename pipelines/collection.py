@@ -18,7 +18,7 @@ from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from agent.episode import Episode, EpisodeRequest
-from agent.episode_rows import crashed_episode, episode_from_json, episode_to_json
+from agent.pool_collector import crashed_episode
 from pipelines.sandboxes import EpisodeService
 from pipelines.progress import Progress
 
@@ -39,7 +39,7 @@ async def run_episode_task(episode_id: str, task_name: str, request: str) -> dic
     service = _SERVICE[0]
     episode = await asyncio.wrap_future(service.submit(EpisodeRequest.model_validate_json(request)))
     service.spool_screenshots(episode)
-    return episode_to_json(episode)
+    return episode.model_dump(mode="json")
 
 
 @flow(name="collection", validate_parameters=False, log_prints=False)
@@ -52,12 +52,11 @@ def collect_episodes(requests: Sequence[EpisodeRequest], num_sessions: int, max_
     episodes: dict[str, Episode] = {}
     for future in as_completed(list(futures)):
         request = futures[future]
-        state = future.state
-        if state.is_completed():
-            episodes[request.episode_id] = episode_from_json(state.result())
+        result = future.result(raise_on_failure=False)
+        if isinstance(result, BaseException):
+            episodes[request.episode_id] = crashed_episode(request, result, num_retries=max_retries, duration_ms=0.0)
         else:
-            error = state.result(raise_on_failure=False)
-            episodes[request.episode_id] = crashed_episode(request, error=f"{type(error).__name__}: {error}", num_retries=max_retries)
+            episodes[request.episode_id] = Episode.model_validate(result)
         solved = sum(episode.is_success for episode in episodes.values())
         progress.update(len(episodes), len(requests), "episodes", {"success": solved / len(episodes)})
     return [episodes[request.episode_id] for request in requests]

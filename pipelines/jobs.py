@@ -1,7 +1,5 @@
 """Jobs: one iteration, its parts, the seed, and `next_iteration`, the one click that launches the first incomplete iteration."""
 
-from __future__ import annotations
-
 import os
 
 import dagster as dg

@@ -1,6 +1,4 @@
 """Live sandboxes for the workers: how the profile's sandbox settings become a pool of sessions, a collector, or single episodes by request.
-
-Task sources are bound to sessions here, the only place that knows both.
 """
 
 from __future__ import annotations
@@ -21,18 +19,12 @@ from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
 from assets.profile import SandboxSettings
-from sandbox.miniwob.source import MiniWobSource
-from sandbox.page_task import PageTask
 from sandbox.pool import SessionPool
+from sandbox.sources import page_tasks
 from warehouse.errors import SandboxTimeout
 from warehouse.home import atomic_write
 
 GRAMMAR = "compact"
-
-
-def sources() -> dict[str, PageTask]:
-    """Every task source by the name that tasks carry."""
-    return {"miniwob": MiniWobSource()}
 
 
 def builder() -> PromptBuilder:
@@ -47,7 +39,7 @@ def limits(settings: SandboxSettings) -> EpisodeLimits:
 @asynccontextmanager
 async def open_pool(settings: SandboxSettings) -> AsyncIterator[SessionPool]:
     """A pool of live sessions as the profile asks for."""
-    async with SessionPool(sources(), kind=settings.session, size=settings.num_sessions, num_browsers=settings.num_browsers) as pool:
+    async with SessionPool(page_tasks(), kind=settings.session, size=settings.num_sessions, num_browsers=settings.num_browsers) as pool:
         yield pool
 
 
@@ -111,7 +103,7 @@ class EpisodeService:
 
     async def _run(self, request: EpisodeRequest) -> Episode:
         try:
-            async with asyncio.timeout(self._settings.episode_timeout_s * 2), self._pool.lease() as session:
+            async with asyncio.timeout(self._settings.episode_timeout_s * 2), self._pool.lease(request.task, screenshots=request.screenshots) as session:
                 with self._batcher.live():
                     return await run_episode(request, session, PolicyDecider(self._batcher.act), self._builder, self._limits)
         except TimeoutError as error:

@@ -1,19 +1,17 @@
 """Recurring retraining: a schedule that turns the wheel once a tick."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import dagster as dg
 
 from assets.profile import Profile
-from pipelines.jobs import TAGS, first_incomplete, iteration_job, seed_job
+from pipelines.jobs import TAGS, first_incomplete, iteration_job
 
 
 def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
     """One schedule; its cron line is the profile's. Off until a person switches it on."""
 
-    @dg.schedule(cron_schedule=profile.schedule.cron, jobs=[iteration_job, seed_job], name="recurring_retraining")
+    @dg.schedule(cron_schedule=profile.schedule.cron, job=iteration_job, name="recurring_retraining")
     def recurring_retraining(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         running = context.instance.get_runs(dg.RunsFilter(tags=TAGS, statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.QUEUED]))
         if running:
@@ -21,8 +19,8 @@ def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
             return
         key = first_incomplete(context.instance)
         if key is None:
-            yield dg.RunRequest(job_name=seed_job.name)
+            yield dg.SkipReason("the seed is not made yet: launch seed_wheel or next_iteration once")
         else:
-            yield dg.RunRequest(job_name=iteration_job.name, partition_key=key, tags=TAGS)
+            yield dg.RunRequest(partition_key=key, tags=TAGS)
 
     return [recurring_retraining]

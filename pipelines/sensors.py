@@ -1,7 +1,5 @@
 """Sensors: what starts an iteration, an evaluation or a repair without a clock. Each is off until a person switches it on."""
 
-from __future__ import annotations
-
 import dagster as dg
 
 from assets.profile import Profile

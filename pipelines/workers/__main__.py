@@ -81,4 +81,8 @@ def _leave_error(folder: Path, error: Exception) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    status = main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is on disk by now. Prefect's client would go on for minutes to deliver its events to a server that has been killed.
+    os._exit(status)

@@ -169,7 +169,7 @@ class FormPool:
         self.is_closed = False
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[FormSession]:
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[FormSession]:
         session = await self._free.get()
         self.num_leased += 1
         try:

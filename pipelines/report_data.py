@@ -1,0 +1,243 @@
+"""What the report says, read from the warehouse: figures, tables and sample trajectories as plain values. How it looks is report.html."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+from pydantic import ValidationError
+
+from assets.requests import StageResult
+from warehouse.charts import StageSuccess, role_name, stage_successes
+from warehouse.home import Home
+from warehouse.statistics import difference
+
+REPORTED_SPLIT = "holdout"
+EPISODES_PER_KIND = 2
+MAX_STEPS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """One figure at the head of the page."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatRow:
+    task: str
+    domain: str
+    cells: tuple[tuple[int, int] | None, ...]
+    """(solved, episodes) in each column; None where the task was not evaluated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heat:
+    columns: tuple[str, ...]
+    rows: tuple[HeatRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCard:
+    index: int
+    image: str | None
+    """the screenshot as a data URI."""
+    mark: tuple[float, float] | None
+    """where the action points, in percent of the screenshot's width and height."""
+    thought: str
+    action: str
+    correction: str | None
+    is_annotator: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeCard:
+    episode_id: str
+    kind: str
+    task: str
+    domain: str
+    seed: int
+    instruction: str
+    outcome: str
+    route: str
+    reason: str
+    steps: tuple[StepCard, ...]
+    num_hidden: int
+
+
+def iterations(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """Iterations that made a checkpoint or a route, the seed left out."""
+    query = "select iteration from checkpoints union select iteration from routes order by 1"
+    return [iteration for (iteration,) in con.execute(query).fetchall() if iteration != "0000"]
+
+
+def tiles(con: duckdb.DuckDBPyConnection, seconds: Mapping[str, Mapping[str, float]]) -> list[Tile]:
+    """Where the wheel started, where it stands, and what it took."""
+    result = _gain(stage_successes(con))
+    num, crashed, steps = _one(con, "select count(*), count(*) filter (outcome = 'crashed'), coalesce(sum(num_steps), 0) from episodes")
+    result.append(Tile(label="episodes", value=f"{num:,}", note=f"{steps:,} steps, {crashed} crashed"))
+    overrides, accepts = _one(
+        con, "select count(*) filter (decision = 'override'), count(*) filter (decision = 'accept') from annotations where not withdrawn"
+    )
+    result.append(Tile(label="corrections", value=f"{overrides:,}", note=f"{accepts:,} steps approved"))
+    total = sum(sum(of.values()) for of in seconds.values())
+    if total:
+        result.append(Tile(label="stage time", value=f"{total / 60:.1f} min", note=f"in {sum(len(of) for of in seconds.values())} stages"))
+    return result
+
+
+def _gain(successes: Sequence[StageSuccess]) -> list[Tile]:
+    shown = [success for success in successes if success.split == REPORTED_SPLIT]
+    start = next((success for success in shown if success.role == "sft_model"), None)
+    end = next((success for success in reversed(shown) if success.role in ("merged_policy", "released_policy")), None)
+    result = []
+    for label, success in (("seed SFT", start), (f"after iteration {int(end.iteration)}" if end else "", end)):
+        if success is not None:
+            estimate = success.estimate
+            note = f"± {estimate.standard_error:.3f}, {estimate.num_episodes} episodes of {estimate.num_tasks} tasks"
+            result.append(Tile(label=label, value=f"{estimate.mean:.3f}", note=note))
+    if start is not None and end is not None:
+        gain = difference(start.estimate, end.estimate)
+        verdict = "excludes zero" if gain.interval.excludes_zero else "includes zero"
+        note = f"[{100 * gain.interval.low:+.1f}, {100 * gain.interval.high:+.1f}] {verdict}"
+        result.append(Tile(label="gain, points", value=f"{100 * gain.mean:+.1f}", note=note))
+    return result
+
+
+def heat(con: duckdb.DuckDBPyConnection) -> Heat:
+    """Success by task and policy on the reported split; the RL specialists are left to the chart."""
+    query = (
+        "select iteration, checkpoint_role, task_name, domain, num_success, num_episodes from evaluations "
+        "where split = ? and not starts_with(checkpoint_role, 'rl_') and num_episodes > 0 order by all"
+    )
+    rows = con.execute(query, [REPORTED_SPLIT]).fetchall()
+    known = {(s.iteration, s.role) for s in stage_successes(con) if s.split == REPORTED_SPLIT}
+    order = [key for key in dict.fromkeys((s.iteration, s.role) for s in stage_successes(con)) if key in known and key in {r[:2] for r in rows}]
+    cells: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = defaultdict(dict)
+    for iteration, role, task, domain, solved, num in rows:
+        cells[domain, task][iteration, role] = (solved, num)
+    return Heat(
+        columns=tuple(f"{int(iteration)} {role_name(role)}" for iteration, role in order),
+        rows=tuple(
+            HeatRow(task=task, domain=domain, cells=tuple(of.get(key) for key in order)) for (domain, task), of in sorted(cells.items())
+        ),
+    )
+
+
+def releases(con: duckdb.DuckDBPyConnection) -> list[dict[str, str]]:
+    """Which policy each iteration released, and why."""
+    query = (
+        "select r.iteration, r.checkpoint_id, r.note, exists (from checkpoints m where m.stage = 'merged_policy' "
+        "and m.iteration = r.iteration and m.checkpoint_id = r.checkpoint_id) as is_new "
+        "from checkpoints r where r.stage = 'released_policy' order by r.iteration"
+    )
+    return [
+        {"iteration": str(int(iteration)), "checkpoint": checkpoint, "note": note, "kind": "merged policy" if is_new else "previous release"}
+        for iteration, checkpoint, note, is_new in con.execute(query).fetchall()
+    ]
+
+
+def stage_seconds(home: Home) -> dict[str, dict[str, float]]:
+    """Wall time of each finished stage, from the results that the workers left: {iteration label: {stage: seconds}}."""
+    seconds: dict[str, dict[str, float]] = {}
+    for path in sorted(home.work.glob("*/*/result.json"), key=lambda found: (found.parent.parent.name, found.stat().st_mtime)):
+        try:
+            duration_s = StageResult.model_validate_json(path.read_text()).duration_s
+        except (ValidationError, OSError):
+            # A result of an older version, or one that is being replaced right now: its time is not known.
+            continue
+        iteration = path.parent.parent.name
+        label = "seed" if iteration == "0000" else f"iteration {int(iteration)}"
+        seconds.setdefault(label, {})[path.parent.name] = duration_s
+    return seconds
+
+
+def tables(con: duckdb.DuckDBPyConnection, versions: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Rows and version of every table that was written."""
+    written = [name for name, version in versions.items() if version >= 0]
+    return [{"name": name, "version": versions[name], "rows": _one(con, f'select count(*) from "{name}"')[0]} for name in written]
+
+
+_KINDS = {
+    "solved": "r.route = 'sft' and e.purpose = 'rollout'",
+    "failed": "r.reason like 'V=0%' and e.purpose = 'rollout'",
+    "corrected": "r.route <> 'withheld' and e.purpose = 'annotation' and exists (from annotations a "
+    "where a.episode_id = e.episode_id and a.decision = 'override' and not a.withdrawn)",
+}
+_CHOSEN = """
+select e.episode_id, e.task_name, e.domain, e.seed, coalesce(e.instruction, ''), e.outcome, r.route, r.reason, e.num_steps
+from episodes e join routes r using (episode_id, iteration)
+where e.iteration = ? and e.num_steps > 0 and {condition}
+qualify row_number() over (partition by e.task_name order by abs(e.num_steps - 4), e.episode_id) = 1
+order by abs(e.num_steps - 4), hash(e.episode_id) limit ?
+"""
+
+
+def trajectories(con: duckdb.DuckDBPyConnection, iteration: str) -> list[EpisodeCard]:
+    """A few solved, failed and corrected episodes of an iteration, of different tasks where there are any."""
+    cards = []
+    for kind, condition in _KINDS.items():
+        for episode_id, *rest in con.execute(_CHOSEN.format(condition=condition), [iteration, EPISODES_PER_KIND]).fetchall():
+            task, domain, seed, instruction, outcome, route, reason, num_steps = rest
+            cards.append(
+                EpisodeCard(
+                    episode_id=episode_id, kind=kind, task=task, domain=domain, seed=seed, instruction=instruction, outcome=outcome,
+                    route=route, reason=reason, steps=tuple(_steps(con, iteration, episode_id)),
+                    num_hidden=max(0, num_steps - MAX_STEPS_SHOWN),
+                )
+            )
+    return cards
+
+
+_STEPS = """
+select s.step_index, s.thought, s.response, s.action, s.policy_id <> e.policy_id, i.data, i.format, i.width_px, i.height_px,
+    (select a.response from annotations a where a.episode_id = s.episode_id and a.step_index = s.step_index
+        and a.iteration = s.iteration and a.decision = 'override' and a.mode = 'relabel' limit 1)
+from steps s join episodes e using (episode_id, iteration) left join screenshots i using (screenshot_id)
+where s.iteration = ? and s.episode_id = ? order by s.step_index limit ?
+"""
+
+
+def _steps(con: duckdb.DuckDBPyConnection, iteration: str, episode_id: str) -> list[StepCard]:
+    cards = []
+    for row in con.execute(_STEPS, [iteration, episode_id, MAX_STEPS_SHOWN]).fetchall():
+        index, thought, response, action, is_annotator, data, form, width_px, height_px, correction = row
+        parsed = json.loads(action)
+        cards.append(
+            StepCard(
+                index=index, thought=thought or "", action=_action_text(response, parsed), correction=_action_part(correction),
+                image=None if data is None else f"data:image/{form};base64,{base64.b64encode(data).decode()}",
+                mark=_mark(parsed, width_px, height_px), is_annotator=is_annotator,
+            )
+        )
+    return cards
+
+
+def _mark(action: Mapping[str, Any], width_px: int | None, height_px: int | None) -> tuple[float, float] | None:
+    if not width_px or not height_px or not isinstance(action.get("x"), int) or not isinstance(action.get("y"), int):
+        return None
+    return 100 * action["x"] / width_px, 100 * action["y"] / height_px
+
+
+def _action_text(response: str, action: Mapping[str, Any]) -> str:
+    if action.get("kind") == "invalid":
+        return f"invalid: {action.get('reason', '')}"
+    return _action_part(response) or json.dumps(action)
+
+
+def _action_part(response: str | None) -> str | None:
+    """What an answer does: the part behind `Action`, where it has one."""
+    return None if response is None else (response.rpartition("Action")[2].strip(" :\n") or response.strip())
+
+
+def _one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
+    row = con.execute(query).fetchone()
+    return row if row is not None else ()
