@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 import duckdb
 
 from warehouse.diagram import (
-    BOX_HEIGHT_PX, BOX_WIDTH_PX, COLUMN_GAP_PX, MARGIN_PX, ROW_GAP_PX, Arrow, Box, Diagram, Placement, Point, to_mermaid, to_svg,
+    BOX_HEIGHT_PX,
+    BOX_WIDTH_PX,
+    COLUMN_GAP_PX,
+    MARGIN_PX,
+    ROW_GAP_PX,
+    Arrow,
+    Box,
+    Diagram,
+    Placement,
+    Point,
+    to_mermaid,
+    to_svg,
 )  # fmt: skip
 
 COLUMN_OF_STAGE = {"ct_model": 1, "sft_model": 2, "merged_policy": 4, "released_policy": 5, "seed_policy": 5}

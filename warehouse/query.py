@@ -29,8 +29,10 @@ def connect(
 
     Beside the tables: `lineage(child_kind, child_id, parent_kind, parent_id, relation)`, `lineage_nodes(kind, id, iteration, stage, label)`
     and the table macros `ancestors(id)` and `descendants(id)`. Filters and projections reach the Parquet files; a table that nobody wrote
-    yet is empty. `withdrawn` is true for every row that was ever withdrawn, whichever row is the tombstone. `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is;
-    relations registered on the connection still work. Close the connection after use.
+    yet is empty. `withdrawn` is true for every row that was ever withdrawn, whichever row is the tombstone.
+
+    `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is; relations
+    registered on the connection still work. Close the connection after use.
     """
     if as_of is not None and versions is not None:
         raise UnknownTable("ask for an iteration (as_of) or for table versions, not for both")

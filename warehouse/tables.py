@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from warehouse.catalogue import TABLES, Table
+from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WarehouseError, WriteConflict
 from warehouse.home import FULL_DISK_ERRNOS, Home
 from warehouse.integrity import Damage, describe_damage, find_damage
@@ -36,6 +36,8 @@ ITERATION_PATTERN = re.compile(r"\d{4}")
 STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
+VACUUMED = "VACUUM END"
+"""Operation of the commit after which older versions may have lost their files."""
 MAX_ATTEMPTS = 12
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
 _FOREVER = "interval 36500 days"
@@ -82,6 +84,8 @@ class Warehouse:
         if not spec.partitioned:
             raise SchemaMismatch(f"table {table} has no partitions: use add_{table}")
         check_partition(iteration, stage)
+        if stage == WITHDRAWN_STAGE:
+            raise SchemaMismatch(f"stage {stage!r} of table {table} holds tombstones, which are only added to: use withdrawal.withdraw")
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
         predicate = f"iteration = '{iteration}' AND stage = '{stage}'"
@@ -140,7 +144,7 @@ class Warehouse:
             if name not in dataset.schema.names:
                 raise UnknownTable(f"table {table} has no column {name!r}: it has {', '.join(dataset.schema.names)}")
         condition = row_filter(spec, iteration=iteration, stage=stage, as_of=as_of)
-        with self._reading(table):
+        with self._reading(table, version):
             return dataset.to_table(columns=wanted, filter=condition)
 
     def dataset(self, table: str, version: int | None = None, *, as_of: str | None = None) -> pads.Dataset:
@@ -171,7 +175,7 @@ class Warehouse:
             return NO_VERSION if delta is None else int(delta.version())
         check_iteration(as_of)
         for commit in self.history(table):
-            if commit.operation == "VACUUM END" or (commit.iteration is not None and commit.iteration <= as_of):
+            if commit.operation == VACUUMED or (commit.iteration is not None and commit.iteration <= as_of):
                 return commit.version
         return NO_VERSION
 
@@ -273,10 +277,13 @@ class Warehouse:
             raise
 
     @contextmanager
-    def _reading(self, table: str) -> Iterator[None]:
+    def _reading(self, table: str, version: int | None = None) -> Iterator[None]:
         try:
             yield
         except (DeltaError, pa.ArrowException, OSError) as error:
+            purged = [commit.version for commit in self.history(table) if commit.operation == VACUUMED] if version is not None else []
+            if version is not None and purged and version < purged[0]:
+                raise UnknownTable(f"table {table}: a purge erased version {version}; read {purged[0]} or later") from error
             delta = self._open(_known(table), None)
             raise CorruptTable(describe_damage(table, self.folder(table), delta, error)) from error
 

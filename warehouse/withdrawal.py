@@ -1,0 +1,115 @@
+"""Taking samples and annotations back. History is append-only: a withdrawn row is answered by a tombstone, and the next snapshot leaves it
+out. `purge` is the one place that erases anything physically.
+
+A tombstone is a row of the same key in stage `withdrawn`, with `withdrawn` true and nothing of the content. query.connect shows every row
+of such a key as withdrawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+
+from warehouse.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
+from warehouse.errors import UnknownId, UnknownTable
+from warehouse.locks import FileLock
+from warehouse.tables import VACUUMED, Warehouse, check_iteration, retry_commit
+
+WITHDRAWABLE = tuple(name for name, table in TABLES.items() if any(column.name == "withdrawn" for column in table.columns))
+"""Tables whose rows can be taken back: annotations, ct_samples, sft_samples."""
+_EMPTIED = {"proposal": "", "response": None}
+"""Content of an annotation besides its messages."""
+_IDS_PER_DELETE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """What one purge erased from one table."""
+
+    table: str
+    num_rows: int
+    num_files: int
+
+
+def withdraw(warehouse: Warehouse, table: str, ids: Iterable[str], *, iteration: str) -> int:
+    """Take rows back from `iteration` on; returns the table's version. What is withdrawn already stays so.
+
+    Raises UnknownTable for a table whose rows cannot be withdrawn, UnknownId for an id that it does not hold.
+    """
+    key = _key(table)
+    check_iteration(iteration)
+    wanted = list(dict.fromkeys(ids))
+    with FileLock(warehouse.home.locks / f"{table}.withdrawn.lock"):
+        done = withdrawn_ids(warehouse, table)
+        pending = [id_ for id_ in wanted if id_ not in done]
+        tombstones = _tombstones(warehouse, table, key, pending)
+        missing = [id_ for id_ in pending if id_ not in tombstones]
+        if missing:
+            raise UnknownId(f"table {table} has no {key} {missing[0]!r} ({len(missing)} unknown in all): nothing was withdrawn")
+        if not pending:
+            return warehouse.version(table)
+        return warehouse.append_partition(table, [tombstones[id_] for id_ in pending], iteration=iteration, stage=WITHDRAWN_STAGE)
+
+
+def withdrawn_ids(warehouse: Warehouse, table: str, *, as_of: str | None = None) -> set[str]:
+    """Ids that have a tombstone."""
+    key = _key(table)
+    return set(warehouse.read(table, stage=WITHDRAWN_STAGE, columns=[key], as_of=as_of).column(key).to_pylist())
+
+
+def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> list[Purged]:
+    """Erase the content of withdrawn rows from the disk, in every version; their tombstones stay. There is no way back.
+
+    Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. The episodes,
+    steps and screenshots that a sample was cut from are not touched.
+    """
+    results = []
+    for table in tables:
+        key, ids = _key(table), sorted(withdrawn_ids(warehouse, table))
+        delta = warehouse.delta(table)
+        if delta is None or not ids:
+            continue
+        num_rows = sum(_delete(table, key, ids[start : start + _IDS_PER_DELETE], delta) for start in range(0, len(ids), _IDS_PER_DELETE))
+        if _is_unfinished(warehouse, table):
+            erased = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+            results.append(Purged(table=table, num_rows=num_rows, num_files=len(erased)))
+    return results
+
+
+def _is_unfinished(warehouse: Warehouse, table: str) -> bool:
+    """Whether rows were deleted, now or by a purge that was cut off, and their files are still there."""
+    last = next((commit.operation for commit in warehouse.history(table) if commit.operation in ("DELETE", VACUUMED)), None)
+    return last == "DELETE"
+
+
+def _delete(table: str, key: str, ids: Sequence[str], delta: DeltaTable) -> int:
+    quoted = ", ".join("'" + id_.replace("'", "''") + "'" for id_ in ids)
+    metadata = CommitProperties(custom_metadata={"purge": "true"})
+
+    def write() -> int:
+        delta.update_incremental()
+        return int(delta.delete(f"{key} IN ({quoted}) AND stage <> '{WITHDRAWN_STAGE}'", commit_properties=metadata)["num_deleted_rows"])
+
+    return retry_commit(f"purge of table {table}", write)
+
+
+def _tombstones(warehouse: Warehouse, table: str, key: str, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    rows = warehouse.read(table)
+    found = rows.filter(pc.is_in(rows.column(key), value_set=pc.cast(list(ids), rows.schema.field(key).type)))
+    emptied: dict[str, Any] = {column.name: [] for column in TABLES[table].columns if column.type == MESSAGES}
+    emptied |= {name: value for name, value in _EMPTIED.items() if name in found.column_names}
+    tombstones: dict[str, dict[str, Any]] = {}
+    for row in found.drop_columns(["iteration", "stage"]).to_pylist():
+        tombstones.setdefault(row[key], row | emptied | {"withdrawn": True})
+    return tombstones
+
+
+def _key(table: str) -> str:
+    if table not in WITHDRAWABLE:
+        raise UnknownTable(f"rows of {table!r} cannot be withdrawn: those of {', '.join(WITHDRAWABLE)} can")
+    (key,) = TABLES[table].key
+    return key
