@@ -18,6 +18,7 @@ from agent.grammars.registry import grammar_named
 from agent.memory import Event, Memory, MemoryStep
 from agent.policy import Message
 from agent.prompt_texts import Mode, standing_text
+from sandbox.actions import Click
 from sandbox.session import Observation
 
 MAX_EVENTS_CHARS = 160
@@ -42,7 +43,7 @@ class PromptBuilder:
 
     `window` is k, the steps that stay verbatim (compact 4, chat 100); `max_tokens` the length of a prompt that is never exceeded as far
     as `count_tokens` can tell; `max_screenshots` counts the current one; `mode` chooses the standing text of the chat grammars;
-    `list_elements` adds the element list to the chat layout, for models that cannot see.
+    `list_elements` adds the current elements to the chat layout, for models that cannot see.
     """
 
     def __init__(
@@ -132,8 +133,15 @@ class PromptBuilder:
         has_image = is_shown and self.max_screenshots > 0 and observation.screenshot is not None
         text = notice + ("" if has_image else "[screen not shown]")
         if self.list_elements and max_elements:
-            text = f"{text}\n{render_elements(observation, max_elements)}".strip()
+            text = f"{text}\n{self._elements_with_clicks(observation, max_elements)}".strip()
         return Message(role="user", content=text.strip(), screenshot_id=observation.screenshot_id if has_image else None)
+
+    def _elements_with_clicks(self, observation: Observation, limit: int) -> str:
+        """The element list, each line with the call that clicks it: the chat grammars name points, not numbers."""
+        lines = render_elements(observation, limit).split("\n")
+        for row, element in enumerate(observation.elements[:limit]):
+            lines[row] += f" {self.grammar.describe(Click(x=element.x_px, y=element.y_px), observation)}"
+        return "\n".join(lines)
 
 
 def events_text(events: Sequence[Event], max_chars: int) -> str:

@@ -1,0 +1,108 @@
+"""Episodes on live Chromium: oracles solve MiniWoB tasks through the whole loop, and the same seeds give the same episodes to the pixel,
+whatever the concurrency and the session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from agent.decider import Moment, OracleDecider
+from agent.episode import Episode, EpisodeRequest, Outcome
+from agent.episode_rows import rows
+from agent.policy import Response
+from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.prompt import PromptBuilder
+from sandbox.miniwob.oracles import oracle_action
+from sandbox.miniwob.source import load_tasks
+from sandbox.pool import SessionPool
+from sandbox.task import Split
+from warehouse.identity import stable_fraction
+
+BUILDER = PromptBuilder("compact")
+TASKS = ("click-button", "click-option", "enter-text", "login-user", "click-dialog")
+
+
+def requests(num_seeds: int, *, screenshots: bool = True) -> list[EpisodeRequest]:
+    tasks = load_tasks("quickstart")
+    return [
+        EpisodeRequest(purpose="seed", task=tasks[name], seed=seed, policy_id="oracle", temperature=1.0, screenshots=screenshots)
+        for name in TASKS
+        for seed in tasks[name].seeds(Split.TRAIN, num_seeds)
+    ]
+
+
+class Unsteady:
+    """The oracle, which errs at every fourth step or so: which ones is fixed by the episode's own sampling seeds."""
+
+    def __init__(self) -> None:
+        self.oracle = OracleDecider(oracle_action, BUILDER.grammar)
+
+    async def decide(self, moment: Moment) -> Response | None:
+        response = await self.oracle.decide(moment)
+        chance = stable_fraction(moment.request.sampling_seed(moment.step_index))
+        if response is None or chance > 0.25:
+            return response
+        index = 1 + int(chance * 4 * len(moment.observation.elements))
+        text = f"Thought click Action click [{index}]"
+        return Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id="unsteady")
+
+
+def play(decider: Any, wanted: Sequence[EpisodeRequest], *, size: int, num_browsers: int) -> list[Episode]:
+    async def main() -> list[Episode]:
+        async with SessionPool(size=size, num_browsers=num_browsers) as pool:
+            collector = PoolCollector(pool, BUILDER, settings=CollectorSettings(concurrency=size))
+            return [episode async for episode in collector.play(decider, wanted)]
+
+    return asyncio.run(main())
+
+
+def essence(episodes: Sequence[Episode]) -> dict[str, Any]:
+    return {
+        episode.episode_id: (
+            episode.model_dump(exclude={"duration_ms", "num_retries", "steps"}),
+            [step.model_dump(exclude={"latency_ms"}) for step in episode.steps],
+            sorted(episode.screenshots),
+        )
+        for episode in episodes
+    }
+
+
+def test_oracles_solve_their_tasks_through_the_loop() -> None:
+    episodes = play(OracleDecider(oracle_action, BUILDER.grammar), requests(2), size=2, num_browsers=1)
+    assert [e.request.task.name for e in episodes if not e.is_success] == []
+    assert all(episode.environment != "unknown" and episode.instruction for episode in episodes)
+    assert all(step.screenshot_id in episode.screenshots for episode in episodes for step in episode.steps)
+    assert len(rows(episodes)["episodes"]) == len(TASKS) * 2
+
+
+def test_the_same_seeds_give_the_same_episodes_to_the_pixel() -> None:
+    wanted = requests(3)
+    alone = play(Unsteady(), wanted, size=1, num_browsers=1)
+    together = play(Unsteady(), wanted[::-1], size=4, num_browsers=2)
+    assert {episode.outcome for episode in alone} >= {Outcome.SUCCESS, Outcome.FAILURE}
+    assert essence(alone) == essence(together)
+
+
+def test_a_killed_browser_costs_a_retry_and_nothing_else() -> None:
+    async def main() -> list[Episode]:
+        async with SessionPool(size=2, num_browsers=1) as pool:
+            oracle = OracleDecider(oracle_action, BUILDER.grammar)
+            kills = iter([True])
+
+            class Killer:
+                async def decide(self, moment: Moment) -> Response | None:
+                    if moment.step_index == 1 and next(kills, False):
+                        for pid in pool.browser_pids():
+                            os.kill(pid, signal.SIGKILL)
+                    return await oracle.decide(moment)
+
+            collector = PoolCollector(pool, BUILDER, settings=CollectorSettings(concurrency=2, max_retries=3))
+            return [episode async for episode in collector.play(Killer(), requests(1, screenshots=False))]
+
+    episodes = asyncio.run(main())
+    assert len(episodes) == len(TASKS) and all(episode.is_success for episode in episodes)
+    assert sum(episode.num_retries for episode in episodes) >= 1
+    assert all(not episode.screenshots for episode in episodes)
