@@ -7,11 +7,8 @@ every version stays readable. Every commit carries {iteration, stage}, which is 
 
 from __future__ import annotations
 
-import os
-import random
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +20,12 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
-from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WarehouseError, WriteConflict
-from warehouse.home import FULL_DISK_ERRNOS, Home
+from warehouse.commits import retry_commit
+from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
+from warehouse.home import Home
 from warehouse.integrity import Damage, describe_damage, find_damage
 from warehouse.locks import FileLock
 from warehouse.rows import check_key, to_arrow
@@ -38,8 +36,6 @@ NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
 VACUUMED = "VACUUM END"
 """Operation of the commit after which older versions may have lost their files."""
-MAX_ATTEMPTS = 12
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
 _FOREVER = "interval 36500 days"
 CONFIGURATION = {
     # With the defaults, old versions become unreadable once the log is 30 days old and checkpointed.
@@ -288,30 +284,6 @@ class Warehouse:
             raise CorruptTable(describe_damage(table, self.folder(table), delta, error)) from error
 
 
-def retry_commit(what: str, write: Callable[[], int]) -> int:
-    """Run `write` until its commit is not beaten by another writer's; waits a little longer each time.
-
-    Raises WriteConflict after MAX_ATTEMPTS, StorageFull when the disk has no room.
-    """
-    attempt = 1
-    while True:
-        try:
-            return write()
-        except CommitFailedError as error:
-            if attempt == MAX_ATTEMPTS:
-                raise WriteConflict(
-                    f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice?"
-                ) from error
-        except (DeltaError, OSError) as error:
-            if not _is_full_disk(error):
-                raise
-            raise StorageFull(
-                f"{what}: the disk is full and nothing was committed ({error}). Free space, then run the stage again"
-            ) from error
-        time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt) * random.uniform(0.5, 1.0))
-        attempt += 1
-
-
 def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:
     """The Arrow filter of one partition, or of everything up to an iteration; None when nothing is filtered."""
     if not spec.partitioned:
@@ -356,10 +328,3 @@ def _schema_mode(spec: Table, delta: DeltaTable) -> Literal["merge"] | None:
     """`merge` where the catalogue has gained columns since the table was created, so that old homes keep working."""
     stored = {field.name for field in delta.schema().fields}
     return None if {column.name for column in spec.columns} <= stored else "merge"
-
-
-def _is_full_disk(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
-        return True
-    text = str(error)
-    return any(f"os error {number}" in text or os.strerror(number) in text for number in FULL_DISK_ERRNOS)

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 
 from warehouse.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
+from warehouse.commits import retry_commit
 from warehouse.errors import UnknownId, UnknownTable
 from warehouse.locks import FileLock
-from warehouse.tables import VACUUMED, Warehouse, check_iteration, retry_commit
+from warehouse.tables import VACUUMED, Warehouse, check_iteration
 
 WITHDRAWABLE = tuple(name for name, table in TABLES.items() if any(column.name == "withdrawn" for column in table.columns))
 """Tables whose rows can be taken back: annotations, ct_samples, sft_samples."""

@@ -30,8 +30,9 @@ class Make:
     def episode(episode_id: str, **rest: Any) -> dict[str, Any]:
         row = {
             "episode_id": episode_id, "purpose": "rollout", "task_id": "task-a", "task_name": "click-button", "domain": "pointing",
-            "seed": 1, "split": "train", "attempt": 0, "policy_id": "oracle", "temperature": 1.0, "instruction": "Click Ok",
-            "outcome": "success", "reward": 1.0, "num_steps": 2, "num_retries": 0, "error": None, "duration_ms": 12.5, "environment": "env-1",
+            "seed": 1, "split": "train", "attempt": 0, "policy_id": "oracle", "temperature": 1.0, "instruction": "Click",
+            "outcome": "success", "reward": 1.0, "num_steps": 2, "num_retries": 0, "error": None, "duration_ms": 12.5,
+            "environment": "env-1",
         }  # fmt: skip
         return row | rest
 
