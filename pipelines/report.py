@@ -39,7 +39,7 @@ def _content(warehouse: Warehouse, home: Home) -> dict[str, object]:
             "iterations": keys,
             "tiles": report_data.tiles(con, seconds) if keys else [],
             "success": _svg(charts.success_by_stage(con, split=report_data.REPORTED_SPLIT)),
-            "successes": [found for found in charts.stage_successes(con)],
+            "successes": charts.stage_successes(con),
             "role_name": charts.role_name,
             "heat": report_data.heat(con),
             "releases": report_data.releases(con),

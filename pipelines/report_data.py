@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import duckdb
@@ -43,6 +44,8 @@ class HeatRow:
 class Heat:
     columns: tuple[str, ...]
     rows: tuple[HeatRow, ...]
+    means: tuple[float, ...]
+    """mean over tasks in each column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +122,8 @@ def heat(con: duckdb.DuckDBPyConnection) -> Heat:
         "where split = ? and not starts_with(checkpoint_role, 'rl_') and num_episodes > 0 order by all"
     )
     rows = con.execute(query, [REPORTED_SPLIT]).fetchall()
-    known = {(s.iteration, s.role) for s in stage_successes(con) if s.split == REPORTED_SPLIT}
-    order = [key for key in dict.fromkeys((s.iteration, s.role) for s in stage_successes(con)) if key in known and key in {r[:2] for r in rows}]
+    present = {(iteration, role) for iteration, role, *_ in rows}
+    order = [key for key in dict.fromkeys((s.iteration, s.role) for s in stage_successes(con)) if key in present]
     cells: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = defaultdict(dict)
     for iteration, role, task, domain, solved, num in rows:
         cells[domain, task][iteration, role] = (solved, num)
@@ -129,6 +132,7 @@ def heat(con: duckdb.DuckDBPyConnection) -> Heat:
         rows=tuple(
             HeatRow(task=task, domain=domain, cells=tuple(of.get(key) for key in order)) for (domain, task), of in sorted(cells.items())
         ),
+        means=tuple(fmean(solved / num for of in cells.values() if key in of for solved, num in [of[key]]) for key in order),
     )
 
 
@@ -140,7 +144,10 @@ def releases(con: duckdb.DuckDBPyConnection) -> list[dict[str, str]]:
         "from checkpoints r where r.stage = 'released_policy' order by r.iteration"
     )
     return [
-        {"iteration": str(int(iteration)), "checkpoint": checkpoint, "note": note, "kind": "merged policy" if is_new else "previous release"}
+        {
+            "iteration": str(int(iteration)), "checkpoint": checkpoint, "note": note,
+            "kind": "merged policy" if is_new else "previous release",
+        }
         for iteration, checkpoint, note, is_new in con.execute(query).fetchall()
     ]
 

@@ -17,12 +17,16 @@ from warehouse.statistics import Estimate, TaskCount, macro_average
 from warehouse.svg import COLOURS, Axis, Drawing, as_markdown, legend, short
 
 __all__ = [
-    "annotation_bars", "as_markdown", "iteration_curves", "routing_flow", "stage_successes", "success_by_stage", "time_bars",
-    "training_curves",
+    "annotation_bars", "as_markdown", "iteration_curves", "mixture_bars", "role_name", "routing_flow", "stage_successes",
+    "success_by_stage", "time_bars", "training_curves",
 ]  # fmt: skip
 
 ROUTE_STYLE = {"sft": "teal", "ct": "amber", "withheld": "grey"}
 DECISION_STYLE = {"accept": "teal", "override": "violet", "beyond_repair": "grey"}
+COMPONENT_STYLE = {
+    "demonstration": "amber", "correction": "violet", "approved": "teal", "rollout": "blue", "tutorial": "grey", "failure": "rose",
+    "demoted": "olive", "in_situ": "cyan",
+}  # fmt: skip
 CURVES = (
     "loss", "eval_loss", "success", "reward", "entropy", "kl", "mismatch_kl", "clip_fraction", "gate_explained_variance",
     "explained_variance", "value_loss", "tokens_per_step", "steps_per_episode", "invalid_actions", "grad_norm", "learning_rate",
@@ -90,7 +94,7 @@ def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = "holdout", bes
         drawing.text(left, 80, "nothing was evaluated yet", "muted")
         return drawing.render()
     lows = [s.estimate.interval.low for s in shown] + [e.mean for e in others.values()]
-    axis = Axis(max(0.0, int(min(lows) * 10 - 0.2) / 10), 1.0, height - 54, top)
+    axis = Axis(max(0.0, int(min(lows) * 10 - 0.2) / 10), 1.0, height - 54, top + 12)
     _grid(drawing, axis, left, drawing.width - 16, "{:.0%}")
     x_of = {column: left + column_px * (index + 0.5) for index, column in enumerate(columns)}
     _iteration_bands(drawing, columns, left, column_px, top, height)
@@ -109,9 +113,9 @@ def _mark(drawing: Drawing, x: float, axis: Axis, success: StageSuccess, other: 
     )
     drawing.polyline([(x, axis.px(estimate.interval.low)), (x, axis.px(estimate.interval.high))], style)
     if other is not None:
-        drawing.circle(x + 13, axis.px(other.mean), 4, f"hollow line {style}", f"{other.mean:.3f} ± {other.standard_error:.3f}")
+        drawing.circle(x + 20, axis.px(other.mean), 4, f"hollow line {style}", f"{other.mean:.3f} ± {other.standard_error:.3f}")
     drawing.circle(x, axis.px(estimate.mean), 5.5, style, hint)
-    drawing.text(x - 9, axis.px(estimate.mean) + 4, f"{estimate.mean:.3f}".removeprefix("0"), "small", "end")
+    drawing.text(x, axis.px(estimate.interval.high) - 6, f"{estimate.mean:.3f}".removeprefix("0"), "small halo", "middle")
 
 
 def _iteration_bands(
@@ -181,7 +185,7 @@ def _panel(drawing: Drawing, name: str, series: Series, labels: Sequence[str], b
     y_axis = Axis(min(values), max(values), bottom, top)
     x_axis = Axis(min(steps), max(steps), left, right)
     drawing.text(left, top - 7, name.replace("_", " "), "small")
-    for tick in y_axis.ticks(3):
+    for tick in y_axis.ticks(4):
         drawing.line(left, y_axis.px(tick), right, y_axis.px(tick), "grid")
         drawing.text(left - 5, y_axis.px(tick) + 4, short(tick), "small muted", "end")
     drawing.text(left, bottom + 15, str(min(steps)), "small muted")
@@ -287,6 +291,17 @@ def annotation_bars(con: duckdb.DuckDBPyConnection) -> str:
         counts[f"iteration {int(iteration)}"][decision.replace("_", " ")] = num
     styles = {decision.replace("_", " "): style for decision, style in DECISION_STYLE.items()}
     return _bars("Annotated steps", counts, styles, "{:.0f}") if counts else ""
+
+
+def mixture_bars(con: duckdb.DuckDBPyConnection, kind: str) -> str:
+    """What an epoch of the `kind` dataset (ct or sft) is made of, in expected draws by component and iteration; empty without one."""
+    query = (
+        "select iteration, component, sum(weight) from datasets where stage = ? group by all order by iteration, component"
+    )
+    draws: dict[str, dict[str, float]] = defaultdict(dict)
+    for iteration, component, weight in con.execute(query, [f"{kind}_dataset"]).fetchall():
+        draws[f"iteration {int(iteration)}"][component] = weight
+    return _bars(f"{kind.upper()} samples an epoch", draws, COMPONENT_STYLE, "{:.0f}") if draws else ""
 
 
 def time_bars(seconds: Mapping[str, Mapping[str, float]]) -> str:

@@ -33,6 +33,7 @@ STYLE = (
     f"svg.fw{{{_variables(_LIGHT)}font:12px/1.2 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;font-variant-numeric:tabular-nums}}"
     f"@media(prefers-color-scheme:dark){{svg.fw{{{_variables(_DARK)}}}}}"
     "svg.fw text{fill:var(--ink)}svg.fw text.muted{fill:var(--muted)}svg.fw text.small{font-size:11px}svg.fw text.strong{font-weight:600}"
+    "svg.fw text.halo{paint-order:stroke;stroke:var(--panel);stroke-width:4px;stroke-linejoin:round}"
     "svg.fw .grid{stroke:var(--grid);stroke-width:1}"
     "svg.fw .page{fill:var(--panel)}svg.fw .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
     + "".join(
