@@ -15,7 +15,7 @@
 //   roles     [[selector, role], ...] roles of widgets that their markup does not tell; the first match wins, "" is a plain container
 //   names     [[selector, name], ...] what a person calls an icon that has no text
 //   states    [[selector, state], ...] states that show only as a style
-//   maxText   characters kept of one text (default 500)
+//   maxText   characters kept of one text (default 2000)
 //   limit     elements kept (default 400)
 //
 // Only what shows is read: no ids, classes or data attributes, no hidden or covered nodes. Values of scrollable text fields are given
@@ -23,7 +23,7 @@
 ((options) => {
   "use strict";
   const [areaWidth, areaHeight] = options.area || [window.innerWidth, window.innerHeight];
-  const maxText = options.maxText || 500;
+  const maxText = options.maxText || 2000;
   const limit = options.limit || 400;
   const join = (selectors) => (selectors && selectors.length ? selectors.join(",") : null);
   const exclude = join(options.exclude);
@@ -268,11 +268,7 @@
     const visible = style.visibility === "visible";
     const rect = element.getBoundingClientRect();
     const isEmpty = rect.width < 1 || rect.height < 1;
-    if (clip !== page) {
-      if (style.position === "fixed") clip = page;
-      // Scrolled out of its container: nothing inside can show.
-      else if (!isEmpty && style.position === "static" && (rect.top >= clip.bottom || rect.bottom <= clip.top)) return;
-    }
+    if (clip !== page && style.position === "fixed") clip = page;
 
     if (visible && !isEmpty && visit(element, style, rect, clip)) return;
     if (element.tagName === "LABEL" && walkLabel(element, clip)) silent = true;
@@ -299,7 +295,9 @@
       return true;
     }
     if (role) {
-      add(role, textOf(element, role), statesOf(element, role), element, element.getClientRects(), clip);
+      // The right end of a number field turns into its arrows under the pointer.
+      const rects = element.type === "number" ? [{ ...rect.toJSON(), right: rect.right - Math.min(20, rect.width / 2) }] : element.getClientRects();
+      add(role, textOf(element, role), statesOf(element, role), element, rects, clip);
       return true;
     }
     if (!element.firstElementChild && !clean(element.textContent)) {

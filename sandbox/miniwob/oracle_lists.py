@@ -14,7 +14,7 @@ LIST_POINT = (75, 150)
 
 def mail(screen: Screen) -> Action | None:
     """All mail tasks but the paraphrased ones: find the sender's mail, then star, delete, answer or forward it."""
-    sender = screen.match(r"email by (\w+)")
+    sender = screen.match(r"email by (.+?) and (?:click|reply|forward)")
     if not sender:
         return None
     if (star := "click the star") in screen.instruction or "click the trash" in screen.instruction:
@@ -22,7 +22,7 @@ def mail(screen: Screen) -> Action | None:
     text = screen.match(r'with the text "(.*)"')
     if text:
         return _answer(screen, sender[0], text[0])
-    to = screen.match(r"forward that email to (\w+)")
+    to = screen.match(r"forward that email to (.+)\.$")
     return _forward(screen, sender[0], to[0]) if to else None
 
 
@@ -82,22 +82,22 @@ def post_button(screen: Screen) -> Action | None:
     if not wanted:
         return None
     user, button = wanted
+    entries = [e for e in screen.all("text", "item") if e.text in (button, f"{button} {user}")]
+    if _is_menu_open_for(screen, user):
+        return click(entries[-1]) if entries else scroll_down(screen, *LIST_POINT)
     name = screen.first("text", text=user)
-    if name is None:
-        return scroll_down(screen, *LIST_POINT)
-    if button in ("Reply", "Retweet", "Like"):
-        icon = _icon_of_post(screen, name, button.lower())
-        return click(icon) if icon else scroll_down(screen, *LIST_POINT)
-    entry = next((e for e in screen.all("text", "item") if e.text in (button, f"{button} {user}")), None)
-    more = _icon_of_post(screen, name, "more")
-    if entry is not None:
-        return click(entry)
-    return click(more) if more and not _is_click_on(screen, more) else scroll_down(screen, *LIST_POINT)
+    icon = _icon_of_post(screen, name, button.lower() if button in ("Reply", "Retweet", "Like") else "more") if name else None
+    return click(icon) if icon else scroll_down(screen, *LIST_POINT)
 
 
-def _is_click_on(screen: Screen, element: Element) -> bool:
-    last = screen.last
-    return isinstance(last, Click) and abs(last.x - element.x_px) < 6 and abs(last.y - element.y_px) < 6
+MENU_ENTRIES = ("Share via DM", "Copy link to Tweet", "Embed Tweet", "Mute ", "Block ", "Report")
+
+
+def _is_menu_open_for(screen: Screen, user: str) -> bool:
+    """Two of a menu's entries name its user; while neither shows, an open menu is taken for the right one."""
+    entries = [e.text for e in screen.all("text", "item") if e.text.startswith(MENU_ENTRIES)]
+    named = [text.split("@")[1] for text in entries if "@" in text]
+    return bool(entries) and all(name == user.removeprefix("@") for name in named)
 
 
 def _icon_of_post(screen: Screen, name: Element, icon: str) -> Element | None:
@@ -147,7 +147,7 @@ def search_result(screen: Screen) -> Action | None:
 
 def contact(screen: Screen) -> Action | None:
     """phone-book: turn pages until the person shows, then click the property's value."""
-    wanted = screen.match(r"Find (\w+) in the contact book and click on their (\w+)")
+    wanted = screen.match(r"Find (.+) in the contact book and click on their (\w+)")
     if not wanted:
         return None
     if screen.first("text", text=wanted[0]) is None:

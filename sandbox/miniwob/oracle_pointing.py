@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from sandbox.actions import Action, Click, MoveTo, Wait
 from sandbox.miniwob.oracle_screen import Screen, click, hits, number, wait
@@ -64,9 +65,9 @@ def tick_boxes(screen: Screen, wanted: list[str]) -> Action | None:
         if "checked" in box.states and box.text not in wanted:
             return click(box)
     for text in wanted:
-        box = next((b for b in boxes if b.text == text), None)
-        if box is not None and "checked" not in box.states:
-            return click(box)
+        unticked = next((box for box in boxes if box.text == text and "checked" not in box.states), None)
+        if unticked is not None:
+            return click(unticked)
     return click(screen.first("button", text="Submit"))
 
 
@@ -238,14 +239,6 @@ def generate_number(screen: Screen) -> Action | None:
     return click(screen.first("button", text="Submit" if value is not None and test(value) else "Generate"))
 
 
-def pie_menu(screen: Screen) -> Action | None:
-    """Open the pie by its plus sign, then click the labelled slice."""
-    for shape in screen.all("shape"):
-        if shape.text.split(" ")[-1] == screen.quoted[0]:
-            return click(shape)
-    return click(next((shape for shape in screen.all("shape") if shape.text.endswith("+")), None))
-
-
 def menu_path(screen: Screen) -> Action | None:
     """Sub-menus open when the pointer rests on their item; only the last item is clicked, since any click chooses."""
     path = screen.instruction.removeprefix("Select ").split(">")
@@ -278,12 +271,13 @@ def icon_menu(screen: Screen) -> Action | None:
     return wait(0.5) if isinstance(screen.last, Click) and hits(screen.last, playback) else click(playback)
 
 
-def wait_three_seconds(screen: Screen) -> Action | None:
-    """button-delay: the waits after the first click have to add up to three seconds."""
-    if not any(isinstance(action, Click) for action in screen.history):
+def wait_between(screen: Screen) -> Action | None:
+    """button-delay: the waits after the first click have to add up to what is asked, with little to spare."""
+    asked = screen.match(r"wait (\d+) seconds?")
+    if not asked or not any(isinstance(action, Click) for action in screen.history):
         return click(screen.first("button", text="ONE"))
     waited = sum(action.seconds for action in screen.history if isinstance(action, Wait))
-    return click(screen.first("button", text="TWO")) if waited >= 3 else wait(3.2)
+    return click(screen.first("button", text="TWO")) if waited >= int(asked[0]) else wait(float(asked[0]))
 
 
 def buy_low(screen: Screen) -> Action | None:
@@ -295,30 +289,31 @@ def buy_low(screen: Screen) -> Action | None:
 
 
 LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
+SMART_SHARE = 0.45
+"""How often the page's player O moves by plan; else at random."""
 
 
 def tic_tac_toe(screen: Screen) -> Action | None:
-    """Perfect play: win at once, else the move with the best worst case, the centre and the corners first among equals."""
+    """The move that wins most often against a player who is sometimes careless; only a win counts."""
     cells = screen.all("shape", "image")
     if len(cells) != 9:
         return None
-    board = [cell.text if cell.text in ("X", "O") else " " for cell in cells]
+    board = "".join(cell.text if cell.text in ("X", "O") else " " for cell in cells)
     free = [i for i in (4, 0, 2, 6, 8, 1, 3, 5, 7) if board[i] == " "]
-    return click(cells[max(free, key=lambda i: _outcome(_play(board, i, "X"), "O"))]) if free else None
+    return click(cells[max(free, key=lambda i: _chance(_play(board, i, "X"), "O"))]) if free else None
 
 
-def _play(board: list[str], index: int, mark: str) -> list[str]:
-    return [*board[:index], mark, *board[index + 1 :]]
+def _play(board: str, index: int, mark: str) -> str:
+    return board[:index] + mark + board[index + 1 :]
 
 
-def _outcome(board: list[str], turn: str) -> float:
-    """Value for X: the worst case, plus a little for how many replies lose for O, who does not always play well."""
-    if any(all(board[i] == "X" for i in line) for line in LINES):
-        return 1.0
-    if any(all(board[i] == "O" for i in line) for line in LINES):
-        return -1.0
-    free = [i for i in range(9) if board[i] == " "]
-    if not free:
+@cache
+def _chance(board: str, turn: str) -> float:
+    """How likely X wins from here, if O's planned moves are its best ones."""
+    for mark in "XO":
+        if any(all(board[i] == mark for i in line) for line in LINES):
+            return float(mark == "X")
+    values = [_chance(_play(board, i, turn), "O" if turn == "X" else "X") for i in range(9) if board[i] == " "]
+    if not values:
         return 0.0
-    values = [_outcome(_play(board, i, turn), "O" if turn == "X" else "X") for i in free]
-    return max(values) if turn == "X" else 0.7 * min(values) + 0.3 * sum(values) / len(values)
+    return max(values) if turn == "X" else SMART_SHARE * min(values) + (1 - SMART_SHARE) * sum(values) / len(values)

@@ -165,7 +165,7 @@ def small_box_into_large(screen: Screen) -> Action | None:
 
 def move_item(screen: Screen) -> Action | None:
     """drag-items: a list of five, the target said as an end, a step or a position."""
-    wanted = screen.match(r"Drag (\w+) (.+)\.")
+    wanted = screen.match(r"Drag (\S+) (.+)\.")
     items = screen.all("item")
     item = next((e for e in items if wanted and e.text == wanted[0]), None)
     if not wanted or item is None:
@@ -180,12 +180,14 @@ def move_item(screen: Screen) -> Action | None:
     return _drop_on(item, items[target])
 
 
-GRID_PLACES = ["top left", "top center", "top right", "center left", "center", "center right", "bottom left", "bottom center", "bottom right"]
+GRID_PLACES = [
+    "top left", "top center", "top right", "center left", "center", "center right", "bottom left", "bottom center", "bottom right",
+]  # fmt: skip
 GRID_STEPS = {"up": -3, "down": 3, "left": -1, "right": 1}
 
 
 def move_grid_item(screen: Screen) -> Action | None:
-    wanted = screen.match(r"Drag (\w+) (?:to the )?(.+)\.")
+    wanted = screen.match(r"Drag (\S+) (?:to the )?(.+)\.")
     items = screen.all("item")
     item = next((e for e in items if wanted and e.text == wanted[0]), None)
     if not wanted or item is None or len(items) != 9:

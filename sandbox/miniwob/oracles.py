@@ -1,7 +1,7 @@
 """Oracles: for each task the next right action, told from what a policy sees. They make demonstrations and correct a policy's steps.
 
-Which task has which oracle is the dict below; how they work is in oracle_pointing.py, oracle_forms.py, oracle_lists.py and
-oracle_shapes.py. That each really solves its task is shown by `python -m sandbox.miniwob.prove`.
+Which task has which oracle is the dict below; how they work is in oracle_pointing.py, oracle_forms.py, oracle_widgets.py,
+oracle_lists.py and oracle_shapes.py. That each really solves its task is shown by `python -m sandbox.miniwob.prove`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from sandbox.miniwob import oracle_forms as forms
 from sandbox.miniwob import oracle_lists as lists
 from sandbox.miniwob import oracle_pointing as pointing
 from sandbox.miniwob import oracle_shapes as shapes
+from sandbox.miniwob import oracle_widgets as widgets
 from sandbox.miniwob.oracle_screen import Screen
 from sandbox.session import Observation
 from sandbox.task import Task
@@ -45,7 +46,7 @@ ORACLES: Mapping[str, Oracle] = {
     "enter-text-dynamic": forms.quoted_text,
     "click-widget": pointing.widget,
     # pointing
-    "button-delay": pointing.wait_three_seconds,
+    "button-delay": pointing.wait_between,
     "buy-ticket": pointing.ticket,
     "click-checkboxes-large": pointing.checkboxes,
     "click-checkboxes-soft": pointing.similar_checkboxes,
@@ -54,7 +55,6 @@ ORACLES: Mapping[str, Oracle] = {
     "click-color": shapes.coloured_box,
     "click-menu": pointing.menu_path,
     "click-menu-2": pointing.icon_menu,
-    "click-pie-nodelay": pointing.pie_menu,
     "click-shades": shapes.shades,
     "click-shape": shapes.shape_described,
     "click-tab-2": pointing.find_link_in_tabs,
@@ -74,8 +74,8 @@ ORACLES: Mapping[str, Oracle] = {
     "email-inbox-important": lists.mail,
     "generate-number": pointing.generate_number,
     "grid-coordinate": shapes.grid_point,
-    "highlight-text": forms.highlight,
-    "highlight-text-2": forms.highlight,
+    "highlight-text": widgets.highlight,
+    "highlight-text-2": widgets.highlight,
     "identify-shape": shapes.identify_shape,
     "navigate-tree": lists.folder,
     "number-checkboxes": pointing.draw_digit,
@@ -91,11 +91,10 @@ ORACLES: Mapping[str, Oracle] = {
     "tic-tac-toe": pointing.tic_tac_toe,
     "unicode-test": pointing.quoted_button,
     # forms
-    "book-flight-nodelay": forms.book_flight,
-    "choose-date-easy": forms.pick_date,
-    "choose-date-medium": forms.pick_date,
-    "choose-date-nodelay": forms.pick_date,
-    "click-scroll-list": forms.scroll_list,
+    "choose-date-easy": widgets.pick_date,
+    "choose-date-medium": widgets.pick_date,
+    "choose-date-nodelay": widgets.pick_date,
+    "click-scroll-list": widgets.scroll_list,
     "copy-paste": forms.copy_text,
     "copy-paste-2": forms.copy_text,
     "email-inbox": lists.mail,
@@ -104,14 +103,14 @@ ORACLES: Mapping[str, Oracle] = {
     "email-inbox-noscroll": lists.mail,
     "email-inbox-reply": lists.mail,
     "email-inbox-star-reply": lists.mail,
-    "enter-date": forms.typed_date,
+    "enter-date": widgets.typed_date,
     "enter-text-2": forms.changed_case,
-    "enter-time": forms.typed_time,
+    "enter-time": widgets.typed_time,
     "find-word": forms.nth_word,
-    "form-sequence": forms.slider_and_checkbox,
-    "form-sequence-2": forms.radio_and_textbox,
-    "form-sequence-3": forms.dropdown_and_button,
-    "guess-number": forms.guess_number,
+    "form-sequence": widgets.slider_and_checkbox,
+    "form-sequence-2": widgets.radio_and_textbox,
+    "form-sequence-3": widgets.dropdown_and_button,
+    "guess-number": widgets.guess_number,
     "login-user-popup": forms.login_with_popup,
     "multi-layouts": forms.movie_search,
     "multi-orderings": forms.movie_search,
@@ -121,9 +120,9 @@ ORACLES: Mapping[str, Oracle] = {
     "sign-agreement": forms.agreement,
     "simple-algebra": forms.algebra,
     "text-transform": forms.shown_letters,
-    "use-slider": forms.sliders,
-    "use-slider-2": forms.sliders,
-    "use-spinner": forms.spinner,
+    "use-slider": widgets.sliders,
+    "use-slider-2": widgets.sliders,
+    "use-spinner": widgets.spinner,
     "visual-addition": forms.count_blocks,
 }
 

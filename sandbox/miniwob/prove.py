@@ -110,7 +110,9 @@ def proving_seeds(task: Task, num: int) -> list[int]:
     return task.seeds(Split.EVAL if task.held_out else Split.TRAIN, num)
 
 
-async def prove(tasks: Sequence[Task], num_seeds: int, *, disturb: float = 0.0, size: int = 4, progress: Progress | None = None) -> list[Proof]:
+async def prove(
+    tasks: Sequence[Task], num_seeds: int, *, disturb: float = 0.0, size: int = 4, progress: Progress | None = None
+) -> list[Proof]:
     """Attempt `num_seeds` instances of each task in a pool of sessions. Raises SandboxError where the browsers fail."""
     bar = progress.add_task("episodes", total=len(tasks) * num_seeds * (2 if disturb else 1)) if progress else None
     patient = {task.name: task.model_copy(update={"max_steps": task.max_steps * 3}) for task in tasks}
@@ -137,7 +139,7 @@ COLUMNS = ("task", "domain", "split", "max steps", "solved", "mean steps", "reco
 
 
 def table_rows(proofs: Sequence[Proof]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for proof in proofs:
         tested = proof.tested
         rows.append(

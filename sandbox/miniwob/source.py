@@ -35,9 +35,9 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         [".ui-accordion-header", ""],  # an accordion takes a paragraph that holds the Submit button for a header
         [".ui-tabs-tab", "tab"],
         [".ui-menu-item-wrapper", "item"],
-        [".ui-sortable-handle", "item"],
+        ["#sortable > li", "item"],
         [".ui-slider-handle", "slider"],
-        [".ui-spinner-button", "button"],
+        [".ui-spinner-button, .ui-datepicker-prev, .ui-datepicker-next", "button"],
         [".alink", "link"],
         [".folder, .file", "item"],
         [".hitarea", "button"],
@@ -57,11 +57,11 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         ["#open-search", "search"],
         ["#search-cancel, #close-email, #close-reply, #close-forward", "back"],
         ["#send-reply, #send-forward", "send"],
-        [".reply", "reply"],
-        [".retweet", "retweet"],
-        [".like", "like"],
-        [".share", "share"],
-        [".more", "more"],
+        ["span.reply", "reply"],
+        ["span.retweet", "retweet"],
+        ["span.like", "like"],
+        ["span.share", "share"],
+        ["span.more", "more"],
         [".collapsable-hitarea", "collapse"],
         [".expandable-hitarea", "expand"],
         [".mark-x", "X"],
@@ -76,7 +76,7 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         [".ui-icon-play", "play"],
         [".ui-icon-stop", "stop"],
     ],
-    "states": [[".selected, .clicked, .controls > .active, .page-item.active > a", "selected"]],
+    "states": [[".selected, .clicked, .controls > .active, .page-item.active > a", "selected"], [".ui-state-disabled", "disabled"]],
 }
 """What elements.js has to be told about these pages: roles of jQuery UI widgets, and icons by what a person calls them."""
 
@@ -178,7 +178,8 @@ class MiniWobSource:
             "(() => {"
             " if (core.cover_div === null) core.startEpisode();"
             " if (document.activeElement) document.activeElement.blur();"
-            " for (const part of [document.scrollingElement, document.getElementById('area')]) if (part) part.scrollTop = part.scrollLeft = 0;"
+            " for (const part of [document.scrollingElement, document.getElementById('area')])"
+            " if (part) part.scrollTop = part.scrollLeft = 0;"
             " core.EPISODE_MAX_TIME = 1e9;"
             f" Math.seedrandom({json.dumps(str(seed))});"
             " core.startEpisodeReal();"
@@ -218,5 +219,7 @@ def _state_script() -> str:
 
 def _entry_name(task: Task) -> str:
     if task.source != SOURCE or task.name not in task_file().tasks:
-        raise TaskError(f"MiniWoB cannot run task {task.source}/{task.name}: only source {SOURCE!r} and the names in sandbox/miniwob/tasks.yaml.")
+        raise TaskError(
+            f"MiniWoB cannot run task {task.source}/{task.name}: it has source {SOURCE!r} and the names in sandbox/miniwob/tasks.yaml only."
+        )
     return task.name
