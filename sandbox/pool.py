@@ -67,16 +67,17 @@ class SessionPool:
 
     def __init__(
         self,
+        sources: PageTasks | None = None,
         *,
         kind: Kind = "auto",
         size: int = 2,
         num_browsers: int | None = None,
-        sources: PageTasks | None = None,
         limits: Limits | None = None,
         recycle_resets: int = 1000,
         recycle_memory_mib: float = 1500.0,
     ) -> None:
-        """`size` sessions spread over `num_browsers` browsers (default: one a core, no more than sessions). Raises ConfigError."""
+        """`size` sessions spread over `num_browsers` browsers (default: one a core, no more than sessions), for `sources` (default: all
+        that there are). Raises ConfigError."""
         if num_browsers is None:
             num_browsers = min(size, os.cpu_count() or 1)
         if not 1 <= num_browsers <= size:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from warehouse.errors import BrowserCrashed, SandboxError
@@ -37,9 +38,7 @@ class Connection:
         """Take over both descriptors."""
         loop = asyncio.get_running_loop()
         self._writer, _ = await loop.connect_write_pipe(lambda: _WriteEnd(self._lose), os.fdopen(write_fd, "wb", buffering=0))
-        self._reader, _ = await loop.connect_read_pipe(
-            lambda: _ReadEnd(self._receive, self._lose), os.fdopen(read_fd, "rb", buffering=0)
-        )
+        self._reader, _ = await loop.connect_read_pipe(lambda: _ReadEnd(self._receive, self._lose), os.fdopen(read_fd, "rb", buffering=0))
 
     @property
     def is_lost(self) -> bool:
@@ -80,6 +79,14 @@ class Connection:
         finally:
             for wait in waits:
                 wait.cancel()
+        if self._lost is not None:
+            raise BrowserCrashed(self._lost)
+
+    async def sleep(self, seconds: float) -> None:
+        """Let real time pass. Raises BrowserCrashed where the browser goes away meanwhile."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_lost_event.wait()
         if self._lost is not None:
             raise BrowserCrashed(self._lost)
 

@@ -68,6 +68,7 @@ class CdpPage:
             "Page.javascriptDialogOpening": self._on_dialog,
             "Fetch.requestPaused": self._on_request,
             "Inspector.targetCrashed": self._on_crash,
+            "Inspector.detached": self._on_crash,
         }.items():
             connection.listen(self._session_id, event, listener)
         await asyncio.gather(
@@ -92,7 +93,9 @@ class CdpPage:
         self._send("Page.handleJavaScriptDialog", {"accept": True, "promptText": str(event.get("defaultPrompt", ""))})
 
     def _on_crash(self, _: Params) -> None:
-        self.browser.kill("The page's renderer process crashed.")
+        """Commands in flight to a page that is gone are never answered, so the browser ends with it."""
+        if not self._is_closed:
+            self.browser.kill("A page's renderer process crashed, or the page closed itself.")
 
     def _on_request(self, event: Params) -> None:
         url, request_id = str(event["request"]["url"]), event["requestId"]

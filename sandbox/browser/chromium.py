@@ -23,8 +23,11 @@ EXECUTABLE_VARIABLE = "FLYWHEEL_CHROMIUM"
 
 _HEADLESS_SHELLS = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib64/chromium-browser/headless_shell")
 _HEADLESS_SHELL_NAMES = ("chromium-headless-shell", "chrome-headless-shell", "headless_shell")
-_FULL_BROWSERS = ("/usr/lib/chromium/chromium", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-                  "/Applications/Chromium.app/Contents/MacOS/Chromium")
+_FULL_BROWSERS = (
+    "/usr/lib/chromium/chromium",
+    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
+    "/Applications/Chromium.app/Contents/MacOS/Chromium",
+)
 _FULL_BROWSER_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PLAYWRIGHT_SHELLS = "chromium_headless_shell-*/*/*headless?shell"
 _PLAYWRIGHT_BROWSERS = ("chromium-*/*/chrome", "chromium-*/*/*.app/Contents/MacOS/*")
@@ -39,6 +42,7 @@ FLAGS = (
     "--password-store=basic", "--use-mock-keychain",
     # the same pixels on every machine with the same fonts
     "--lang=en-US", "--force-device-scale-factor=1", "--force-color-profile=srgb", "--font-render-hinting=none", "--disable-lcd-text",
+    "--disable-partial-raster",
     # no name resolves and no address is reached: pages come from files only
     "--host-resolver-rules=MAP * ~NOTFOUND",
 )  # fmt: skip

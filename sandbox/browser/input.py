@@ -287,8 +287,12 @@ class CdpInput:
         else:
             self._held.pop(name, None)
         params: dict[str, Any] = {
-            "type": "keyUp", "key": key.key, "code": key.code, "windowsVirtualKeyCode": key.virtual_code, "modifiers": self._modifiers,
-        }  # fmt: skip
+            "type": "keyUp",
+            "key": self._shifted(key.key) if key.text else key.key,
+            "code": key.code,
+            "windowsVirtualKeyCode": key.virtual_code,
+            "modifiers": self._modifiers,
+        }
         if is_down:
             types_text = key.text and not self._modifiers & (_MODIFIERS["Control"] | _MODIFIERS["Alt"] | _MODIFIERS["Meta"])
             text = self._shifted(key.text) if types_text else ""
@@ -298,7 +302,7 @@ class CdpInput:
         yield "Input.dispatchKeyEvent", params
 
     def _shifted(self, text: str) -> str:
-        return text.upper() if self._modifiers & _MODIFIERS["Shift"] and text.isalpha() else text
+        return text.upper() if self._modifiers & _MODIFIERS["Shift"] and len(text) == 1 else text
 
 
 _MAC_COMMANDS = {"a": ["selectAll"], "c": ["copy"], "v": ["paste"], "x": ["cut"], "z": ["undo"]}

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from PIL import Image
 
 from sandbox.browser.input import Phase
-from warehouse.errors import SandboxTimeout
+from warehouse.errors import SandboxError, SandboxTimeout
 
 GUARD_SCRIPT = Path(__file__).with_name("guard.js").read_text(encoding="utf-8")
 
@@ -106,6 +106,6 @@ async def time_limit(seconds: float, what: str) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError as error:
-        if isinstance(error, SandboxTimeout):
+        if isinstance(error, SandboxError):  # raised inside, with more to say
             raise
         raise SandboxTimeout(f"{what} took longer than {seconds:g} s; the browser hangs or the machine is overloaded.") from error

@@ -151,7 +151,8 @@ class PageSession:
             observation = await self._observe(instance)
             info = {"ignored": "the episode is over"}
             return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=info)
-        async with time_limit(self._limits.step_s, f"A step of {instance.task.name}"):
+        pause_s = action.seconds if isinstance(action, actions.Wait) else 0.0
+        async with time_limit(self._limits.step_s + pause_s, f"A step of {instance.task.name}"):
             info = await self._act(instance, action)
             observation = await self._observe(instance)
         instance.num_steps += 1

@@ -40,7 +40,7 @@ class LivePage(CdpPage):
     async def perform(self, phases: Sequence[Phase]) -> None:
         for phase in phases:
             if isinstance(phase, Pause):
-                await asyncio.sleep(phase.ms / 1000)
+                await self.browser.connection.sleep(phase.ms / 1000)
             else:
                 await asyncio.gather(*(answer for gesture in phase for answer in self._send_gesture(gesture)))
 
@@ -48,7 +48,7 @@ class LivePage(CdpPage):
         await asyncio.gather(*self._send_rest())
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
-        await asyncio.sleep(ms / 1000)
+        await self.browser.connection.sleep(ms / 1000)
         if not screenshot:
             return None
         answer = await self._send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})

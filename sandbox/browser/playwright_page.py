@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, BrowserContext, Dialog, Error, Frame, Playwright, Route, async_playwright
+from playwright.async_api import Browser, BrowserContext, Dialog, Error, Frame, Playwright, Request, Route, async_playwright
 from playwright.async_api import Page as TheirPage
 
 from sandbox.browser.chromium import FLAGS, find_chromium
@@ -133,7 +133,7 @@ class PlaywrightPage:
 
     async def _on_request(self, route: Route) -> None:
         url = route.request.url
-        if route.request.is_navigation_request() and route.request.frame.parent_frame is None and not self._is_loading:
+        if not self._is_loading and self._leads_away(route.request):
             self.notes.blocked.append(url)
             await route.fulfill(status=204)
         elif is_below(url, self._root):
@@ -141,6 +141,15 @@ class PlaywrightPage:
         else:
             self.notes.blocked.append(url)
             await route.abort("blockedbyclient")
+
+    def _leads_away(self, request: Request) -> bool:
+        """A navigation of our page, or of a popup before it has a frame."""
+        if not request.is_navigation_request():
+            return False
+        try:
+            return request.frame.parent_frame is None
+        except Error:
+            return True
 
     async def load(self, url: str) -> None:
         self._is_loading = True
@@ -180,8 +189,10 @@ class PlaywrightPage:
             case KeyStroke(name=name, is_down=is_down):
                 key = find_key(name)
                 if key is not None:
-                    (self._held.add if is_down else self._held.discard)(key.key)
-                    await (keyboard.down if is_down else keyboard.up)(key.key)
+                    # by its code Playwright lets a held Shift capitalise a letter, by its name it does not
+                    code = key.code if "Shift" in self._held and key.text.isalpha() else key.key
+                    (self._held.add if is_down else self._held.discard)(code)
+                    await (keyboard.down if is_down else keyboard.up)(code)
             case Insert(text=text):
                 await keyboard.insert_text(text)
 
@@ -204,7 +215,8 @@ class PlaywrightPage:
 
     async def close(self) -> None:
         if self._browser.is_connected():
-            await self._context.close()
+            async with _sandbox_errors(self._browser):
+                await self._context.close()
 
 
 @asynccontextmanager

@@ -1,0 +1,214 @@
+"""Browsers that die, hang or are missing, pages that never get ready, parents that are killed: typed errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox import actions
+from sandbox.browser.browser import Browser
+from sandbox.browser.chromium import EXECUTABLE_VARIABLE, find_chromium
+from sandbox.browser.page_session import Limits
+from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles, scratch_root
+from sandbox.pool import SessionPool
+from warehouse.errors import BrowserCrashed, BrowserMissing, PageNotReady, SandboxError, SandboxTimeout
+
+KINDS = pytest.mark.parametrize("kind", ["beginframe", "plain"])
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def group_members(pgid: int) -> list[int]:
+    """Live processes of a group; zombies do not count."""
+    members = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+            if int(group) == pgid and state != "Z":
+                members.append(int(folder.name))
+    return members
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_so()
+
+
+@KINDS
+@linux_only
+def test_a_killed_browser_tells_everyone_at_once_and_is_replaced(kind: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        all_play, num_playing = asyncio.Event(), 0
+
+        async def play() -> float:
+            nonlocal num_playing
+            async with pool.lease() as session:
+                await session.reset(html_task(), 1)
+                num_playing += 1
+                if num_playing == 2:
+                    all_play.set()
+                with pytest.raises(BrowserCrashed):
+                    await session.step(actions.Wait(seconds=60))
+                return time.monotonic()
+
+        players = [asyncio.ensure_future(play()) for _ in range(2)]
+        await asyncio.wait_for(all_play.wait(), 60)
+        await asyncio.sleep(0.2)
+        (pid,) = pool.browser_pids()
+        killed_s = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        assert max(await asyncio.gather(*players)) - killed_s < 2
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+        assert pool.browser_pids() != [pid] and pool.stats().num_crashes == 1
+        assert within(5, lambda: not group_members(pid))
+
+    with live_pool(SessionPool({"html": html_source()}, kind=kind, size=2, num_browsers=1)) as live:
+        live.run(use)
+
+
+@KINDS
+def test_a_hanging_page_times_out_and_costs_its_browser(kind: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        with pytest.raises(SandboxTimeout, match="longer than 3 s"):
+            async with pool.lease() as session:
+                observation = await session.reset(html_task(), 1)
+                hang = next(element for element in observation.elements if element.role == "hang")
+                await session.step(actions.Click(x=hang.x_px, y=hang.y_px))
+        async with pool.lease() as session:
+            assert (await session.reset(html_task(), 1)).elements
+
+    with live_pool(SessionPool({"html": html_source()}, kind=kind, size=1, limits=Limits(ready_s=20, step_s=3))) as live:
+        live.run(use)
+
+
+@pytest.mark.parametrize("name", ["never-ready", "endless"])
+def test_a_page_that_never_gets_ready(name: str, live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        with pytest.raises(PageNotReady, match=name):
+            async with pool.lease() as session:
+                await session.reset(html_task(name), 1)
+
+    with live_pool(SessionPool({"html": html_source()}, size=1, limits=Limits(ready_s=3, step_s=20))) as live:
+        live.run(use)
+
+
+def test_a_page_that_is_not_there(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        with pytest.raises(SandboxError, match="could not be opened"):
+            async with pool.lease() as session:
+                await session.reset(html_task("nonesuch"), 1)
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+        assert pool.stats().num_crashes == 0
+
+    with live_pool(SessionPool({"html": html_source()}, size=1)) as live:
+        live.run(use)
+
+
+def test_a_missing_browser_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(EXECUTABLE_VARIABLE, str(tmp_path / "chromium"))
+    with pytest.raises(BrowserMissing, match=EXECUTABLE_VARIABLE):
+        find_chromium()
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(SessionPool(size=1).__aenter__())
+
+
+def test_a_program_that_is_no_browser(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "headless-shell"
+    program.write_text("#!/bin/sh\necho cannot open display >&2\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv(EXECUTABLE_VARIABLE, str(program))
+    with pytest.raises(BrowserCrashed, match="cannot open display"):
+        asyncio.run(Browser.launch(begin_frame=False))
+
+
+ORPHAN_SCRIPT = """
+import asyncio, sys
+from sandbox.pool import SessionPool
+from sandbox.miniwob.source import load_tasks
+from sandbox.actions import Wait
+
+async def main():
+    async with SessionPool(kind=sys.argv[1], size=2, num_browsers=2) as pool:
+        async with pool.lease() as one, pool.lease() as two:
+            for session in (one, two):
+                await session.reset(load_tasks()["click-button"], 1)
+            print(*pool.browser_pids(), flush=True)
+            await asyncio.gather(*(session.step(Wait(seconds=60)) for session in (one, two)))
+
+asyncio.run(main())
+"""
+
+
+@KINDS
+@linux_only
+def test_no_browser_outlives_a_killed_parent(kind: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN_SCRIPT, kind], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2 and all(len(group_members(pid)) >= 3 for pid in pids)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert within(5, lambda: not any(group_members(pid) for pid in pids))
+    profiles = list(scratch_root().glob("profile-*/"))
+    assert profiles
+    assert reap_profiles() >= 2
+
+
+def test_profiles_in_use_are_not_reaped() -> None:
+    profile = Profile()
+    reap_profiles()
+    assert profile.path.is_dir()
+    profile.remove()
+    profile.remove()
+    assert not profile.path.exists()
+
+
+@linux_only
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the user")
+def test_as_root_the_browser_is_another_user_with_its_sandbox_on() -> None:
+    async def use() -> None:
+        browser = await Browser.launch(begin_frame=True)
+        try:
+            context = await browser.connection.send("Target.createBrowserContext")
+            await browser.connection.send("Target.createTarget", {"url": "about:blank", **context})
+            members = group_members(browser.process.pid)
+            statuses = [(Path("/proc") / str(pid) / "status").read_text() for pid in members]
+            uids = {line.split()[1] for status in statuses for line in status.splitlines() if line.startswith("Uid:")}
+            assert uids == {str(browser_user().uid)} and "0" not in uids
+            renderers = [pid for pid in members if b"--type=renderer" in (Path("/proc") / str(pid) / "cmdline").read_bytes()]
+            assert renderers
+            assert within(10, lambda: all("Seccomp:\t2" in (Path("/proc") / str(pid) / "status").read_text() for pid in renderers))
+        finally:
+            await browser.close()
+
+    asyncio.run(use())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has pages that its browser cannot read")
+def test_pages_in_a_closed_folder_are_served_from_a_copy(live_pool: Any, html_source: Any, html_task: Any, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    for page in html_source().root.glob("*.html"):
+        (closed / page.name).write_bytes(page.read_bytes())
+    assert readable_root(closed) != closed
+
+    async def use(pool: SessionPool) -> str:
+        async with pool.lease() as session:
+            return (await session.reset(html_task(), 1)).url
+
+    with live_pool(SessionPool({"html": html_source(closed)}, size=1)) as live:
+        assert live.run(use) == "kitchen.html"

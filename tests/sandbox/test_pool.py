@@ -1,0 +1,122 @@
+"""The pool: leases, waiting, recycling, bookkeeping."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sandbox.pool import SessionPool
+from warehouse.errors import ConfigError, SandboxError
+
+
+@pytest.mark.parametrize(("size", "num_browsers"), [(0, 1), (2, 3), (2, 0)])
+def test_impossible_sizes(size: int, num_browsers: int) -> None:
+    with pytest.raises(ConfigError, match="1 <= num_browsers <= size"):
+        SessionPool(size=size, num_browsers=num_browsers)
+
+
+def test_an_unknown_kind() -> None:
+    with pytest.raises(ConfigError, match="beginframe"):
+        asyncio.run(SessionPool(kind="netscape").__aenter__())  # type: ignore[arg-type]
+
+
+def test_leases_are_exclusive_and_wait_their_turn(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        in_use: set[int] = set()
+
+        async def play(seed: int) -> str:
+            async with pool.lease() as session:
+                assert id(session) not in in_use
+                in_use.add(id(session))
+                assert len(in_use) <= 2
+                instruction = (await session.reset(html_task(), seed)).instruction
+                in_use.remove(id(session))
+                return instruction
+
+        assert await asyncio.gather(*(play(seed) for seed in range(7))) == [f"seed {seed}: " for seed in range(7)]
+        stats = pool.stats()
+        assert (stats.num_leases, stats.num_resets, stats.num_leased, stats.num_launches, stats.num_crashes) == (7, 7, 0, 1, 0)
+        assert stats.memory_mib > 20
+
+    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1)) as live:
+        live.run(use)
+
+
+def test_a_session_with_the_tasks_page_is_preferred(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease() as one, pool.lease() as two:
+            await one.reset(html_task(), 1)
+            await two.reset(html_task("second"), 1)
+        for task, session in ((html_task(), one), (html_task("second"), two)):
+            async with pool.lease(task) as leased:
+                assert leased is session
+
+    source = html_source()
+    source.url = lambda task: (source.root / "kitchen.html").as_uri()
+    with live_pool(SessionPool({"html": source}, size=2, num_browsers=1)) as live:
+        live.run(use)
+
+
+def test_a_worn_browser_is_replaced_when_nobody_uses_it(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async def play(seed: int) -> None:
+            async with pool.lease() as session:
+                await session.reset(html_task(), seed)
+
+        await asyncio.gather(*(play(seed) for seed in range(9)))
+        stats = pool.stats()
+        assert stats.num_recycled >= 2 and stats.num_crashes == 0 and stats.num_resets == 9
+
+    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, recycle_resets=3)) as live:
+        live.run(use)
+
+
+def test_an_error_of_the_user_costs_the_page_and_not_the_browser(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with pool.lease() as session:
+                await session.reset(html_task(), 1)
+                raise ZeroDivisionError
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0), pool.lease() as session:
+                while True:
+                    await session.reset(html_task(), 1)
+        async with pool.lease() as session:
+            assert (await session.reset(html_task(), 4)).instruction == "seed 4: "
+        assert pool.stats().num_launches == 1
+
+    with live_pool(SessionPool({"html": html_source()}, size=1)) as live:
+        live.run(use)
+
+
+def test_a_closed_pool(html_source: Any, html_task: Any) -> None:
+    async def use() -> None:
+        pool = SessionPool({"html": html_source()}, size=1)
+        async with pool, pool.lease() as session:
+            await session.reset(html_task(), 1)
+            waiting = asyncio.ensure_future(pool.lease().__aenter__())
+            await asyncio.sleep(0)
+            await pool.close()
+            with pytest.raises(SandboxError, match="closed"):
+                await waiting
+            with pytest.raises(SandboxError):
+                await session.reset(html_task(), 1)
+        await pool.close()
+        assert pool.browser_pids() == []
+
+    asyncio.run(use())
+
+
+def test_a_pool_belongs_to_its_loop(html_source: Any) -> None:
+    async def lease(pool: SessionPool) -> None:
+        async with pool.lease():
+            pass
+
+    async def enter() -> SessionPool:
+        return await SessionPool({"html": html_source()}, size=1).__aenter__()
+
+    pool = asyncio.run(enter())
+    with pytest.raises(SandboxError, match="event loop"):
+        asyncio.run(lease(pool))
