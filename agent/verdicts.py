@@ -26,16 +26,16 @@ EPISODE_COLUMNS = ("iteration", "episode_id", "purpose", "task_id", "split", "in
 Rows: TypeAlias = "pa.Table | Sequence[Mapping[str, Any]]"
 
 
-def verdict_rows(warehouse: Warehouse, iteration: str, config: QualityConfig) -> list[dict[str, Any]]:
-    """Judge the episodes of one iteration, with all earlier ones to compare with. Reads only the partitions that hold such episodes."""
+def iteration_verdicts(warehouse: Warehouse, iteration: str, config: QualityConfig) -> list[dict[str, Any]]:
+    """`verdict_rows` of one iteration, compared with all earlier ones. Reads only the partitions that hold episodes to judge."""
     episodes = warehouse.read("episodes", columns=(*EPISODE_COLUMNS, "stage"))
     is_judged = pc.is_in(episodes["purpose"], value_set=pa.array(JUDGED_PURPOSES))
     episodes = episodes.filter(pc.and_(is_judged, pc.less_equal(episodes["iteration"], iteration)))
     steps = [warehouse.read("steps", stage=stage, columns=STEP_COLUMNS) for stage in sorted(set(episodes["stage"].to_pylist()))]
-    return judge_rows(episodes, pa.concat_tables(steps) if steps else [], config, iteration=iteration)
+    return verdict_rows(episodes, pa.concat_tables(steps) if steps else [], config, iteration=iteration)
 
 
-def judge_rows(episodes: Rows, steps: Rows, config: QualityConfig, *, iteration: str | None = None) -> list[dict[str, Any]]:
+def verdict_rows(episodes: Rows, steps: Rows, config: QualityConfig, *, iteration: str | None = None) -> list[dict[str, Any]]:
     """Judge the episodes of `iteration` (None: of all rows), in the order of their ids.
 
     `episodes` and `steps` may, and for duplicates should, reach back to earlier iterations: those are compared with, not judged. A

@@ -75,15 +75,19 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationResult:
-    """`annotations` are rows of the table of that name, without iteration and stage, in the order of their ids."""
+    """Episodes in the order of their ids, annotations in the order of episode and step."""
 
     episodes: tuple[Episode, ...]
-    annotations: tuple[dict[str, Any], ...]
+    annotations: tuple[Annotation, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of the table `annotations`, without iteration and stage."""
+        return [annotation.row for annotation in self.annotations]
 
     def counts(self) -> dict[str, int]:
         """Number of annotations by decision."""
-        decisions = [row["decision"] for row in self.annotations]
-        return {decision: decisions.count(decision) for decision in ("accept", "override", "beyond_repair")}
+        return {decision: len(_of(self.annotations, decision)) for decision in ("accept", "override", "beyond_repair")}
 
 
 class ScriptedAnnotator:
@@ -251,8 +255,8 @@ async def annotate(
             for annotation in (made := await collect(chosen, annotator.correct)):
                 left[annotation.task] -= annotation.decision == "override"
             annotations += made
-    rows = sorted((annotation.row for annotation in annotations), key=lambda row: str(row["annotation_id"]))
-    return AnnotationResult(episodes=tuple(sorted(episodes, key=lambda episode: episode.episode_id)), annotations=tuple(rows))
+    annotations.sort(key=lambda annotation: (annotation.episode_id, annotation.note.step_index))
+    return AnnotationResult(episodes=tuple(sorted(episodes, key=lambda episode: episode.episode_id)), annotations=tuple(annotations))
 
 
 def _shares(requests: Sequence[EpisodeRequest], budget: int) -> dict[str, int]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.quality import FILTERS, Context, FilterResult, QualityConfig, quality, trajectory
-from agent.verdicts import judge_rows
+from agent.verdicts import verdict_rows
 from warehouse.catalogue import TABLES
 
 CONFIG = QualityConfig()
@@ -135,7 +135,7 @@ def test_duplicates_are_later_episodes_with_the_same_actions_on_like_screens() -
         step_row(0, "e1"), step_row(0, "e2"), step_row(0, "e4"),
         step_row(0, "e3", observation="\n".join(f'<button> "{word}" [{i}]' for i, word in enumerate("abcdef", 1))),
     ]
-    found = results_by(judge_rows(episodes, steps, CONFIG), "duplicate")
+    found = results_by(verdict_rows(episodes, steps, CONFIG), "duplicate")
     assert [found[e]["passed"] for e in ("e1", "e2", "e3", "e4")] == [True, False, True, True]
     assert found["e2"]["reasons"] == ["1.00 like e1"]
 
@@ -146,7 +146,7 @@ def test_duplicates_reach_back_but_an_annotated_episode_only_to_annotated_ones()
         episode_row("c-evaluated", iteration="0002", purpose="evaluation"), episode_row("z-early", iteration="0002"),
     ]
     steps = [step_row(0, row["episode_id"]) for row in episodes]
-    rows = judge_rows(episodes, steps, CONFIG, iteration="0002")
+    rows = verdict_rows(episodes, steps, CONFIG, iteration="0002")
     found = results_by(rows, "duplicate")
     assert found.keys() == {"a-late", "b-annotated"}
     assert not found["a-late"]["passed"] and found["b-annotated"]["passed"]
@@ -154,7 +154,7 @@ def test_duplicates_reach_back_but_an_annotated_episode_only_to_annotated_ones()
 
 def test_crashed_and_foreign_episodes_are_no_originals_and_have_no_verdict() -> None:
     episodes = [episode_row("a", outcome="crashed", reward=None), episode_row("b", split="eval"), episode_row("c")]
-    rows = judge_rows(episodes, [step_row(0, e["episode_id"]) for e in episodes], CONFIG)
+    rows = verdict_rows(episodes, [step_row(0, e["episode_id"]) for e in episodes], CONFIG)
     assert results_by(rows, "verifier").keys() == {"b", "c"}
     assert results_by(rows, "duplicate")["c"]["passed"]
 
@@ -162,9 +162,9 @@ def test_crashed_and_foreign_episodes_are_no_originals_and_have_no_verdict() -> 
 def test_rows_fit_the_catalogue_and_come_from_arrow_or_mappings_alike() -> None:
     episodes = [episode_row("e1"), episode_row("e2", reward=-1.0, outcome="failure")]
     steps = [step_row(i, e["episode_id"]) for e in episodes for i in range(2)]
-    rows = judge_rows(episodes, steps, CONFIG)
+    rows = verdict_rows(episodes, steps, CONFIG)
     step_schema = pa.schema([field for field in TABLES["steps"].schema if field.name in steps[0]])
-    assert judge_rows(pa.Table.from_pylist(episodes), pa.Table.from_pylist(steps, schema=step_schema), CONFIG) == rows
+    assert verdict_rows(pa.Table.from_pylist(episodes), pa.Table.from_pylist(steps, schema=step_schema), CONFIG) == rows
     table = TABLES["verdicts"]
     full = pa.Table.from_pylist([row | {"iteration": "0001", "stage": "verdicts"} for row in rows], schema=table.schema)
     assert full.num_rows == 2 * (1 + len(FILTERS))
@@ -186,8 +186,8 @@ def test_verdicts_do_not_depend_on_row_order_and_scores_are_shares(seed: int, nu
         for i in range(num)
     ]
     steps = [step_row(k, e["episode_id"], observation=rng.choice(["A", "B"])) for e in episodes for k in range(rng.randint(0, 4))]
-    rows = judge_rows(episodes, steps, CONFIG)
+    rows = verdict_rows(episodes, steps, CONFIG)
     rng.shuffle(episodes)
     rng.shuffle(steps)
-    assert judge_rows(episodes, steps, CONFIG) == rows
+    assert verdict_rows(episodes, steps, CONFIG) == rows
     assert all(0 <= row["score"] <= 1 and row["passed"] == (row["score"] >= row["threshold"]) for row in rows)

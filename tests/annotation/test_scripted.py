@@ -100,7 +100,7 @@ def intervened() -> AnnotationResult:
 
 def rows_of(result: AnnotationResult) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, list[dict[str, Any]]] = {episode.episode_id: [] for episode in result.episodes}
-    for row in sorted(result.annotations, key=lambda row: int(row["step_index"])):
+    for row in sorted(result.rows, key=lambda row: int(row["step_index"])):
         rows[row["episode_id"]].append(row)
     return rows
 
@@ -115,7 +115,7 @@ def test_solved_episodes_are_approved_and_failed_ones_corrected(relabelled: Anno
         elif "beyond_repair" in decisions:
             assert decisions.index("beyond_repair") == len(decisions) - 1, "nothing follows a state beyond repair"
     assert relabelled.counts()["override"] > 0 and relabelled.counts()["accept"] > 0
-    for row in relabelled.annotations:
+    for row in relabelled.rows:
         if row["decision"] == "override":
             assert row["response"] != row["proposal"] and row["response"].startswith("Thought ")
         elif row["decision"] == "accept":
@@ -132,24 +132,24 @@ def test_a_wrong_first_button_is_beyond_repair(relabelled: AnnotationResult) -> 
 
 
 def test_rows_fit_the_catalogue_and_quote_the_prompt(relabelled: AnnotationResult) -> None:
-    rows = [row | {"iteration": "0001", "stage": "annotations"} for row in relabelled.annotations]
+    rows = [row | {"iteration": "0001", "stage": "annotations"} for row in relabelled.rows]
     table = pa.Table.from_pylist(rows, schema=TABLES["annotations"].schema)
     assert len(set(table.column("annotation_id").to_pylist())) == table.num_rows
     steps = {(e.episode_id, step.step_index): step for e in relabelled.episodes for step in e.steps}
-    for row in relabelled.annotations:
+    for row in relabelled.rows:
         step = steps[row["episode_id"], row["step_index"]]
         assert row["proposal"] == step.response
         assert [m["content"] for m in row["messages"]] == [m.content for m in step.messages]
 
 
 def test_the_same_seeds_give_the_same_annotations(relabelled: AnnotationResult) -> None:
-    assert play("relabel", 0.4).annotations == relabelled.annotations
+    assert play("relabel", 0.4).rows == relabelled.rows
 
 
 def test_a_small_budget_is_spread_over_tasks() -> None:
     result = play("relabel", 1.0, num=3, max_corrections=4, max_approvals=0)
     tasks = {episode.episode_id: episode.request.task.name for episode in result.episodes}
-    corrected = sorted(tasks[row["episode_id"]] for row in result.annotations if row["decision"] == "override")
+    corrected = sorted(tasks[row["episode_id"]] for row in result.rows if row["decision"] == "override")
     assert len(corrected) == 4 and set(corrected) == set(TASKS) and result.counts()["accept"] == 0
 
 
@@ -170,7 +170,7 @@ def test_corrections_are_carried_out_live_and_the_verifier_decides(intervened: A
 def test_interventions_keep_to_the_budget_of_task_and_episode() -> None:
     result = play("intervene", 1.0, num=4, max_corrections=6, max_interventions_per_episode=1)
     tasks = {episode.episode_id: episode.request.task.name for episode in result.episodes}
-    overrides = [row["episode_id"] for row in result.annotations if row["decision"] == "override"]
+    overrides = [row["episode_id"] for row in result.rows if row["decision"] == "override"]
     assert sorted(tasks[episode_id] for episode_id in overrides) == sorted([*TASKS, *TASKS])
     assert len(set(overrides)) == len(overrides), "one intervention an episode"
     assert len(result.episodes) < 4 * len(TASKS), "what no share is left for is not run"
