@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.decider import Decider, Moment
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.grammars.base import ParsedResponse, invalid_response
-from agent.grammars.compact import render_elements
+from agent.grammars.elements import render_elements
 from agent.memory import Memory
 from agent.policy import Response
 from agent.prompt import PromptBuilder

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent.grammars.base import Grammar, ParsedResponse
-from agent.grammars.compact import MAX_ELEMENTS, render_elements
+from agent.grammars.elements import MAX_ELEMENTS, render_elements
 from agent.grammars.quoting import one_line
 from agent.grammars.registry import grammar_named
 from agent.memory import Event, Memory, MemoryStep

@@ -4,7 +4,7 @@
     Thought click <button> "Ok" [2] Action click [2]          an answer (agent writes)
 
 The number stands after the name, so that a model which copies the line by induction reads the number off its end. The prompt around the
-lines is agent/prompt.py's business; the escapes between quotes are quoting.py's.
+lines is agent/prompt.py's business; the lines are elements.py's, the escapes between quotes quoting.py's.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from agent.grammars.base import (
     to_pixels,
     validation_reason,
 )
+from agent.grammars.elements import MAX_ELEMENTS, element_index_at, spoken_element
 from agent.grammars.quoting import escape, unescape
 from sandbox.actions import (
     Action,
@@ -56,18 +57,11 @@ from sandbox.actions import (
     TypeText,
     Wait,
 )
-from sandbox.session import Element, Observation
+from sandbox.session import Observation
 
-MAX_ELEMENTS = 60
-MAX_NAME_CHARS = 48
-MAX_TEXT_CHARS = 60
-"""Names of elements are cut to the first figure, running text (role `text`) to the second."""
 MAX_HISTORY_TEXT_CHARS = 48
 MAX_MARKS = 20
 """So many last words `Action` of an answer are tried as the one that heads the action."""
-VALUE_ROLES = ("input", "textarea")
-"""Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
-
 _CLICKS: dict[str, tuple[Literal["left", "middle", "right"], int]] = {
     "click": ("left", 1),
     "double_click": ("left", 2),
@@ -81,41 +75,6 @@ _NUMBER = re.compile(r"-?\d{1,6}(?:\.\d{1,6})?")
 _ACTION_WORD = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s", re.DOTALL)
 _THOUGHT_WORD = re.compile(r"\s*Thought\s*[:：]?(?:\s|$)")
 _QUOTED = re.compile(r'"\s*((?:[^"\\]|\\.)*?)\s*"', re.DOTALL)
-
-
-def element_line(element: Element, index: int) -> str:
-    """`<button> checked "Ok" [2]`: role, states, name cut and escaped, 1-based number."""
-    return f"{' '.join((f'<{element.role}>', *element.states))} {_quoted_name(element)} [{index}]"
-
-
-def render_elements(observation: Observation, limit: int = MAX_ELEMENTS) -> str:
-    """The element list as the policy reads it: one line an element in reading order, and a last line that counts what was cut off."""
-    shown = observation.elements[: min(limit, MAX_ELEMENTS)]
-    lines = [element_line(element, index) for index, element in enumerate(shown, start=1)]
-    if len(observation.elements) > len(shown):
-        lines.append(f"{len(observation.elements) - len(shown)} more elements")
-    return "\n".join(lines)
-
-
-def _quoted_name(element: Element) -> str:
-    text = element.text if element.role in VALUE_ROLES else " ".join(element.text.split())
-    return f'"{escape(text[: MAX_TEXT_CHARS if element.role == "text" else MAX_NAME_CHARS].rstrip(" "))}"'
-
-
-def _spoken(observation: Observation, index: int) -> str:
-    """An element as thoughts name it: its line without the states."""
-    element = observation.elements[index - 1]
-    return f"<{element.role}> {_quoted_name(element)} [{index}]"
-
-
-def _index_at(x_px: int, y_px: int, observation: Observation) -> int | None:
-    """Number of the element whose click point this is. Where several share the point, the first that is not plain text."""
-    hits = [
-        index
-        for index, element in enumerate(observation.elements[:MAX_ELEMENTS], start=1)
-        if (element.x_px, element.y_px) == (x_px, y_px)
-    ]
-    return next((index for index in hits if observation.elements[index - 1].role != "text"), hits[0] if hits else None)
 
 
 @dataclass(slots=True)
@@ -305,8 +264,8 @@ class CompactGrammar:
         match action:
             case InvalidAction(reason=reason):
                 return f"invalid: {escape(' '.join(reason.split())[:MAX_HISTORY_TEXT_CHARS], keep_quotes=True).strip()}"
-            case Click(x=x, y=y) if (index := _index_at(x, y, observation)) is not None:
-                return f"{_CLICK_VERBS[action.button, action.count]} {_spoken(observation, index)}"
+            case Click(x=x, y=y) if (index := element_index_at(x, y, observation)) is not None:
+                return f"{_CLICK_VERBS[action.button, action.count]} {spoken_element(observation, index)}"
             case TypeText(text=text):
                 return f'type "{escape(text[:MAX_HISTORY_TEXT_CHARS])}"'
             case _:
@@ -317,9 +276,9 @@ class CompactGrammar:
         words = [self.write_action(action, observation).split(" ", 1)[0]]
         fields = action.model_dump()
         for x, y in ((fields.get("x"), fields.get("y")), (fields.get("to_x"), fields.get("to_y"))):
-            index = None if x is None or y is None else _index_at(x, y, observation)
+            index = None if x is None or y is None else element_index_at(x, y, observation)
             if index is not None:
-                words.append(_spoken(observation, index))
+                words.append(spoken_element(observation, index))
         return " ".join(words)
 
     def write_action(self, action: Action, observation: Observation) -> str:
@@ -328,7 +287,7 @@ class CompactGrammar:
         def at(x: int | None, y: int | None) -> str:
             if x is None or y is None:
                 return ""
-            index = _index_at(x, y, observation)
+            index = element_index_at(x, y, observation)
             if index is not None:
                 return f" [{index}]"
             width, height = observation.width_px, observation.height_px

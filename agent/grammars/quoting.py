@@ -11,6 +11,8 @@ from agent.grammars.base import BadText
 _SIMPLE = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", '"': "\\q"}
 _UNESCAPED = {"\\": "\\", "n": "\n", "t": "\t", "q": '"', "s": " "}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_PLAIN = re.compile(r"[!#-;=-\[\]-~]+(?: [!#-;=-\[\]-~]+)*")
+"""Printable ASCII with single spaces between, without quote, backslash and `<`: most text, and nothing in it to escape."""
 _TOKEN_LIKE = re.compile(r"<(?=/?\w{1,16}>)")
 
 
@@ -28,6 +30,8 @@ def _escape_character(character: str, keep_quotes: bool) -> str:
 def escape(text: str, *, keep_quotes: bool = False) -> str:
     """The form that stands between quotes. Spaces at the ends and after another space become `\\s`; other characters than printable
     ASCII become `\\uXXXX` or `\\UXXXXXXXX`; `<word>` loses its bracket, so that no page can write a special token."""
+    if _PLAIN.fullmatch(text):
+        return text
     escaped = "".join(_escape_character(character, keep_quotes) for character in text)
     escaped = _TOKEN_LIKE.sub(r"\\u003c", escaped)
     escaped = re.sub(r"(?<= ) ", r"\\s", escaped)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.grammars.base import NotRepresentable
-from agent.grammars.compact import MAX_ELEMENTS, CompactGrammar, render_elements
+from agent.grammars.compact import CompactGrammar
+from agent.grammars.elements import MAX_ELEMENTS, render_elements
 from agent.grammars.quoting import escape, unescape
 from sandbox.actions import (
     Action,
@@ -109,6 +110,18 @@ def test_element_lines() -> None:
         '<checkbox> checked "say \\qhi\\q" [4]',
         f'<text> "{"w" * 60}" [5]',
     ]
+
+
+def test_names_are_cut_and_tidied_but_typed_text_is_shown_as_it_is() -> None:
+    page = screen(
+        element("link", "  a\n b  ", 1, 1),
+        element("input", "a  b ", 2, 2),
+        element("textarea", "x\ny", 3, 3),
+        element("tab", "n" * 47 + " n", 4, 4),
+    )
+    assert render_elements(page).split("\n") == [
+        '<link> "a b" [1]', '<input> "a \\sb\\s" [2]', '<textarea> "x\\ny" [3]', f'<tab> "{"n" * 47}" [4]',
+    ]  # fmt: skip
 
 
 def test_more_elements_than_numbers_are_counted() -> None:

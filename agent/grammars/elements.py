@@ -1,0 +1,51 @@
+"""Elements as numbered lines, the way the compact grammar reads them: `<button> checked "Ok" [2]`. Answers are compact.py's business."""
+
+from __future__ import annotations
+
+from agent.grammars.quoting import escape
+from sandbox.session import Element, Observation
+
+MAX_ELEMENTS = 60
+MAX_NAME_CHARS = 48
+MAX_TEXT_CHARS = 60
+"""Names of elements are cut to the first figure, running text (role `text`) to the second."""
+VALUE_ROLES = ("input", "textarea")
+"""Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
+
+
+def element_line(element: Element, index: int) -> str:
+    """`<button> checked "Ok" [2]`: role, states, name cut and escaped, 1-based number."""
+    return f"{' '.join((f'<{element.role}>', *element.states))} {quoted_name(element)} [{index}]"
+
+
+def render_elements(observation: Observation, limit: int = MAX_ELEMENTS) -> str:
+    """The element list as the policy reads it: one line an element in reading order, and a last line that counts what was cut off."""
+    shown = observation.elements[: min(limit, MAX_ELEMENTS)]
+    lines = [element_line(element, index) for index, element in enumerate(shown, start=1)]
+    if len(observation.elements) > len(shown):
+        lines.append(f"{len(observation.elements) - len(shown)} more elements")
+    return "\n".join(lines)
+
+
+def quoted_name(element: Element) -> str:
+    """What the element is called or holds, cut and escaped, between quotes."""
+    if element.role in VALUE_ROLES:
+        return f'"{escape(element.text[:MAX_NAME_CHARS])}"'
+    max_chars = MAX_TEXT_CHARS if element.role == "text" else MAX_NAME_CHARS
+    return f'"{escape(" ".join(element.text.split())[:max_chars].rstrip())}"'
+
+
+def spoken_element(observation: Observation, index: int) -> str:
+    """An element as thoughts name it: its line without the states."""
+    element = observation.elements[index - 1]
+    return f"<{element.role}> {quoted_name(element)} [{index}]"
+
+
+def element_index_at(x_px: int, y_px: int, observation: Observation) -> int | None:
+    """Number of the element whose click point this is. Where several share the point, the first that is not plain text."""
+    hits = [
+        index
+        for index, element in enumerate(observation.elements[:MAX_ELEMENTS], start=1)
+        if (element.x_px, element.y_px) == (x_px, y_px)
+    ]
+    return next((index for index in hits if observation.elements[index - 1].role != "text"), hits[0] if hits else None)
