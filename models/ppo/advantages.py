@@ -1,0 +1,144 @@
+"""Advantages of an episode's tokens: GAE across steps, value targets, and per-task baselines. Pure numpy; no model, no torch.
+
+An episode is a sequence of steps, each a prompt (observation) and a response. Only response tokens exist here: an episode's response
+tokens are laid end to end, so that neither the discount nor the trace decays over an observation, however long it is, and nothing
+that a critic says about an observation token can matter.
+
+Shape suffixes: T response tokens of one episode, S steps of one episode, L tokens of a sequence with its observations, E episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warehouse.errors import TrainingDiverged
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advantages:
+    """`advantages_T` weighs the policy's loss, `targets_T` is what the critic regresses on (A under lambda_critic, plus V)."""
+
+    advantages_T: Floats
+    targets_T: Floats
+
+
+def length_adaptive_lambda(num_tokens: int, *, alpha: float, floor: float) -> float:
+    """lambda_policy = 1 - 1 / (alpha * l), held inside [floor, 1].
+
+    Source: VAPO (arXiv 2504.05118, section 4.2), taken over by UI-TARS-2 (arXiv 2509.02544, section on PPO) with alpha = 0.05. As published
+    it is negative below 1/alpha tokens (l = 10 gives -1.0), which is every short GUI episode: hence the floor. `l` counts response tokens.
+    """
+    if num_tokens < 1:
+        raise ValueError(f"an episode of {num_tokens} response tokens has no lambda: at least 1 is needed")
+    return float(min(1.0, max(floor, 1.0 - 1.0 / (alpha * num_tokens))))
+
+
+def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lambda_: float, bootstrap_value: float = 0.0) -> Floats:
+    """Generalised advantage estimation (Schulman et al., arXiv 1506.02438, equation 16) over one episode.
+
+    delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lambda A_{t+1}. After the last entry comes `bootstrap_value`: 0 where the
+    environment ended the episode, an estimate of what was still to come where a limit cut it off.
+    """
+    if rewards_T.shape != values_T.shape or rewards_T.ndim != 1:
+        raise ValueError(f"rewards {rewards_T.shape} and values {values_T.shape} of one episode must be vectors of one length")
+    next_values_T = np.append(values_T[1:], bootstrap_value)
+    deltas_T = rewards_T + gamma * next_values_T - values_T
+    advantages_T = np.empty_like(deltas_T)
+    running = 0.0
+    for t in range(len(deltas_T) - 1, -1, -1):
+        running = deltas_T[t] + gamma * lambda_ * running
+        advantages_T[t] = running
+    return advantages_T
+
+
+def decoupled_gae(
+    rewards_T: Floats, values_T: Floats, *, gamma: float, lambda_policy: float, lambda_critic: float, bootstrap_value: float = 0.0
+) -> Advantages:
+    """GAE with one lambda for the policy and another for the critic's targets (VC-PPO, arXiv 2503.01491; lambda_critic = 1 is the
+    Monte-Carlo return). Raises TrainingDiverged where a value or a reward is not a number."""
+    if not (np.isfinite(rewards_T).all() and np.isfinite(values_T).all() and np.isfinite(bootstrap_value)):
+        raise TrainingDiverged("a reward or a value estimate is not a finite number: the critic has diverged; lower critic_learning_rate")
+    advantages_T = gae(rewards_T, values_T, gamma=gamma, lambda_=lambda_policy, bootstrap_value=bootstrap_value)
+    traces_T = gae(rewards_T, values_T, gamma=gamma, lambda_=lambda_critic, bootstrap_value=bootstrap_value)
+    return Advantages(advantages_T=advantages_T, targets_T=traces_T + values_T)
+
+
+def rewards_at_last_tokens(step_rewards_S: Sequence[float], tokens_per_step_S: Sequence[int]) -> Floats:
+    """Rewards per response token: each step's reward on the last token of its response, where the action was complete."""
+    if len(step_rewards_S) != len(tokens_per_step_S) or min(tokens_per_step_S, default=0) < 1:
+        raise ValueError(
+            f"{len(step_rewards_S)} step rewards for steps of {list(tokens_per_step_S)} tokens: one reward a step, one token or more"
+        )
+    rewards_T = np.zeros(sum(tokens_per_step_S))
+    rewards_T[np.cumsum(tokens_per_step_S) - 1] = step_rewards_S
+    return rewards_T
+
+
+def masked_gae(
+    rewards_L: Floats,
+    values_L: Floats,
+    response_mask_L: NDArray[np.bool_],
+    *,
+    gamma: float,
+    lambda_policy: float,
+    lambda_critic: float,
+    bootstrap_value: float = 0.0,
+) -> Advantages:
+    """`decoupled_gae` for a sequence that still holds its observation tokens (mask False); results are on the L axis, 0 on observations.
+
+    A reward on an observation token belongs to the response token before it, the one that earned it; it is never dropped or decayed on the
+    way. Values at observation tokens are not read, NaN or not. Raises ValueError for a reward before the first response token.
+    """
+    positions_T = np.flatnonzero(response_mask_L)
+    owners_L = np.searchsorted(positions_T, np.arange(len(rewards_L)), side="right") - 1
+    rewarded_L = rewards_L != 0
+    if (owners_L[rewarded_L] < 0).any():
+        raise ValueError("a reward stands before the first response token: no action earned it")
+    rewards_T = np.zeros(len(positions_T))
+    np.add.at(rewards_T, owners_L[rewarded_L], rewards_L[rewarded_L])
+    response = decoupled_gae(
+        rewards_T,
+        values_L[positions_T],
+        gamma=gamma,
+        lambda_policy=lambda_policy,
+        lambda_critic=lambda_critic,
+        bootstrap_value=bootstrap_value,
+    )
+    advantages_L, targets_L = np.zeros(len(rewards_L)), np.zeros(len(rewards_L))
+    advantages_L[positions_T], targets_L[positions_T] = response.advantages_T, response.targets_T
+    return Advantages(advantages_T=advantages_L, targets_T=targets_L)
+
+
+def baseline_advantages(rewards_E: Floats, tasks_E: Sequence[str], *, std_floor: float) -> Floats:
+    """(R - mean_task) / (std_task + std_floor) for each episode: REINFORCE with a per-task baseline.
+
+    A task whose episodes all got the same reward gives exactly 0. The floor keeps a task with one odd episode from shouting."""
+    advantages_E = np.zeros(len(rewards_E))
+    names = np.asarray(tasks_E)
+    for name in np.unique(names):
+        members = names == name
+        group = rewards_E[members]
+        advantages_E[members] = (group - group.mean()) / (group.std() + std_floor)
+    return np.where(uniform_tasks(rewards_E, tasks_E), 0.0, advantages_E)
+
+
+def uniform_tasks(rewards_E: Floats, tasks_E: Sequence[str]) -> NDArray[np.bool_]:
+    """True for the episodes of a task all of whose episodes were rewarded alike: they say nothing about which action was better."""
+    names = np.asarray(tasks_E)
+    uniform_E = np.zeros(len(rewards_E), dtype=bool)
+    for name in np.unique(names):
+        members = names == name
+        uniform_E[members] = np.ptp(rewards_E[members]) == 0
+    return uniform_E
+
+
+def explained_variance(values: Floats, returns: Floats) -> float:
+    """1 - Var(return - value) / Var(return): 1 is perfect, 0 no better than a constant, negative worse. 0 where all returns are equal."""
+    variance = float(np.var(returns))
+    return 0.0 if variance < 1e-12 else float(1.0 - np.var(returns - values) / variance)

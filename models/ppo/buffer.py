@@ -1,0 +1,165 @@
+"""Episodes as arrays to learn from: trajectories of turns, and padded micro-batches of turns. No gradient, no model.
+
+A turn's token ids and log-probabilities are the ones that were sampled and recorded; no text is tokenised here.
+
+Shape suffixes: B turns of a micro-batch, T positions (the last token of a sequence predicts nothing and is left out), N marked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from agent.episode import Episode, Outcome
+from warehouse.errors import ModelError
+
+Reward = Literal["success", "score"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One step as tokens. `logprobs[i]` belongs to `response_ids[i]` under the distribution that was sampled from."""
+
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    reward: float
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_ids) + len(self.response_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a step limit cut it off."""
+
+    episode_id: str
+    task_name: str
+    turns: tuple[Turn, ...]
+    reward: float
+    is_truncated: bool
+
+    @property
+    def tokens_per_turn(self) -> list[int]:
+        return [len(turn.response_ids) for turn in self.turns]
+
+    @property
+    def num_response_tokens(self) -> int:
+        return sum(self.tokens_per_turn)
+
+
+def trajectory(episode: Episode, *, reward: Reward = "success") -> Trajectory | None:
+    """The episode to learn from, or None where there is nothing to learn: the infrastructure failed (no reward, which is not a reward of
+    0), or the policy never wrote a token.
+
+    `success` rewards the last turn with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last turn what is missing
+    to the episode's score, so that the total is always the verified one. Raises ModelError for a step whose tokens and log-probabilities
+    do not match: it was not sampled by an engine of this system.
+    """
+    if episode.outcome is Outcome.CRASHED or episode.reward is None:
+        return None
+    turns: list[Turn] = []
+    for step in episode.steps:
+        if len(step.response_token_ids) != len(step.response_logprobs):
+            raise ModelError(
+                f"step {step.step_index} of {episode.episode_id} has {len(step.response_token_ids)} response tokens and "
+                f"{len(step.response_logprobs)} log-probabilities: learn only from episodes whose engine returned both"
+            )
+        if step.response_token_ids and step.prompt_token_ids:
+            turns.append(
+                Turn(
+                    prompt_ids=step.prompt_token_ids,
+                    response_ids=step.response_token_ids,
+                    logprobs=step.response_logprobs,
+                    reward=step.reward if reward == "score" else 0.0,
+                )
+            )
+    if not turns:
+        return None
+    total = episode.reward if reward == "score" else float(episode.is_success)
+    turns[-1] = replace(turns[-1], reward=total - sum(turn.reward for turn in turns[:-1]))
+    return Trajectory(
+        episode_id=episode.episode_id,
+        task_name=episode.request.task.name,
+        turns=tuple(turns),
+        reward=total,
+        is_truncated=episode.outcome is Outcome.TRUNCATED,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRef:
+    """Where a turn of a batch comes from: index of its trajectory in the list at hand, index of the turn in it."""
+
+    trajectory: int
+    turn: int
+
+
+def turn_refs(trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> list[TurnRef]:
+    """All turns of the chosen trajectories, in order."""
+    return [TurnRef(trajectory=i, turn=k) for i in chosen for k in range(len(trajectories[i].turns))]
+
+
+def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices grouped so that a group padded to its longest member has at most `max_tokens` tokens (or one member), shortest first."""
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        if group and lengths[index] * (len(group) + 1) > max_tokens:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnBatch:
+    """Right-padded turns. `inputs_BT` is what a causal model reads, `response_BT` marks the positions whose *next* token was sampled and
+    `first_BT` the first of these in each row; `targets_N` are the sampled tokens at the response positions, row by row. Padding stands on
+    the right, where a causal model cannot see it, so no attention mask is needed."""
+
+    refs: tuple[TurnRef, ...]
+    inputs_BT: Tensor
+    response_BT: Tensor
+    first_BT: Tensor
+    targets_N: Tensor
+    old_logprobs_N: Tensor
+    rows_N: Tensor
+
+
+def collate(trajectories: Sequence[Trajectory], refs: Sequence[TurnRef], *, pad_id: int, device: torch.device | None = None) -> TurnBatch:
+    """Pad turns into one batch."""
+    turns = [trajectories[ref.trajectory].turns[ref.turn] for ref in refs]
+    longest = max(turn.num_tokens for turn in turns)
+    ids_BT = torch.full((len(turns), longest), pad_id, dtype=torch.long)
+    response_BT = torch.zeros((len(turns), longest), dtype=torch.bool)
+    first_BT = torch.zeros((len(turns), longest), dtype=torch.bool)
+    for row, turn in enumerate(turns):
+        start, end = len(turn.prompt_ids), turn.num_tokens
+        ids_BT[row, :end] = torch.tensor(turn.prompt_ids + turn.response_ids)
+        response_BT[row, start:end] = True
+        first_BT[row, start] = True
+    return TurnBatch(
+        refs=tuple(refs),
+        inputs_BT=ids_BT[:, :-1].to(device),
+        response_BT=response_BT[:, 1:].to(device),
+        first_BT=first_BT[:, 1:].to(device),
+        targets_N=ids_BT[response_BT].to(device),
+        old_logprobs_N=torch.tensor([x for turn in turns for x in turn.logprobs], dtype=torch.float32, device=device),
+        rows_N=response_BT.nonzero()[:, 0].to(device),
+    )
+
+
+def turn_batches(
+    trajectories: Sequence[Trajectory], chosen: Sequence[int], *, max_tokens: int, pad_id: int, device: torch.device | None = None
+) -> Iterator[TurnBatch]:
+    """All turns of the chosen trajectories in length-sorted micro-batches."""
+    refs = turn_refs(trajectories, chosen)
+    lengths = [trajectories[ref.trajectory].turns[ref.turn].num_tokens for ref in refs]
+    for group in microbatches(lengths, max_tokens):
+        yield collate(trajectories, [refs[i] for i in group], pad_id=pad_id, device=device)

@@ -1,0 +1,150 @@
+"""The value model: a copy of the policy's backbone with a scalar head, its estimates and its fitting. When it may steer: value_learner.py.
+
+V is read at the position before a response token: what the episode will still earn, as the policy sees it when it is about to write that
+token. At level `step` only the first response token of each step has a value. The backbone is a copy, never shared: the critic's gradient
+must not move the policy (UI-TARS-2's critic is a model of its own, initialised by value pretraining).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_model, save_model
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from models.ppo.advantages import rewards_at_last_tokens
+from models.ppo.buffer import Trajectory, TurnBatch, turn_batches
+from models.ppo.losses import value_loss
+from warehouse.errors import CheckpointError, TrainingDiverged
+
+Level = Literal["token", "step"]
+Floats = NDArray[np.float64]
+CRITIC_WEIGHTS = "critic.safetensors"
+
+
+class Critic(nn.Module):
+    """Backbone and value head. The head starts at zero, so that an untrained critic says 0 everywhere."""
+
+    def __init__(self, backbone: nn.Module, hidden_size: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def of_policy(cls, model: PreTrainedModel) -> Critic:
+        """A critic on a copy of the policy's backbone."""
+        critic = cls(copy.deepcopy(model.base_model), model.config.hidden_size)
+        return critic.to(device=model.device, dtype=torch.float32)
+
+    def forward(self, batch: TurnBatch, level: Level) -> Tensor:
+        """Values at the batch's response positions (level token) or first response positions (level step), row by row."""
+        hidden_BTH = self.backbone(input_ids=batch.inputs_BT).last_hidden_state
+        marked_BT = batch.response_BT if level == "token" else batch.first_BT
+        return self.head(hidden_BTH[marked_BT])[:, 0]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How turns are put into forward passes."""
+
+    max_tokens: int
+    pad_id: int
+
+
+def num_values(item: Trajectory, level: Level) -> int:
+    """How many values an episode has: one a response token, or one a step."""
+    return item.num_response_tokens if level == "token" else len(item.turns)
+
+
+def rewards_per_value(item: Trajectory, level: Level) -> Floats:
+    """The episode's rewards on the axis of its values: at the last token of each step, or at the step."""
+    step_rewards = [turn.reward for turn in item.turns]
+    return rewards_at_last_tokens(step_rewards, item.tokens_per_turn) if level == "token" else np.array(step_rewards)
+
+
+def _slots(item: Trajectory, turn: int, level: Level) -> slice:
+    """Where a turn's values stand in its episode's vector."""
+    if level == "step":
+        return slice(turn, turn + 1)
+    tokens = item.tokens_per_turn
+    start = sum(tokens[:turn])
+    return slice(start, start + tokens[turn])
+
+
+def _split(batch: TurnBatch, trajectories: Sequence[Trajectory], level: Level) -> list[tuple[int, slice]]:
+    return [(ref.trajectory, _slots(trajectories[ref.trajectory], ref.turn, level)) for ref in batch.refs]
+
+
+@torch.no_grad()
+def predict(critic: Critic, trajectories: Sequence[Trajectory], *, level: Level, batching: Batching) -> list[Floats]:
+    """Value estimates of each episode, in the order of its tokens (or steps)."""
+    critic.eval()
+    values = [np.zeros(num_values(item, level)) for item in trajectories]
+    device = critic.head.weight.device
+    everything = range(len(trajectories))
+    for batch in turn_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device):
+        flat = critic(batch, level).double().cpu().numpy()
+        position = 0
+        for index, slots in _split(batch, trajectories, level):
+            width = slots.stop - slots.start
+            values[index][slots] = flat[position : position + width]
+            position += width
+    return values
+
+
+def fit_epoch(
+    critic: Critic,
+    optimizer: torch.optim.Optimizer,
+    trajectories: Sequence[Trajectory],
+    targets: Sequence[Floats],
+    chosen: Sequence[int],
+    *,
+    level: Level,
+    batching: Batching,
+    grad_clip: float,
+    generator: np.random.Generator,
+) -> float:
+    """One pass over the chosen episodes, one optimizer step a micro-batch in random order; the mean loss. Raises TrainingDiverged."""
+    critic.train()
+    device = critic.head.weight.device
+    batches = list(turn_batches(trajectories, chosen, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device))
+    losses: list[float] = []
+    for index in generator.permutation(len(batches)):
+        batch = batches[index]
+        flat = np.concatenate([targets[i][slots] for i, slots in _split(batch, trajectories, level)])
+        loss = value_loss(critic(batch, level), torch.tensor(flat, dtype=torch.float32, device=device))
+        if not torch.isfinite(loss):
+            raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(critic.parameters(), grad_clip)
+        optimizer.step()
+        losses.append(loss.item())
+    return float(np.mean(losses)) if losses else 0.0
+
+
+def save_critic(critic: Critic, folder: Path) -> None:
+    """Write the critic's weights into a folder, beside which its policy's checkpoint names the architecture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_model(critic, str(folder / CRITIC_WEIGHTS))
+
+
+def load_critic(critic: Critic, folder: Path) -> None:
+    """Fill a critic with weights that `save_critic` wrote. Raises CheckpointError when they are missing or of another architecture."""
+    try:
+        load_model(critic, str(folder / CRITIC_WEIGHTS))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"the critic in {folder} does not fit this policy ({error}): give the critic of the same architecture, or none"
+        ) from error

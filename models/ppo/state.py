@@ -1,0 +1,84 @@
+"""What a killed run resumes from: weights, optimizers and counters after the last completed round, in safetensors and JSON.
+
+States are folders `round-0003`, written aside and renamed, so one that exists is whole; the newest counts and older ones are removed.
+Random generators need no state: each round derives its own from the run's seed (see trainer.py). Episodes are kept by spool.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
+
+from models.ppo.value_learner import Gate
+from warehouse.errors import CheckpointError
+
+COUNTERS_FILE = "counters.json"
+
+
+class Counters(BaseModel):
+    """Everything small: `round_index` is the last completed round, `metrics` and `policy_ids` hold one entry a round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    round_index: int = 0
+    num_updates: int = 0
+    gate: Gate = Gate()
+    metrics: tuple[dict[str, float], ...] = ()
+    policy_ids: tuple[str, ...] = ()
+
+
+def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> None:
+    """Write the state of a completed round under `folder` and drop older ones."""
+    target = folder / f"round-{counters.round_index:04d}"
+    aside = folder / f".{target.name}.{os.getpid()}.partial"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    for name, module in modules.items():
+        save_model(module, str(aside / f"{name}.safetensors"))
+    for name, optimizer in optimizers.items():
+        save_file(_optimizer_tensors(optimizer), str(aside / f"{name}.optimizer.safetensors"))
+    (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
+    if target.exists():  # a state of this round that was renamed but whose run died before it went on
+        shutil.rmtree(target)
+    aside.rename(target)
+    for old in folder.iterdir():
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Counters:
+    """Fill modules and optimizers from the newest state; fresh counters where there is none. Raises CheckpointError on a damaged one."""
+    states = sorted(folder.glob("round-*")) if folder.is_dir() else []
+    if not states:
+        return Counters()
+    newest = states[-1]
+    try:
+        counters = Counters.model_validate_json((newest / COUNTERS_FILE).read_bytes())
+        for name, module in modules.items():
+            load_model(module, str(newest / f"{name}.safetensors"))
+        for name, optimizer in optimizers.items():
+            _fill_optimizer(optimizer, load_file(str(newest / f"{name}.optimizer.safetensors")))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise CheckpointError(f"the training state {newest} cannot be read ({error}): delete the run folder to start over") from error
+    return counters
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    state: dict[int, dict[str, Any]] = optimizer.state_dict()["state"]
+    return {f"{index}.{key}": torch.as_tensor(value).contiguous() for index, slots in state.items() for key, value in slots.items()}
+
+
+def _fill_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, torch.Tensor]) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, key = name.split(".", maxsplit=1)
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

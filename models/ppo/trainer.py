@@ -1,0 +1,290 @@
+"""The rounds of reinforcement learning: collect episodes with the live policy, weigh them, learn, keep what a killed run needs.
+
+One round: requests on fresh train seeds -> episodes through the Collector (spooled as they finish) -> advantages and critic fit -> policy
+update -> state on disk -> progress. The mathematics is in advantages.py and losses.py, gradient steps in update.py, the critic in
+value_learner.py. Sandboxes are the Collector's business, evaluation and release that of whoever called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from agent.collector import Collector
+from agent.episode import Episode, EpisodeRequest
+from agent.policy import Policy, Prompt, Response
+from models import checkpoint
+from models.engine import EmbeddedEngine
+from models.metrics import MetricLog, Progress
+from models.ppo.buffer import trajectory
+from models.ppo.config import PpoConfig
+from models.ppo.critic import CRITIC_WEIGHTS, Critic, load_critic, save_critic
+from models.ppo.metrics import episode_metrics
+from models.ppo.spool import EpisodeSpool
+from models.ppo.state import Counters, load_state, save_state
+from models.ppo.update import PolicyLearner, ReplayPool
+from models.ppo.value_learner import ValueLearner
+from models.ppo.weighting import weigh_round
+from models.shift_qwen3 import ShiftQwen3ForCausalLM
+from sandbox.task import Split, Task
+from warehouse.errors import ConfigError, ModelError, SandboxError
+from warehouse.identity import bytes_id, content_id, files_id, stable_seed
+
+CRITIC_FOLDER = "critic"
+OnProgress = Callable[[int, Mapping[str, float]], None]
+
+
+class LivePolicy(Policy, Protocol):
+    """A policy whose weights follow the learner's; the embedded engine is one."""
+
+    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+PolicyFactory = Callable[[PreTrainedModel, PreTrainedTokenizerFast, str], LivePolicy]
+
+
+def embedded_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, checkpoint_id: str) -> LivePolicy:
+    """Generation in this process. Raises ModelError for a model that the embedded engine cannot run."""
+    if not isinstance(model, ShiftQwen3ForCausalLM):
+        raise ModelError(f"the embedded engine runs ShiftQwen3ForCausalLM, not {type(model).__name__}: hand in a policy factory for it")
+    return EmbeddedEngine(model, tokenizer, checkpoint_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PpoRun:
+    """What one run works on. `run_folder` keeps its spool, state and metrics (JSON lines, TensorBoard), under a name that changes with
+    anything that would change the run; `output` becomes the checkpoint. `init_critic` is a critic folder of an earlier run."""
+
+    config: PpoConfig
+    init_checkpoint: Path
+    tasks: Sequence[Task]
+    replay: ReplayPool
+    output: Path
+    run_folder: Path
+    stage: str
+    iteration: str
+    datasets: tuple[str, ...] = ()
+    init_critic: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PpoResult:
+    """What a run made. `policy_ids[r]` acted in round r + 1; `critic` is None for REINFORCE; `spool` yields all the episodes."""
+
+    card: checkpoint.Card
+    metrics: tuple[dict[str, float], ...]
+    policy_ids: tuple[str, ...]
+    critic: Path | None
+    spool: EpisodeSpool = field(repr=False)
+
+
+def train_ppo(
+    run: PpoRun, collector: Collector, *, on_progress: OnProgress = lambda *_: None, make_policy: PolicyFactory = embedded_policy
+) -> PpoResult:
+    """Learn from live episodes and write the checkpoint; goes on where a killed run of the same settings stopped.
+
+    Runs an event loop of its own, in which the collector lives and is closed. `on_progress(round, metrics)` is called after each round,
+    also for rounds that an earlier start of this run completed. Raises TrainingDiverged, CheckpointError, ConfigError, and SandboxError
+    when every episode of a round crashed.
+    """
+
+    async def main() -> PpoResult:
+        try:
+            return await train_ppo_async(run, collector, on_progress=on_progress, make_policy=make_policy)
+        finally:
+            await collector.close()
+
+    return asyncio.run(main())
+
+
+async def train_ppo_async(
+    run: PpoRun, collector: Collector, *, on_progress: OnProgress = lambda *_: None, make_policy: PolicyFactory = embedded_policy
+) -> PpoResult:
+    """`train_ppo` for a caller that owns the event loop and the collector. Gradient steps block the loop."""
+    torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
+    trainer = _Trainer(run)
+    log = MetricLog(trainer.folder, resume_step=trainer.counters.round_index)
+    policy = make_policy(trainer.model, trainer.tokenizer, trainer.live_policy_id())
+    try:
+        for index, metrics in enumerate(trainer.counters.metrics, start=1):
+            on_progress(index, metrics)
+        while trainer.counters.round_index < run.config.rounds:
+            metrics = await trainer.round(collector, policy)
+            log.write(Progress(step=trainer.counters.round_index, num_steps=run.config.rounds, metrics=metrics))
+            on_progress(trainer.counters.round_index, metrics)
+    finally:
+        log.close()
+        policy.close()
+    return trainer.finish()
+
+
+class _Trainer:
+    def __init__(self, run: PpoRun) -> None:
+        if not run.tasks or any(task.held_out for task in run.tasks):
+            held_out = [task.name for task in run.tasks if task.held_out]
+            raise ConfigError(
+                f"learning needs at least one task and none that is held out (held out: {held_out or 'none'}): mend the task list"
+            )
+        self._run, self._config = run, run.config
+        self._card = checkpoint.verify(run.init_checkpoint)
+        self.model = checkpoint.load_model(run.init_checkpoint)
+        self.tokenizer = checkpoint.load_tokenizer(run.init_checkpoint)
+        pad_id = int(self.tokenizer.pad_token_id)
+        reference = checkpoint.load_model(run.init_checkpoint) if run.config.kl_coefficient else None
+        self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
+        self._value_learner = self._make_value_learner(pad_id) if run.config.algorithm == "ppo" else None
+        self.folder = run.run_folder / self._run_id()
+        self._state_folder = self.folder / "state"
+        self.spool = EpisodeSpool(self.folder / "episodes")
+        self.counters = load_state(self._state_folder, self._modules(), self._optimizers())
+        self._learner.num_updates = self.counters.num_updates
+        if self._value_learner is not None and self.counters.round_index:
+            self._value_learner.gate = self.counters.gate
+
+    def _make_value_learner(self, pad_id: int) -> ValueLearner:
+        critic = Critic.of_policy(self.model)
+        learner = ValueLearner(critic, self._config, pad_id=pad_id)
+        if self._run.init_critic is not None:
+            load_critic(critic, self._run.init_critic)
+            learner.gate = learner.gate.model_copy(update={"num_fits": 1})
+        return learner
+
+    def _run_id(self) -> str:
+        run = self._run
+        tasks = [task.task_id for task in run.tasks]
+        critic = files_id("critic", [run.init_critic / CRITIC_WEIGHTS]) if run.init_critic else None
+        parts = [run.config.model_dump(mode="json"), self._card.checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets), critic]
+        return content_id("rl", parts)
+
+    def _modules(self) -> dict[str, torch.nn.Module]:
+        return {"policy": self.model} | ({"critic": self._value_learner.critic} if self._value_learner else {})
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        optimizers: dict[str, torch.optim.Optimizer] = {"policy": self._learner.optimizer}
+        if self._value_learner is not None:
+            optimizers["critic"] = self._value_learner.optimizer
+        return optimizers
+
+    def live_policy_id(self) -> str:
+        """Id of the weights as they are now; before the first update that of the initial checkpoint."""
+        if not self._learner.num_updates:
+            return self._card.checkpoint_id
+        tensors = sorted(self.model.state_dict().items())
+        parts = (name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() for name, tensor in tensors)
+        return bytes_id("checkpoint", b"".join(parts))
+
+    async def round(self, collector: Collector, policy: LivePolicy) -> dict[str, float]:
+        """Collect, learn, write the state. Returns the round's metrics."""
+        index = self.counters.round_index + 1
+        policy_id = self.live_policy_id()
+        policy.load_weights(self.model.state_dict(), policy_id)
+        started_s, started_cpu_s = time.perf_counter(), time.process_time()
+        timed = _TimedPolicy(policy)
+        episodes = await self._collect(collector, timed, index, policy_id)
+        collected_s, collected_cpu_s = time.perf_counter(), time.process_time()
+        metrics = episode_metrics(episodes) | self._learn(episodes, index)
+        metrics |= {
+            "env_s": collected_s - started_s - timed.busy_s,
+            "gen_s": timed.busy_s,
+            "collect_cpu_s": collected_cpu_s - started_cpu_s,
+            "update_s": time.perf_counter() - collected_s,
+            "update_cpu_s": time.process_time() - collected_cpu_s,
+        }
+        self.counters = Counters(
+            round_index=index,
+            num_updates=self._learner.num_updates,
+            gate=self._value_learner.gate if self._value_learner else self.counters.gate,
+            metrics=(*self.counters.metrics, metrics),
+            policy_ids=(*self.counters.policy_ids, policy_id),
+        )
+        save_state(self._state_folder, self.counters, self._modules(), self._optimizers())
+        return metrics
+
+    async def _collect(self, collector: Collector, policy: Policy, index: int, policy_id: str) -> list[Episode]:
+        """The round's episodes in the order of their requests; those that an earlier start of this round finished are not run again."""
+        requests = round_requests(self._run.tasks, self._config, index, policy_id)
+        answered = self.spool.recover(index)
+        open_requests = [request for request in requests if request.episode_id not in answered]
+        if open_requests:
+            async for episode in collector.collect(policy, open_requests):
+                self.spool.append(index, episode)
+                answered[episode.episode_id] = episode.model_copy(update={"screenshots": {}})
+        missing = [request.episode_id for request in requests if request.episode_id not in answered]
+        if missing:
+            raise SandboxError(
+                f"the collector left {len(missing)} of {len(requests)} requests unanswered, first {missing[0]}: mend the collector"
+            )
+        return [answered[request.episode_id] for request in requests]
+
+    def _learn(self, episodes: Sequence[Episode], index: int) -> dict[str, float]:
+        found = (trajectory(episode, reward=self._config.reward) for episode in episodes)
+        items = [item for item in found if item is not None]
+        if not items:
+            errors = sorted({episode.error or str(episode.outcome) for episode in episodes})
+            raise SandboxError(
+                f"none of the {len(episodes)} episodes of round {index} can be learned from ({'; '.join(errors[:3])}): mend the sandbox"
+            )
+        generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
+        weighting = weigh_round(items, self._config, self._value_learner, index, generator)
+        if weighting.advantages is None:
+            return {"updates": 0.0} | weighting.metrics
+        return weighting.metrics | self._learner.update(items, weighting.advantages, generator)
+
+    def finish(self) -> PpoResult:
+        """Write the checkpoint, with the critic in a folder of its own inside."""
+        run, counters = self._run, self.counters
+
+        def fill(aside: Path) -> None:
+            self.model.save_pretrained(aside)
+            self.tokenizer.save_pretrained(aside)
+            if self._value_learner is not None:
+                save_critic(self._value_learner.critic, aside / CRITIC_FOLDER)
+
+        card = checkpoint.write(
+            run.output, fill, stage=run.stage, iteration=run.iteration, parents=(self._card.checkpoint_id,), datasets=run.datasets,
+            config=run.config.model_dump(mode="json"), metrics=counters.metrics[-1] if counters.metrics else {},
+        )  # fmt: skip
+        critic = run.output / CRITIC_FOLDER if self._value_learner is not None else None
+        return PpoResult(card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, critic=critic, spool=self.spool)
+
+
+def round_requests(tasks: Sequence[Task], config: PpoConfig, round_index: int, policy_id: str) -> list[EpisodeRequest]:
+    """One request a task and seed; each round (from 1) takes the train seeds after those of the round before."""
+    count = config.episodes_per_task
+    skip = config.seed_offset + (round_index - 1) * count
+    return [
+        EpisodeRequest(
+            purpose="rl", task=task, seed=seed, policy_id=policy_id, temperature=config.temperature, screenshots=config.screenshots
+        )
+        for task in tasks
+        for seed in task.seeds(Split.TRAIN, count, skip=skip)
+    ]
+
+
+class _TimedPolicy:
+    """Passes prompts on and sums up the wall time that answering took."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.busy_s = 0.0
+
+    @property
+    def policy_id(self) -> str:
+        return self._policy.policy_id
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        started_s = time.perf_counter()
+        try:
+            return await self._policy.act(prompts)
+        finally:
+            self.busy_s += time.perf_counter() - started_s

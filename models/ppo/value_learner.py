@@ -1,0 +1,131 @@
+"""Value pretraining and its gate: when the critic is fitted to what, and when it may steer the policy. The model itself is critic.py.
+
+A critic that has not shown that it predicts returns does not steer: value estimates may even be anticorrelated with the reward before
+pretraining (UI-TARS-2, arXiv 2509.02544, on value pretraining). The gate only ever looks at episodes that the critic was not fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from models.ppo.advantages import Advantages, decoupled_gae, explained_variance, length_adaptive_lambda
+from models.ppo.buffer import Trajectory
+from models.ppo.config import PpoConfig
+from models.ppo.critic import Batching, Critic, fit_epoch, predict, rewards_per_value
+from warehouse.identity import stable_fraction
+
+Floats = NDArray[np.float64]
+
+
+class Gate(BaseModel):
+    """What is known of the critic so far. `initial_loss` and `loss` are value losses on Monte-Carlo returns, of an untrained critic and at
+    the latest check, as is `explained_variance`; `num_fits` counts the rounds it was fitted in, an earlier run as one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    has_passed: bool = False
+    explained_variance: float = 0.0
+    initial_loss: float | None = None
+    loss: float | None = None
+    num_fits: int = 0
+
+    def judged(self, values: Floats, returns: Floats, threshold: float) -> Gate:
+        """The gate after a check on episodes the critic was not fitted to.
+
+        It is passed once the value loss has fallen and the explained variance is above the threshold. UI-TARS-2 says that both "reach
+        sufficiently low levels", but a good critic explains *much* variance: that is how it is read here."""
+        loss = float(np.mean((values - returns) ** 2))
+        initial_loss = float(np.mean(returns**2))  # an untrained critic says 0 everywhere
+        explained = explained_variance(values, returns)
+        passed = self.has_passed or (loss < initial_loss and explained > threshold)
+        return self.model_copy(update={"has_passed": passed, "explained_variance": explained, "initial_loss": initial_loss, "loss": loss})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """What the critic said of a round before it was fitted to it, per episode."""
+
+    values: list[Floats]
+    returns: list[Floats]
+
+
+class ValueLearner:
+    """The critic, its optimizer and its gate through the rounds of one run."""
+
+    def __init__(self, critic: Critic, config: PpoConfig, *, pad_id: int, gate: Gate | None = None) -> None:
+        self.critic = critic
+        self.gate = gate or Gate()
+        self._config = config
+        self._batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
+        self.optimizer = torch.optim.AdamW(critic.parameters(), lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay)
+
+    def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
+        """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
+        values = predict(self.critic, trajectories, level=self._config.level, batching=self._batching)
+        returns = [
+            self._targets(item, estimates, lambda_critic=1.0).targets_T for item, estimates in zip(trajectories, values, strict=True)
+        ]
+        if self.gate.num_fits:
+            self._check(values, returns)
+        return Estimates(values=values, returns=returns)
+
+    def advantages(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[Advantages]:
+        """Decoupled GAE of each episode, on the axis of its values."""
+        lambda_critic = self._config.lambda_critic
+        return [
+            self._targets(item, values, lambda_critic=lambda_critic) for item, values in zip(trajectories, estimates.values, strict=True)
+        ]
+
+    def pretrain(self, trajectories: Sequence[Trajectory], estimates: Estimates, generator: np.random.Generator) -> float:
+        """Fit Monte-Carlo returns on most of a round and judge the gate on the rest; the last epoch's loss."""
+        share = self._config.gate_holdout
+        held_out = [stable_fraction("value_gate", item.episode_id) < share for item in trajectories]
+        fitted = [i for i, held in enumerate(held_out) if not held]
+        loss = self._fit(trajectories, estimates.returns, fitted, self._config.pretraining_epochs, generator)
+        checked = [i for i, held in enumerate(held_out) if held]
+        if checked:
+            values = predict(self.critic, [trajectories[i] for i in checked], level=self._config.level, batching=self._batching)
+            self._check(values, [estimates.returns[i] for i in checked])
+        return loss
+
+    def fit(self, trajectories: Sequence[Trajectory], targets: Sequence[Floats], generator: np.random.Generator) -> float:
+        """Fit a round's targets; the last epoch's mean loss."""
+        return self._fit(trajectories, targets, range(len(trajectories)), self._config.critic_epochs, generator)
+
+    def _fit(
+        self,
+        trajectories: Sequence[Trajectory],
+        targets: Sequence[Floats],
+        chosen: Sequence[int],
+        epochs: int,
+        generator: np.random.Generator,
+    ) -> float:
+        loss = 0.0
+        for _ in range(epochs):
+            loss = fit_epoch(
+                self.critic, self.optimizer, trajectories, targets, chosen,
+                level=self._config.level, batching=self._batching, grad_clip=self._config.grad_clip, generator=generator,
+            )  # fmt: skip
+        self.gate = self.gate.model_copy(update={"num_fits": self.gate.num_fits + 1})
+        return loss
+
+    def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
+        self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)
+
+    def _targets(self, item: Trajectory, values: Floats, *, lambda_critic: float) -> Advantages:
+        config = self._config
+        lambda_policy = config.lambda_policy
+        if lambda_policy is None:
+            lambda_policy = length_adaptive_lambda(item.num_response_tokens, alpha=config.lambda_alpha, floor=config.lambda_floor)
+        # What lay behind the cut was never shown to the policy: its value is taken to be that of the last state that was.
+        bootstrap_value = float(values[-1]) if item.is_truncated and config.bootstrap_truncated else 0.0
+        return decoupled_gae(
+            rewards_per_value(item, config.level), values,
+            gamma=config.gamma, lambda_policy=lambda_policy, lambda_critic=lambda_critic, bootstrap_value=bootstrap_value,
+        )  # fmt: skip

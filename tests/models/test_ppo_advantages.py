@@ -1,0 +1,136 @@
+"""GAE and baselines against a slow independent implementation, and against the known traps of multi-turn reinforcement learning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.ppo.advantages import (
+    baseline_advantages,
+    decoupled_gae,
+    explained_variance,
+    gae,
+    length_adaptive_lambda,
+    masked_gae,
+    rewards_at_last_tokens,
+    uniform_tasks,
+)
+from warehouse.errors import TrainingDiverged
+
+numbers = st.floats(-3, 3, allow_nan=False, width=32)
+shares = st.floats(0, 1)
+
+
+def slow_gae(rewards: list[float], values: list[float], gamma: float, lambda_: float, bootstrap: float) -> list[float]:
+    """The definition as a double sum: A_t = sum_k (gamma lambda)^k delta_{t+k} (Schulman et al. 2016, equation 16)."""
+    following = [*values[1:], bootstrap]
+    deltas = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
+    return [sum((gamma * lambda_) ** (k - t) * deltas[k] for k in range(t, len(deltas))) for t in range(len(deltas))]
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), shares, shares, numbers)
+@settings(max_examples=200)
+def test_gae_is_the_double_sum_of_its_definition(pairs: list[tuple[float, float]], gamma: float, lambda_: float, bootstrap: float) -> None:
+    rewards, values = [r for r, _ in pairs], [v for _, v in pairs]
+    fast = gae(np.array(rewards), np.array(values), gamma=gamma, lambda_=lambda_, bootstrap_value=bootstrap)
+    assert fast == pytest.approx(slow_gae(rewards, values, gamma, lambda_, bootstrap), abs=1e-9)
+
+
+def test_lambda_one_gives_the_monte_carlo_return_as_critic_target() -> None:
+    rewards, values = np.array([0.0, 0.5, 0.0, 1.0]), np.array([0.3, -0.2, 0.9, 0.1])
+    result = decoupled_gae(rewards, values, gamma=0.9, lambda_policy=0.5, lambda_critic=1.0)
+    assert result.targets_T == pytest.approx([0.9 * 0.5 + 0.9**3, 0.5 + 0.9**2, 0.9, 1.0])
+    assert result.advantages_T == pytest.approx(slow_gae(list(rewards), list(values), 0.9, 0.5, 0.0))
+
+
+def test_termination_ends_in_zero_and_truncation_in_the_bootstrap_value() -> None:
+    rewards, values = np.zeros(3), np.array([0.5, 0.5, 0.5])
+    ended = decoupled_gae(rewards, values, gamma=1.0, lambda_policy=0.9, lambda_critic=1.0)
+    cut_off = decoupled_gae(rewards, values, gamma=1.0, lambda_policy=0.9, lambda_critic=1.0, bootstrap_value=0.5)
+    assert ended.advantages_T[-1] == pytest.approx(-0.5)
+    assert cut_off.advantages_T == pytest.approx([0.0, 0.0, 0.0])
+    assert ended.targets_T == pytest.approx([0.0, 0.0, 0.0])
+    assert cut_off.targets_T == pytest.approx([0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(("num_tokens", "expected"), [(5, 0.0), (10, 0.0), (20, 0.0), (40, 0.5), (200, 0.9), (20_000, 0.999)])
+def test_length_adaptive_lambda_is_clamped_where_the_published_formula_turns_negative(num_tokens: int, expected: float) -> None:
+    assert length_adaptive_lambda(num_tokens, alpha=0.05, floor=0.0) == pytest.approx(expected)
+    assert length_adaptive_lambda(num_tokens, alpha=0.05, floor=0.95) == pytest.approx(max(expected, 0.95))
+    with pytest.raises(ValueError, match="at least 1"):
+        length_adaptive_lambda(0, alpha=0.05, floor=0.0)
+
+
+def with_observations(generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rewards, values and response mask of two steps with observations before, between and after."""
+    mask = np.array([0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0], dtype=bool)
+    return np.where(mask, generator.normal(size=11), 0.0), generator.normal(size=11), mask
+
+
+SETTINGS = {"gamma": 0.97, "lambda_policy": 0.9, "lambda_critic": 1.0}
+
+
+def test_observation_tokens_change_nothing_however_many_there_are() -> None:
+    rewards, values, mask = with_observations(np.random.default_rng(0))
+    bare = decoupled_gae(rewards[mask], values[mask], **SETTINGS)
+    full = masked_gae(rewards, values, mask, **SETTINGS)
+    assert np.array_equal(full.advantages_T[mask], bare.advantages_T)
+    assert np.array_equal(full.targets_T[mask], bare.targets_T)
+    assert not full.advantages_T[~mask].any()
+
+
+def test_values_at_observation_tokens_are_never_read() -> None:
+    rewards, values, mask = with_observations(np.random.default_rng(1))
+    clean = masked_gae(rewards, values, mask, **SETTINGS)
+    for poison in (np.nan, 100.0, np.inf):
+        spoiled = masked_gae(rewards, np.where(mask, values, poison), mask, **SETTINGS)
+        assert np.array_equal(spoiled.advantages_T, clean.advantages_T)
+        assert np.array_equal(spoiled.targets_T, clean.targets_T)
+
+
+@pytest.mark.parametrize(("observed_at", "earned_at"), [(5, 4), (7, 4), (10, 9)])
+def test_a_reward_on_an_observation_token_belongs_to_the_response_before_it(observed_at: int, earned_at: int) -> None:
+    rewards, values, mask = with_observations(np.random.default_rng(2))
+    on_observation, on_response = rewards.copy(), rewards.copy()
+    on_observation[observed_at] += 0.8
+    on_response[earned_at] += 0.8
+    found = masked_gae(on_observation, values, mask, **SETTINGS)
+    assert found.advantages_T == pytest.approx(masked_gae(on_response, values, mask, **SETTINGS).advantages_T)
+    assert found.advantages_T[earned_at] == pytest.approx(masked_gae(rewards, values, mask, **SETTINGS).advantages_T[earned_at] + 0.8)
+
+
+def test_a_reward_before_any_response_is_refused() -> None:
+    rewards, values, mask = with_observations(np.random.default_rng(3))
+    rewards[0] = 1.0
+    with pytest.raises(ValueError, match="before the first response"):
+        masked_gae(rewards, values, mask, **SETTINGS)
+
+
+def test_nan_at_a_response_token_is_divergence() -> None:
+    with pytest.raises(TrainingDiverged):
+        decoupled_gae(np.zeros(2), np.array([0.1, np.nan]), **SETTINGS)
+
+
+def test_rewards_stand_on_the_last_token_of_their_step() -> None:
+    assert rewards_at_last_tokens([0.25, 0.0, 1.0], [3, 1, 2]).tolist() == [0, 0, 0.25, 0, 0, 1]
+    with pytest.raises(ValueError, match="one token or more"):
+        rewards_at_last_tokens([1.0, 1.0], [2, 0])
+
+
+def test_tasks_rewarded_alike_give_exactly_nothing() -> None:
+    rewards = np.array([0.1, 0.1, 0.1, 1.0, 0.0])
+    tasks = ["even", "even", "even", "mixed", "mixed"]
+    advantages = baseline_advantages(rewards, tasks, std_floor=0.1)
+    assert advantages[:3].tolist() == [0.0, 0.0, 0.0]
+    assert advantages[3:] == pytest.approx([0.5 / 0.6, -0.5 / 0.6])
+    assert uniform_tasks(rewards, tasks).tolist() == [True, True, True, False, False]
+
+
+def test_explained_variance_ranks_critics() -> None:
+    returns = np.array([0.0, 1.0, 0.0, 1.0])
+    assert explained_variance(returns, returns) == 1.0
+    assert explained_variance(np.full(4, 0.7), returns) == pytest.approx(0.0)
+    assert explained_variance(1 - returns, returns) < 0
+    assert explained_variance(returns, np.ones(4)) == 0.0

@@ -1,0 +1,301 @@
+"""The rounds of reinforcement learning on a small real environment: learning, the control, crashes, and going on after a kill.
+
+The environment is a page of three buttons computed in Python; a policy presses them through the same episode loop, collector and engine
+as on live browsers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from agent.episode import Episode, EpisodeRequest, Outcome
+from agent.grammars.registry import grammar_named
+from agent.policy import Policy
+from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.prompt import PromptBuilder, training_messages
+from models import checkpoint
+from models.ppo.config import PpoConfig
+from models.ppo.trainer import PpoResult, PpoRun, round_requests, train_ppo
+from models.ppo.update import ReplayPool, ReplaySample
+from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.supervised import TrainingSample, encode_samples, weighted_loss
+from models.tokenizer import build_tokenizer
+from sandbox.actions import Action, Click
+from sandbox.session import Element, Observation, Transition, Verdict
+from sandbox.task import Split, Task
+from warehouse.errors import BrowserCrashed, ConfigError, SandboxError
+from warehouse.identity import stable_seed
+
+torch.set_num_threads(1)
+NAMES = ("Apple", "Brook", "Cedar", "Delta", "Ember", "Fjord")
+TASK = Task(source="buttons", name="press-one", domain="pointing", max_steps=2)
+OTHER = Task(source="buttons", name="press-two", domain="pointing", max_steps=2)
+
+
+class ButtonSession:
+    """Three buttons; pressing the one that the instruction names solves the task, pressing another ends it."""
+
+    environment = "buttons 1"
+
+    def __init__(self, crash_every: int = 0) -> None:
+        self._crash_every, self._num_steps = crash_every, 0
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        order = np.random.default_rng(stable_seed("buttons", task.name, seed)).permutation(len(NAMES))
+        self._names = [NAMES[i] for i in order[:3]]
+        self._wanted = self._names[stable_seed("wanted", seed) % 3]
+        self._pressed: str | None = None
+        return self._observe()
+
+    async def step(self, action: Action) -> Transition:
+        await asyncio.sleep(0)
+        self._num_steps += 1
+        if self._crash_every and self._num_steps % self._crash_every == 0:
+            raise BrowserCrashed("the page of buttons went away, as planned")
+        if isinstance(action, Click):
+            self._pressed = self._names[action.y // 50]
+        return Transition(observation=self._observe(), reward=float(self._is_solved), terminated=self._pressed is not None, truncated=False)
+
+    async def evaluate(self) -> Verdict:
+        return Verdict(origin="verifier", score=float(self._is_solved), threshold=1.0)
+
+    async def close(self) -> None:
+        self._pressed = None
+
+    @property
+    def _is_solved(self) -> bool:
+        return self._pressed == self._wanted
+
+    def _observe(self) -> Observation:
+        elements = [
+            Element(role="button", text=name, x_px=80, y_px=25 + 50 * row, width_px=60, height_px=20)
+            for row, name in enumerate(self._names)
+        ]
+        return Observation(
+            instruction=f"Press {self._wanted}", elements=tuple(elements), screenshot=None, width_px=160, height_px=150, time_ms=0.0
+        )
+
+
+class ButtonPool:
+    def __init__(self, crash_every: int = 0) -> None:
+        self._crash_every = crash_every
+        self.num_closed = 0
+
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[ButtonSession]:
+        yield ButtonSession(self._crash_every)
+
+    async def close(self) -> None:
+        self.num_closed += 1
+
+
+def collector(crash_every: int = 0) -> PoolCollector:
+    settings = CollectorSettings(concurrency=8, max_retries=0, retry_delay_s=0.0, fixed_batch=True)
+    return PoolCollector(ButtonPool(crash_every), PromptBuilder("compact"), settings=settings)
+
+
+async def demonstrations(count: int) -> list[TrainingSample]:
+    """Prompts of the task with the answer that presses any button: the form is right, the choice is chance."""
+    builder, grammar, session = PromptBuilder("compact"), grammar_named("compact"), ButtonSession()
+    samples = []
+    for seed in range(count):
+        observation = await session.reset(TASK, seed)
+        element = observation.elements[stable_seed("any", seed) % 3]
+        action = Click(x=element.x_px, y=element.y_px)
+        answer = grammar.format(None, action, observation)
+        messages = training_messages(builder.build(builder.start(observation.instruction), observation), answer)
+        samples.append(TrainingSample(messages=messages))
+    return samples
+
+
+@pytest.fixture(scope="module")
+def weak(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ReplaySample]]:
+    """A checkpoint that presses a button, any button, and the samples it learned that from."""
+    tokenizer = build_tokenizer([*NAMES, "Press"])
+    pad, bos, eos = tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id
+    sizes = {
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 12,
+        "intermediate_size": 96,
+    }
+    model = ShiftQwen3ForCausalLM(tiny_config(len(tokenizer), pad_token_id=pad, bos_token_id=bos, eos_token_id=eos, **sizes))
+    initialise(model, seed=0)
+    encoded = encode_samples(tokenizer, asyncio.run(demonstrations(200)), prompt_loss_weight=0.0, max_tokens=200)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = np.random.default_rng(0)
+    longest = max(len(sample.token_ids) for sample in encoded)
+    ids = torch.tensor([[*s.token_ids, *[pad] * (longest - len(s.token_ids))] for s in encoded])
+    weights = torch.tensor([[*s.loss_weights, *[0.0] * (longest - len(s.loss_weights))] for s in encoded])
+    for _ in range(90):
+        rows = torch.from_numpy(generator.integers(len(encoded), size=32))
+        loss = weighted_loss(model, ids[rows], weights[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    folder = tmp_path_factory.mktemp("weak") / "checkpoint"
+    checkpoint.save(folder, model, tokenizer, stage="sft_model", iteration="0001")
+    return folder, [ReplaySample(token_ids=tuple(s.token_ids), weights=tuple(s.loss_weights)) for s in encoded]
+
+
+def make_run(weak: tuple[Path, list[ReplaySample]], folder: Path, *, tasks: Sequence[Task] = (TASK,), **settings: object) -> PpoRun:
+    defaults: dict[str, object] = {"rounds": 2, "episodes_per_task": 16, "minibatch_episodes": 8, "pretraining_rounds": 1}
+    config = PpoConfig.model_validate(defaults | settings)
+    return PpoRun(
+        config=config, init_checkpoint=weak[0], tasks=tasks, replay=ReplayPool(sft=weak[1]), output=folder / "out",
+        run_folder=folder / "out.run", stage="rl_pointing", iteration="0001",
+    )  # fmt: skip
+
+
+def weights_of(result: PpoResult) -> str:
+    return result.card.checkpoint_id
+
+
+def test_a_run_makes_a_checkpoint_a_critic_metrics_and_a_spool(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+    seen: list[int] = []
+    used = collector()
+    run = make_run(weak, tmp_path, tasks=(TASK, OTHER))
+    result = train_ppo(run, used, on_progress=lambda index, _: seen.append(index))
+    assert seen == [1, 2]
+    assert used._pool.num_closed == 1  # type: ignore[attr-defined]
+    assert checkpoint.verify(run.output) == result.card
+    assert result.card.parents == (checkpoint.read_card(weak[0]).checkpoint_id,)
+    assert result.critic is not None
+    assert (result.critic / "critic.safetensors").is_file()
+    episodes = list(result.spool.episodes())
+    assert len(episodes) == len({episode.episode_id for episode in episodes}) == 64
+    # The first round was acted by the initial checkpoint; value pretraining held the policy, so the second was as well.
+    assert result.policy_ids == (result.card.parents[0],) * 2
+    lines = next(run.run_folder.glob("*/metrics.jsonl")).read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+    for name in ("reward", "success", "success/press-one", "entropy", "kl", "clip_fraction", "explained_variance", "value_loss", "value_gate",
+                 "tokens_per_step", "env_s", "gen_s", "update_s", "mismatch_kl"):  # fmt: skip
+        assert np.isfinite(result.metrics[-1][name]), name
+    assert result.metrics[-1]["mismatch_kl"] < 1e-4
+
+
+def test_requests_are_train_seeds_and_no_round_meets_those_of_another() -> None:
+    config = PpoConfig(episodes_per_task=5, seed_offset=3)
+    rounds = [round_requests([TASK, OTHER], config, index, "checkpoint-x") for index in (1, 2, 3)]
+    met = [(request.task.name, request.seed) for requests in rounds for request in requests]
+    assert len(met) == len(set(met)) == 30
+    assert {request.split for requests in rounds for request in requests} == {Split.TRAIN}
+    assert not {request.seed for request in rounds[0]} & set(TASK.seeds(Split.TRAIN, 3))
+
+
+def test_held_out_tasks_are_refused(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="secret"):
+        train_ppo(make_run(weak, tmp_path, tasks=(TASK.model_copy(update={"name": "secret", "held_out": True}),)), collector())
+
+
+def test_crashed_episodes_are_counted_and_not_learned_from(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+    class HalfCrashing:
+        """Every other episode's browser dies."""
+
+        def collect(self, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+            return self._collect(policy, requests)
+
+        async def _collect(self, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+            for crash_every, share in ((0, requests[::2]), (1, requests[1::2])):
+                async for episode in collector(crash_every).collect(policy, share):
+                    yield episode
+
+        async def close(self) -> None: ...
+
+    result = train_ppo(make_run(weak, tmp_path, algorithm="reinforce", rounds=1), HalfCrashing())
+    metrics = result.metrics[0]
+    assert (metrics["episodes"], metrics["crashed"]) == (8, 8)
+    good = [episode for episode in result.spool.episodes() if episode.outcome is not Outcome.CRASHED]
+    assert metrics["reward"] == pytest.approx(np.mean([episode.is_success for episode in good]))
+    with pytest.raises(SandboxError, match="none of the 16 episodes"):
+        train_ppo(make_run(weak, tmp_path / "all", algorithm="reinforce", rounds=1), collector(crash_every=1))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL inside one process: nothing of the run may catch it."""
+
+
+class Dying:
+    """A collector whose process dies after some episodes. Counts what it was asked to run."""
+
+    def __init__(self, after: int | None) -> None:
+        self.after = after
+        self.asked: Counter[str] = Counter()
+
+    async def collect(self, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+        async for episode in collector().collect(policy, requests):
+            if self.after is not None and sum(self.asked.values()) >= self.after:
+                raise Killed
+            self.asked[episode.episode_id] += 1
+            yield episode
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("after", [5, 16, 37])
+def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: tuple[Path, list[ReplaySample]], tmp_path: Path, after: int) -> None:
+    settings = {"rounds": 3, "pretraining_policy": "baseline"}
+    whole = train_ppo(make_run(weak, tmp_path / "whole", **settings), Dying(None))
+    run = make_run(weak, tmp_path / "killed", **settings)
+    first, second = Dying(after), Dying(None)
+    with pytest.raises(Killed):
+        train_ppo(run, first)
+    spool = max(run.run_folder.glob("*/episodes/*.jsonl"))
+    spool.write_bytes(spool.read_bytes() + b'{"request": {"purp')  # the line that was being written
+    resumed = train_ppo(run, second)
+    assert not set(first.asked) & set(second.asked)
+    episodes = list(resumed.spool.episodes())
+    assert {e.episode_id for e in episodes} == set(first.asked) | set(second.asked)
+    assert len(episodes) == 48
+    assert weights_of(resumed) == weights_of(whole)
+    assert [m["reward"] for m in resumed.metrics] == [m["reward"] for m in whole.metrics]
+    # A finished run that is started again only writes its checkpoint once more.
+    again = train_ppo(run, Dying(0))
+    assert weights_of(again) == weights_of(whole)
+
+
+def test_another_configuration_is_another_run(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+    train_ppo(make_run(weak, tmp_path, rounds=1), collector())
+    other = Dying(None)
+    train_ppo(make_run(weak, tmp_path, rounds=1, seed_offset=100), other)
+    assert sum(other.asked.values()) == 16
+
+
+def test_a_critic_of_an_earlier_run_is_judged_before_it_is_believed(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+    first = train_ppo(make_run(weak, tmp_path / "one", rounds=2), collector())
+    run = make_run(weak, tmp_path / "two", rounds=1, gate_explained_variance=-1000.0)
+    from dataclasses import replace
+
+    second = train_ppo(replace(run, init_critic=first.critic), collector())
+    assert second.metrics[0]["explained_variance"] != 0.0
+    fresh = train_ppo(make_run(weak, tmp_path / "three", rounds=1), collector())
+    assert fresh.metrics[0]["explained_variance"] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
+def test_learning_finds_the_button_that_was_asked_for_and_the_control_does_not(
+    weak: tuple[Path, list[ReplaySample]], tmp_path: Path, algorithm: str
+) -> None:
+    settings = {
+        "algorithm": algorithm,
+        "rounds": 8,
+        "episodes_per_task": 48,
+        "minibatch_episodes": 16,
+        "learning_rate": 2e-3,
+        "max_kl": 0.2,
+    }
+    learned = train_ppo(make_run(weak, tmp_path / "learn", **settings), collector())
+    control = train_ppo(make_run(weak, tmp_path / "control", mode="replay_only", **settings), collector())
+    assert np.mean([m["success"] for m in learned.metrics[-2:]]) > 0.7
+    assert np.mean([m["success"] for m in control.metrics[-2:]]) < 0.55
