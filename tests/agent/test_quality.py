@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.quality import FILTERS, Context, FilterResult, QualityConfig, quality, trajectory
-from agent.verdicts import verdict_rows
+from agent.verdicts import iteration_verdicts, verdict_rows
 from warehouse.catalogue import TABLES
+from warehouse.home import Home
+from warehouse.tables import Warehouse
 
 CONFIG = QualityConfig()
 CLICK_OK = 'Thought click <button> "Ok" [1] Action click [1]'
@@ -172,6 +175,29 @@ def test_rows_fit_the_catalogue_and_come_from_arrow_or_mappings_alike() -> None:
         assert row["kind"] in (table.column("kind").values or ()) and row["origin"] in (table.column("origin").values or ())
     verifier = results_by(rows, "verifier")
     assert verifier["e1"]["passed"] and not verifier["e2"]["passed"] and verifier["e2"]["score"] == 0.0
+
+
+def test_history_is_judged_again_from_the_tables_alone(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path))
+    episodes = [episode_row("a"), episode_row("b", iteration="0002"), episode_row("c", iteration="0003")]
+    steps = [step_row(index, row["episode_id"]) for row in episodes for index in range(2)]
+    for row in episodes:
+        rest = {
+            "task_name": "a", "domain": "d", "seed": 1, "attempt": 0, "policy_id": "p", "temperature": 1.0, "num_steps": 2,
+            "num_retries": 0, "duration_ms": 1.0, "environment": "e",
+        }  # fmt: skip
+        more = {
+            "policy_id": "p", "prompt_token_ids": [], "response_token_ids": [], "response_logprobs": [], "reward": 0.0, "latency_ms": 1.0,
+        }  # fmt: skip
+        own = [step | more for step in steps if step["episode_id"] == row["episode_id"]]
+        warehouse.replace_partition("episodes", [row | rest], iteration=row["iteration"], stage="rollouts")
+        warehouse.replace_partition("steps", own, iteration=row["iteration"], stage="rollouts")
+    rows = iteration_verdicts(warehouse, "0002", CONFIG)
+    assert rows == verdict_rows(episodes[:2], steps[:4], CONFIG, iteration="0002"), "later iterations are not looked at"
+    assert not results_by(rows, "duplicate")["b"]["passed"]
+    strict = iteration_verdicts(warehouse, "0002", QualityConfig(min_fresh_fraction=1.0, min_novelty=0.0))
+    assert results_by(strict, "duplicate")["b"]["passed"]
+    assert iteration_verdicts(warehouse, "0009", CONFIG) == []
 
 
 @settings(deadline=None, max_examples=50)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from warehouse.catalogue import TABLES
 from warehouse.samples import demonstration_rows, sample_row, samples_from_routes, tutorial_rows
@@ -104,6 +107,37 @@ def test_sft_holds_v0_only_by_annotation_and_withdrawn_annotations_give_nothing(
     con.register("sft_samples", pa.Table.from_pylist(rows, schema=TABLES["sft_samples"].schema))
     assert con.execute("select step_index from sft_samples").fetchall() == [(1,)]
     assert con.execute("select count(*) from sft_samples where not verdict and annotation_id is null").fetchone() == (0,)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 25))
+def test_on_any_history_each_trained_step_is_there_once_and_no_withheld_one(seed: int, num: int) -> None:
+    rng = random.Random(seed)
+    names = [f"e{i}" for i in range(num)]
+    purpose = {name: rng.choice(["rollout", "annotation"]) for name in names}
+    annotations = [
+        annotation(name, index, rng.choice(["accept", "override", "beyond_repair"]), withdrawn=rng.random() < 0.2)
+        for name in names if purpose[name] == "annotation" for index in range(3) if rng.random() < 0.6
+    ]  # fmt: skip
+    with duckdb.connect() as con:
+        load(
+            con, episodes=[episode(name, purpose[name]) for name in names],
+            steps=[step(name, index) for name in names for index in range(3)], routes=routes(**{name: rng.choice(["sft", "ct", "withheld"]) for name in names}), annotations=annotations,
+        )  # fmt: skip
+        for table, rows in samples_from_routes(con, "0001").items():
+            con.register(table, pa.Table.from_pylist([row | IT for row in rows], schema=TABLES[table].schema))
+        checks = {
+            "V=0 joins SFT only by annotation": "from sft_samples where not verdict and annotation_id is null",
+            "nothing is withheld and trained on": "from (from sft_samples union all from ct_samples) join routes using (episode_id) "
+            "where route = 'withheld'",
+            "no step is in SFT twice": "from (from sft_samples select episode_id, step_index group by all having count(*) > 1)",
+            "no withdrawn annotation": "from sft_samples s join annotations a using (annotation_id) where a.withdrawn",
+            "loss on the answer alone": "from sft_samples where list_sum([m.loss for m in messages[:-2]]) > 0 or messages[-1].loss <> 1",
+            "every failed step is in CT": "from steps join routes using (episode_id) anti join ct_samples using (episode_id, step_index) "
+            "where route = 'ct'",
+            "ids are unique": "from (from (from sft_samples union all from ct_samples) select sample_id group by all having count(*) > 1)",
+        }
+        assert {name: con.execute(f"select count(*) {sql}").fetchone() for name, sql in checks.items()} == dict.fromkeys(checks, (0,))
 
 
 def test_rows_fit_the_catalogue_and_ids_are_unique_and_stable(con: duckdb.DuckDBPyConnection) -> None:
