@@ -6,6 +6,7 @@ while nobody holds the lock is dead, which is how `reap_dead_runs` knows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from warehouse.home import Home
 from warehouse.locks import FileLock, holder_of
 
 LOCK_NAME = "iteration.lock"
+RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
+"""Tells steps which process is their run's: their parent is the fork server, which outlives the run as long as they live."""
 START_METHOD = {"forkserver": {"preload_modules": ["pipelines.definitions"]}}
 """Steps are forked from a process that has imported the definitions already, instead of importing them once each."""
 _HELD: list[FileLock] = []
@@ -40,6 +43,7 @@ def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
     if not lock.acquire():
         raise IterationLocked(f"process {lock.holder()} is turning the wheel on {Home.from_env().root}; wait for it, or end it and launch again")
     _HELD.append(lock)
+    os.environ[RUN_PID_VARIABLE] = str(os.getpid())
     config = {"max_concurrent": profiles.from_env().max_parallel, "start_method": START_METHOD, **_given(init_context.executor_config)}
     return multiprocess_executor.executor_creation_fn(init_context._replace(executor_config=config))  # type: ignore[misc]
 

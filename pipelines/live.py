@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import dagster as dg
-from dagster import StepEventStatus
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,10 +14,10 @@ from pipelines import progress
 from warehouse.home import Home
 
 MARKS = {
-    StepEventStatus.SUCCESS: "[green]✓[/]",
-    StepEventStatus.FAILURE: "[red]✗[/]",
-    StepEventStatus.SKIPPED: "[dim]–[/]",
-    StepEventStatus.IN_PROGRESS: "[cyan]▸[/]",
+    "SUCCESS": "[green]✓[/]",
+    "FAILURE": "[red]✗[/]",
+    "SKIPPED": "[dim]–[/]",
+    "IN_PROGRESS": "[cyan]▸[/]",
 }
 STALE_S = 600.0
 
@@ -45,7 +44,7 @@ class Display:
         steps = self._instance.get_run_step_stats(run.run_id) if run else []
         for step in sorted(steps, key=lambda item: item.start_time or 0):
             seconds = f"{step.end_time - step.start_time:.0f} s" if step.end_time and step.start_time else ""
-            table.add_row(MARKS.get(step.status, " ") if step.status else " ", step.step_key, seconds, "")
+            table.add_row(MARKS.get(step.status.value, " ") if step.status else " ", step.step_key, seconds, "")
         for snapshot in self._working():
             left = snapshot.seconds_left
             figures = "  ".join(f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4])

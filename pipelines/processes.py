@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
@@ -19,12 +20,31 @@ def die_with_parent(parent_pid: int | None = None) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
-        threading.Thread(target=_watch, args=(expected,), name="watch-parent", daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(expected,), name="watch-parent", daemon=True).start()
     if os.getppid() != expected:
         os._exit(1)
 
 
-def _watch(parent_pid: int) -> None:
+def die_with(pid: int) -> None:
+    """End this process when another one, not its parent, ends: a thread waits for that. Ends at once when it is gone already."""
+    threading.Thread(target=_watch_process, args=(pid,), name=f"watch-{pid}", daemon=True).start()
+
+
+def _watch_process(pid: int) -> None:
+    try:
+        if hasattr(os, "pidfd_open"):
+            watched = os.pidfd_open(pid)
+            select.select([watched], [], [])
+        else:
+            while True:
+                os.kill(pid, 0)
+                time.sleep(WATCH_INTERVAL_S)
+    except ProcessLookupError:
+        pass
+    os._exit(1)
+
+
+def _watch_parent(parent_pid: int) -> None:
     while os.getppid() == parent_pid:
         time.sleep(WATCH_INTERVAL_S)
     os._exit(1)

@@ -91,3 +91,11 @@ def _folder(warehouse: Warehouse, name: str) -> Path:
         return checkpoint_named(warehouse, name).folder
     except UnknownTable as error:
         raise CheckpointError(f"{name} is neither a checkpoint folder nor a registered checkpoint") from error
+
+
+def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, as_of: str | None, console: Console) -> None:
+    """Export and say what was written. Raises ConfigError or UnknownId."""
+    from warehouse.export import export
+
+    exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of)
+    console.print(f"{exported.num_rows} rows in {output}")

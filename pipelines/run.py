@@ -18,6 +18,7 @@ import dagster as dg
 import yaml
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 
 from assets.partitions import SEED_ITERATION
 from assets.profile import Profile
@@ -27,6 +28,7 @@ from pipelines.instance import open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
 from pipelines.processes import end_group
+from pipelines.stage_runner import FINAL
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
 from warehouse.locks import FileLock, holder_of
@@ -77,9 +79,11 @@ def _launch_until_done(job: str, key: str | None, title: str, home: Home, instan
         run = _launch(job, key, title, home, instance, console)
         if run is not None and run.is_success:
             return
-        reason = failure_of(instance, run)
-        console.print(f"[red]failed[/] {title}, launch {launch} of {MAX_LAUNCHES}: {reason}")
-    raise StageFailed(f"{title} failed {MAX_LAUNCHES} times, last: {reason}. Run again once that is mended: finished stages are kept.")
+        reason, is_final = failure_of(instance, run)
+        console.print(f"[red]failed[/] {title}, launch {launch} of {MAX_LAUNCHES}: {escape(reason)}")
+        if is_final:
+            break
+    raise StageFailed(f"{title} failed: {reason}. Run again once that is mended: finished stages are kept.")
 
 
 def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.DagsterInstance, console: Console) -> dg.DagsterRun | None:
@@ -107,15 +111,18 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
     return display.run()
 
 
-def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> str:
-    """The words of the first step that failed in a run."""
+def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> tuple[str, bool]:
+    """The words of the first step that failed in a run, and whether launching it again is of no use."""
     if run is None:
-        return "the run's process ended before Dagster knew of it; see the log in FLYWHEEL_HOME/work"
+        return "the run's process ended before Dagster knew of it; see the log in FLYWHEEL_HOME/work", False
     for record in instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records:
-        data = record.event_log_entry.get_dagster_event().step_failure_data
-        if data.user_failure_data is not None and data.user_failure_data.description:
-            return str(data.user_failure_data.description)
+        event = record.event_log_entry.dagster_event
+        data = event.step_failure_data if event is not None else None
+        if data is None:
+            continue
+        told = data.user_failure_data
+        if told is not None and told.description:
+            return str(told.description), bool(told.metadata.get(FINAL) and told.metadata[FINAL].value)
         if data.error is not None:
-            cause = data.error.cause or data.error
-            return cause.message.strip()
-    return f"run {run.run_id} ended as {run.status.value}"
+            return (data.error.cause or data.error).message.strip(), False
+    return f"run {run.run_id} ended as {run.status.value}", False

@@ -16,11 +16,16 @@ import dagster as dg
 
 from assets.requests import StageRequest, StageResult
 from assets.resources import StageRunner
-from pipelines.processes import die_with_parent
+from pipelines.executor import RUN_PID_VARIABLE
+from pipelines.processes import die_with
 from warehouse.home import Home, atomic_write
 
 REQUEST, RESULT, ERROR = "request.json", "result.json", "error.json"
-NO_RETRY = ("ConfigError", "CheckpointError", "MergeError", "TrainingDiverged", "StorageFull", "BrowserMissing", "TaskError", "CorruptTable")
+THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+"""One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
+FINAL = "final"
+"""Metadata of a failure: true when launching again would only fail again."""
+NO_RETRY = ("ConfigError", "CheckpointError", "MergeError", "TrainingDiverged", "StorageFull", "BrowserMissing", "TaskError", "CorruptTable", "SchemaMismatch", "ContaminatedDataset")
 """Errors that the same request would only meet again."""
 
 
@@ -50,8 +55,9 @@ class PipesStageRunner(StageRunner):
             context.log.info(f"{request.stage} of iteration {request.iteration} was finished before; its result is reused")
             return stored
         self._prepare(folder, request)
-        die_with_parent()
-        client = dg.PipesSubprocessClient(env={"FLYWHEEL_HOME": self.root, "FLYWHEEL_PARENT_PID": str(os.getpid())})
+        if RUN_PID_VARIABLE in os.environ:
+            die_with(int(os.environ[RUN_PID_VARIABLE]))
+        client = dg.PipesSubprocessClient(env={**THREADS, "FLYWHEEL_HOME": self.root, "FLYWHEEL_PARENT_PID": str(os.getpid())})
         try:
             client.run(context=context, command=[sys.executable, "-m", "pipelines.workers", str(folder)])
         except dg.DagsterExecutionInterruptedError:
@@ -80,8 +86,9 @@ class PipesStageRunner(StageRunner):
             left = json.loads((folder / ERROR).read_text())
         except FileNotFoundError:
             left = {"type": "WorkerKilled", "message": f"the worker ended without a word: {error}"}
+        is_final = left["type"] in NO_RETRY
         return dg.Failure(
             description=f"{request.stage} of iteration {request.iteration}: {left['type']}: {left['message']}",
-            metadata={"worker folder": dg.MetadataValue.path(str(folder))},
-            allow_retries=left["type"] not in NO_RETRY,
+            metadata={"worker folder": dg.MetadataValue.path(str(folder)), FINAL: is_final},
+            allow_retries=not is_final,
         )

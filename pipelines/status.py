@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import duckdb
 from pydantic import BaseModel, ConfigDict
+from rich.console import Console
 from rich.table import Table as RichTable
 
 from warehouse.query import connect
@@ -82,8 +84,8 @@ def read_status(warehouse: Warehouse) -> Status:
     return Status(home=str(warehouse.home.root), iterations=iterations)
 
 
-def _successes(con: object) -> dict[str, list[Success]]:
-    rows = con.execute(  # type: ignore[attr-defined]
+def _successes(con: duckdb.DuckDBPyConnection) -> dict[str, list[Success]]:
+    rows = con.execute(
         "select iteration, checkpoint_role, checkpoint_id, split, task_name, num_success, num_episodes from evaluations order by all"
     ).fetchall()
     groups: dict[tuple[str, str, str, str], list[TaskCount]] = {}
@@ -116,3 +118,23 @@ def success_table(status: Status, split: str = "holdout") -> RichTable:
                     f"{item.num_success}/{item.num_episodes}",
                 )
     return table
+
+
+def print_status(status: Status, console: Console) -> None:
+    """Iterations, what each stage made, where its episodes went, and success."""
+    if not status.iterations:
+        console.print(f"nothing has run in {status.home}; `flywheel run` turns the wheel")
+        return
+    table = RichTable(title=f"The wheel in {status.home}")
+    for column in ("iteration", "stage", "artefact", "note"):
+        table.add_column(column)
+    for iteration in status.iterations:
+        for kind, dataset in sorted(iteration.datasets.items()):
+            table.add_row(iteration.iteration, f"{kind}_dataset", dataset, "")
+        for item in iteration.checkpoints:
+            table.add_row(iteration.iteration, item.stage, item.artefact, item.note)
+        if iteration.routes:
+            routes = ", ".join(f"{num} {route}" for route, num in iteration.routes.items())
+            table.add_row(iteration.iteration, "routing", "", routes)
+    console.print(table)
+    console.print(success_table(status))

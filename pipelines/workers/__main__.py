@@ -61,8 +61,8 @@ def main(folder: Path) -> int:
 def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
     started = time.monotonic()
     context = WorkerContext(folder=folder, home=Home.from_env(), iteration=request.iteration, stage=request.stage, log=pipes.log.info)
-    run: Callable[[StageRequest, WorkerContext], StageResult] = import_module(WORKERS[request.worker]).run  # type: ignore[attr-defined]
     try:
+        run: Callable[[StageRequest, WorkerContext], StageResult] = import_module(WORKERS[request.worker]).run  # type: ignore[attr-defined]
         result = run(request, context)
     except FlywheelError as error:
         return _leave_error(folder, error)

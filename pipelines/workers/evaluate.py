@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.episode import Episode, EpisodeRequest, Outcome
+from agent.policy import Policy
 from agent.pool_collector import PoolCollector
+from assets.profile import TaskSettings
 from assets.requests import EvaluateRequest, StageResult
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, requests_for
@@ -18,9 +20,10 @@ from warehouse.statistics import TaskCount, macro_average
 
 
 def run(request: EvaluateRequest, context: WorkerContext) -> StageResult:
-    episodes = asyncio.run(_evaluate(request, context))
+    by_checkpoint = asyncio.run(_evaluate(request, context))
+    episodes = {role: _of_role(request, role, by_checkpoint) for role in request.checkpoints}
     rows = [row for role, of_role in episodes.items() for row in evaluation_rows(role, of_role)]
-    stored = store_episodes(context, [episode for of_role in episodes.values() for episode in of_role])
+    stored = store_episodes(context, [episode for group in by_checkpoint.values() for episode in group])
     version = context.warehouse.replace_partition("evaluations", rows, iteration=request.iteration, stage=request.stage)
     metrics = {
         f"{split}/{role}": macro_average(task_counts(episode for episode in of_role if episode.request.split == split)).mean
@@ -31,35 +34,40 @@ def run(request: EvaluateRequest, context: WorkerContext) -> StageResult:
 
 
 async def _evaluate(request: EvaluateRequest, context: WorkerContext) -> dict[str, list[Episode]]:
-    requests = {role: _requests(request, role) for role in request.checkpoints}
-    total = sum(len(of_role) for of_role in requests.values())
+    """Episodes by checkpoint: a merge at a corner of the simplex is its parent, and is not run twice."""
+    splits: dict[str, set[str]] = defaultdict(set)
+    for role, checkpoint_id in request.checkpoints.items():
+        splits[checkpoint_id].update(request.splits[role])
+    num = {"eval": request.evaluation.eval_per_task, "holdout": request.evaluation.holdout_per_task}
+    requests = {
+        checkpoint_id: [one for split in sorted(wanted) for one in greedy_requests(request.tasks, checkpoint_id, Split(split), num[split])]
+        for checkpoint_id, wanted in splits.items()
+    }
+    total = sum(len(group) for group in requests.values())
     progress, done = context.progress(), 0
     found: dict[str, list[Episode]] = defaultdict(list)
     async with open_collector(request.sandbox) as collector:
-        for role, of_role in requests.items():
-            engine = context.engine(request.checkpoints[role])
-            async for episode in collector.collect(engine, of_role):
-                found[role].append(episode)
+        for checkpoint_id, group in requests.items():
+            engine = context.engine(checkpoint_id)
+            async for episode in collector.collect(engine, group):
+                found[checkpoint_id].append(episode)
                 done += 1
-                progress.update(done, total, "episodes", {"success": sum(e.is_success for e in found[role]) / len(found[role])})
+                solved = sum(episode.is_success for episode in found[checkpoint_id])
+                progress.update(done, total, "episodes", {"success": solved / len(found[checkpoint_id])})
+            engine.close()
     return found
 
 
-def _requests(request: EvaluateRequest, role: str) -> list[EpisodeRequest]:
-    num = {"eval": request.evaluation.eval_per_task, "holdout": request.evaluation.holdout_per_task}
-    return [
-        one
-        for split in request.splits[role]
-        for one in greedy_requests(request.tasks, request.checkpoints[role], Split(split), num[split])
-    ]
+def _of_role(request: EvaluateRequest, role: str, by_checkpoint: Mapping[str, Sequence[Episode]]) -> list[Episode]:
+    return [episode for episode in by_checkpoint[request.checkpoints[role]] if episode.request.split in request.splits[role]]
 
 
-def greedy_requests(tasks: Any, policy_id: str, split: Split, num: int) -> list[EpisodeRequest]:
+def greedy_requests(tasks: TaskSettings, policy_id: str, split: Split, num: int) -> list[EpisodeRequest]:
     """The fixed instances of a split: the same for every policy and every iteration."""
     return requests_for(tasks, purpose="evaluation", policy_id=policy_id, split=split, num=num, screenshots=False)
 
 
-def task_counts(episodes: Any) -> list[TaskCount]:
+def task_counts(episodes: Iterable[Episode]) -> list[TaskCount]:
     """Solved and counted episodes by task; crashed ones have no reward and do not count."""
     by_task: dict[str, list[bool]] = defaultdict(list)
     for episode in episodes:
@@ -85,6 +93,6 @@ def evaluation_rows(role: str, episodes: Sequence[Episode]) -> list[dict[str, An
     ]
 
 
-async def success_of(collector: PoolCollector, policy: Any, requests: Sequence[EpisodeRequest]) -> float:
+async def success_of(collector: PoolCollector, policy: Policy, requests: Sequence[EpisodeRequest]) -> float:
     """Macro-averaged success of a policy on some instances."""
     return macro_average(task_counts([episode async for episode in collector.collect(policy, requests)])).mean

@@ -1,0 +1,61 @@
+"""`flywheel eval`: greedy success of any checkpoint on a fixed set, per task, printed and not stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table as RichTable
+
+from agent.episode import Episode
+from assets.profile import Profile
+from models.engine import EmbeddedEngine
+from pipelines import profiles
+from pipelines.query_command import checkpoint_named
+from pipelines.sandboxes import open_collector
+from pipelines.workers.evaluate import greedy_requests, task_counts
+from sandbox.task import Split
+from warehouse.errors import ConfigError
+from warehouse.home import Home
+from warehouse.statistics import macro_average, wilson
+from warehouse.tables import Warehouse
+
+
+def evaluate_checkpoint(
+    home: Home, name: str, split: str, per_task: int, profile_name: str, overrides: Mapping[str, Any], console: Console
+) -> None:
+    """Run and print. Raises CheckpointError for an unknown checkpoint, ConfigError for an unknown split."""
+    if split not in (Split.EVAL, Split.HOLDOUT):
+        raise ConfigError(f"--split {split!r}: eval and holdout are allowed; train instances are never reported")
+    profile = profiles.load(profile_name, overrides)
+    checkpoint = checkpoint_named(Warehouse(home), name)
+    engine = EmbeddedEngine.from_checkpoint(checkpoint.folder)
+    episodes = asyncio.run(_run(profile, engine, Split(split), per_task, console))
+    table = RichTable(title=f"{checkpoint.checkpoint_id} on {split}")
+    for column in ("task", "success", "95 % interval", "episodes"):
+        table.add_column(column, justify="left" if column == "task" else "right")
+    counts = task_counts(episodes)
+    for count in counts:
+        interval = wilson(count.num_success, count.num_episodes)
+        table.add_row(count.task, f"{count.rate:.3f}", f"{interval.low:.3f} – {interval.high:.3f}", f"{count.num_success}/{count.num_episodes}")
+    total = macro_average(counts)
+    table.add_section()
+    table.add_row(
+        "mean over tasks", f"{total.mean:.3f} ± {total.standard_error:.3f}", f"{total.interval.low:.3f} – {total.interval.high:.3f}", str(total.num_episodes)
+    )
+    console.print(table)
+
+
+async def _run(profile: Profile, engine: EmbeddedEngine, split: Split, per_task: int, console: Console) -> list[Episode]:
+    requests = greedy_requests(profile.tasks, engine.policy_id, split, per_task)
+    episodes: list[Episode] = []
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("episodes", total=len(requests))
+        async with open_collector(profile.sandbox) as collector:
+            async for episode in collector.collect(engine, requests):
+                episodes.append(episode)
+                bar.advance(task)
+    return episodes
