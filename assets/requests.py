@@ -119,4 +119,5 @@ class StageResult(BaseModel):
     metrics: dict[str, float] = Field(default_factory=dict)
     notes: dict[str, str] = Field(default_factory=dict)
     details: dict[str, Any] = Field(default_factory=dict)
-    duration_s: float = 0.0
+    started_at: float = Field(0.0, description="Unix seconds when the work itself began, the worker's imports done")
+    duration_s: float = Field(0.0, description="seconds of the work itself")

@@ -33,7 +33,7 @@ def evaluate_checkpoint(
     profile = profiles.load(profile_name, overrides)
     checkpoint = checkpoint_named(Warehouse(home), name)
     engine = EmbeddedEngine.from_checkpoint(checkpoint.folder)
-    episodes = asyncio.run(_run(profile, engine, Split(split), per_task, console))
+    episodes = run_evaluation(profile, engine, Split(split), per_task, console)
     table = RichTable(title=f"{checkpoint.checkpoint_id} on {split}")
     for column in ("task", "success", "95 % interval", "episodes"):
         table.add_column(column, justify="left" if column == "task" else "right")
@@ -47,6 +47,11 @@ def evaluate_checkpoint(
         "mean over tasks", f"{total.mean:.3f} ± {total.standard_error:.3f}", f"{total.interval.low:.3f} – {total.interval.high:.3f}", str(total.num_episodes)
     )
     console.print(table)
+
+
+def run_evaluation(profile: Profile, engine: EmbeddedEngine, split: Split, per_task: int, console: Console) -> list[Episode]:
+    """Greedy episodes of a policy on the fixed instances of a split."""
+    return asyncio.run(_run(profile, engine, split, per_task, console))
 
 
 async def _run(profile: Profile, engine: EmbeddedEngine, split: Split, per_task: int, console: Console) -> list[Episode]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -66,6 +67,8 @@ class EpisodeService:
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._stack = AsyncExitStack()
         self._builder, self._limits = builder(), limits(settings)
+        self._num_running, self._since, self.busy_s = 0, 0.0, 0.0
+        """`busy_s`: seconds in which at least one episode ran, which tells the orchestration's share from the episodes'."""
 
     def __enter__(self) -> EpisodeService:
         self._thread.start()
@@ -102,6 +105,22 @@ class EpisodeService:
         self._batcher = Batcher(self._policy, fixed_batch=self._settings.fixed_batch)
 
     async def _run(self, request: EpisodeRequest) -> Episode:
+        with self._counted():
+            return await self._run_once(request)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._num_running == 0:
+            self._since = time.monotonic()
+        self._num_running += 1
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+            if self._num_running == 0:
+                self.busy_s += time.monotonic() - self._since
+
+    async def _run_once(self, request: EpisodeRequest) -> Episode:
         try:
             async with asyncio.timeout(self._settings.episode_timeout_s * 2), self._pool.lease(request.task, screenshots=request.screenshots) as session:
                 with self._batcher.live():

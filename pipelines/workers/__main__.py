@@ -59,17 +59,17 @@ def main(folder: Path) -> int:
 
 
 def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
-    started = time.monotonic()
     context = WorkerContext(folder=folder, home=Home.from_env(), iteration=request.iteration, stage=request.stage, log=pipes.log.info)
     try:
         run: Callable[[StageRequest, WorkerContext], StageResult] = import_module(WORKERS[request.worker]).run  # type: ignore[attr-defined]
+        started_at, started = time.time(), time.monotonic()
         result = run(request, context)
     except FlywheelError as error:
         return _leave_error(folder, error)
     except Exception as error:
         traceback.print_exc()
         return _leave_error(folder, error)
-    result = result.model_copy(update={"duration_s": time.monotonic() - started})
+    result = result.model_copy(update={"started_at": started_at, "duration_s": time.monotonic() - started})
     atomic_write(folder / RESULT, result.model_dump_json().encode())
     return 0
 

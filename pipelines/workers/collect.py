@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from assets.requests import CollectRequest, StageResult
 from pipelines import prefect_server
@@ -23,10 +24,12 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
 
         spool = context.home.spool / "screenshots"
         with EpisodeService(request.sandbox, context.engine(request.checkpoint_id), spool) as service:
+            started = time.monotonic()
             episodes = run_collection(
                 service, requests, num_sessions=request.sandbox.num_sessions, max_retries=request.sandbox.max_retries, progress=context.progress()
             )
+            flow_s = time.monotonic() - started
         episodes = [service.with_screenshots(episode) for episode in episodes]
     stored = store_episodes(context, episodes)
     solved = sum(episode.is_success for episode in episodes)
-    return StageResult(table_versions=stored.versions, counts=stored.counts, metrics={"success": solved / len(episodes)})
+    return StageResult(table_versions=stored.versions, counts=stored.counts, metrics={"success": solved / len(episodes), "prefect_s": flow_s - service.busy_s})

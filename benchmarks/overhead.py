@@ -1,0 +1,74 @@
+"""The share of an iteration's wall time that orchestration takes: Dagster's steps, subprocess starts and imports, Prefect's bookkeeping.
+
+Reads a home that `flywheel run` has turned. An iteration's wall time is that of its Dagster run; what is not orchestration is the union of
+the intervals in which a worker did its work (imports excluded), less what Prefect took inside the collection. Routing, checks and merging of
+tables, which run in Dagster's own steps, are counted as orchestration too, so the figure is an upper bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from rich.console import Console
+from rich.table import Table
+
+from assets.requests import StageResult
+from pipelines.instance import open_instance
+from warehouse.home import Home, atomic_write
+
+
+def union_s(intervals: Iterable[tuple[float, float]]) -> float:
+    """Length of a union of intervals."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(intervals):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total
+
+
+def measure(home: Home) -> list[dict[str, Any]]:
+    """One row per complete iteration whose run went through in one go."""
+    rows = []
+    with open_instance(home) as instance:
+        for record in instance.get_run_records(dg.RunsFilter(statuses=[dg.DagsterRunStatus.SUCCESS], job_name="iteration")):
+            key = record.dagster_run.tags["dagster/partition"]
+            results = [StageResult.model_validate_json(path.read_text()) for path in (home.work / key).glob("*/result.json")]
+            if record.start_time is None or record.end_time is None or not results:
+                continue
+            begin, wall_s = record.start_time, record.end_time - record.start_time
+            if any(result.started_at < begin for result in results):
+                continue  # an earlier launch did part of the work
+            work_s = union_s((result.started_at, result.started_at + result.duration_s) for result in results)
+            prefect_s = sum(result.metrics.get("prefect_s", 0.0) for result in results)
+            overhead_s = wall_s - work_s + prefect_s
+            rows.append(
+                {"iteration": key, "wall_s": wall_s, "work_s": work_s, "prefect_s": prefect_s, "overhead_s": overhead_s, "share": overhead_s / wall_s}
+            )
+    return sorted(rows, key=lambda row: row["iteration"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("home", type=Path, help="a home turned by `flywheel run`")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    arguments = parser.parse_args()
+    rows = measure(Home(arguments.home.absolute()))
+    table = Table(title="Orchestration's share of an iteration")
+    for column in ("iteration", "wall", "work", "in Prefect", "orchestration", "share"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            row["iteration"], f"{row['wall_s']:.0f} s", f"{row['work_s']:.0f} s", f"{row['prefect_s']:.1f} s", f"{row['overhead_s']:.0f} s", f"{row['share']:.1%}"
+        )
+    Console().print(table)
+    if arguments.json:
+        atomic_write(arguments.json, json.dumps(rows, indent=2).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Success by iteration and stage over several seeds, beside the controls that say where a gain comes from.
+
+    wheel         the quickstart as it is
+    no_annotator  without the scripted annotator
+    replay_only   same compute, no new data: D_CT and D_SFT stay the seed's, RL only replays
+    no_failures   CT without the V=0 data (ct_weight 0)
+    wide          the list of 40 and more tasks
+
+Every (variant, seed) is an ordinary home under .bench/wheel, turned by `flywheel run`; run again after an interruption and it goes on.
+The released policy of each finished home is also measured on tasks that were never trained on. All figures are on the holdout split.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from warehouse.home import Home, atomic_write
+from warehouse.statistics import Estimate, Interval, TaskCount, difference, macro_average
+from warehouse.svg import Axis, Drawing
+from warehouse.tables import Warehouse
+
+ROOT = Path(".bench/wheel")
+VARIANTS: dict[str, dict[str, Any]] = {
+    "wheel": {},
+    "no_annotator": {"annotation.enabled": False},
+    "replay_only": {
+        "annotation.enabled": False, "rl.mode": "replay_only",
+        "sft_mixture.correction": None, "sft_mixture.on_policy": None, "ct_mixture.failure": None,
+    },
+    "no_failures": {"ct_mixture.ct_weight": 0.0},
+    "wide": {"tasks.group": "wide"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Success of one policy of one home."""
+
+    variant: str
+    seed: int
+    iteration: str
+    role: str
+    tasks: str
+    mean: float
+    standard_error: float
+    low: float
+    high: float
+    num_episodes: int
+
+
+def turn(variant: str, seed: int, iterations: int, console: Console) -> Home:
+    """Turn one home until it has its iterations; returns it."""
+    home = Home((ROOT / f"{variant}-{seed}").absolute())
+    overrides = {**VARIANTS[variant], "seed": seed}
+    started = time.monotonic()
+    command = [sys.executable, "-m", "pipelines.cli", "run", "--iterations", str(iterations), "--home", str(home.root)]
+    for key, value in overrides.items():
+        command += ["--set", f"{key}={yaml.safe_dump(value).splitlines()[0]}"]
+    home.root.mkdir(parents=True, exist_ok=True)
+    with (home.root / "run.log").open("ab") as log:
+        status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
+    console.print(f"{variant} seed {seed}: {'done' if status == 0 else f'failed, see {home.root}/run.log'} in {time.monotonic() - started:.0f} s")
+    return home
+
+
+def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
+    """Every holdout figure of a home, and the unseen tasks' where they were measured."""
+    rows = Warehouse(home).read("evaluations").to_pylist()
+    groups: dict[tuple[str, str], list[TaskCount]] = {}
+    for row in rows:
+        if row["split"] == "holdout":
+            count = TaskCount(task=row["task_name"], num_success=row["num_success"], num_episodes=row["num_episodes"])
+            groups.setdefault((row["iteration"], row["checkpoint_role"]), []).append(count)
+    for (iteration, role), counts in sorted(groups.items()):
+        yield _point(variant, seed, iteration, role, "trained on", macro_average(counts))
+    unseen = home.root / "unseen.json"
+    if unseen.exists():
+        stored = json.loads(unseen.read_text())
+        counts = [TaskCount(**count) for count in stored["counts"]]
+        yield _point(variant, seed, stored["iteration"], "released_policy", "unseen", macro_average(counts))
+
+
+def _point(variant: str, seed: int, iteration: str, role: str, tasks: str, found: Estimate) -> Point:
+    return Point(
+        variant=variant, seed=seed, iteration=iteration, role=role, tasks=tasks, mean=found.mean, standard_error=found.standard_error,
+        low=found.interval.low, high=found.interval.high, num_episodes=found.num_episodes,
+    )
+
+
+def measure_unseen(home: Home, per_task: int) -> None:
+    """Greedy success of the newest released policy on the tasks nobody trained on; measured once."""
+    target = home.root / "unseen.json"
+    if target.exists():
+        return
+    from models.engine import EmbeddedEngine
+    from pipelines import profiles
+    from pipelines.evaluate import run_evaluation
+    from pipelines.workers.evaluate import task_counts
+    from sandbox.task import Split
+    from warehouse import registry
+
+    warehouse = Warehouse(home)
+    released = sorted(row["iteration"] for row in warehouse.read("checkpoints", stage="released_policy").to_pylist())
+    if not released:
+        return
+    policy = registry.made_by(warehouse, released[-1], "released_policy")
+    profile = profiles.load("quickstart", {"tasks.group": "unseen"})
+    episodes = run_evaluation(profile, EmbeddedEngine.from_checkpoint(policy.folder), Split.HOLDOUT, per_task, Console(quiet=True))
+    counts = [asdict(count) for count in task_counts(episodes)]
+    atomic_write(target, json.dumps({"iteration": released[-1], "checkpoint_id": policy.checkpoint_id, "counts": counts}).encode())
+
+
+def gain(points: Sequence[Point]) -> dict[str, float] | None:
+    """From the seed SFT (iteration 0001's) to the last merged policy of one home."""
+    seed_sft = next((p for p in points if (p.iteration, p.role) == ("0001", "sft_model")), None)
+    merged = [p for p in points if p.role == "merged_policy"]
+    if seed_sft is None or not merged:
+        return None
+    last = max(merged, key=lambda p: p.iteration)
+    found = difference(_estimate(seed_sft), _estimate(last))
+    return {"seed_sft": seed_sft.mean, "last": last.mean, "gain": found.mean, "low": found.interval.low, "high": found.interval.high}
+
+
+def _estimate(point: Point) -> Estimate:
+    return Estimate(
+        mean=point.mean, standard_error=point.standard_error, interval=Interval(low=point.low, high=point.high), num_tasks=0, num_episodes=point.num_episodes
+    )
+
+
+def print_tables(points: Sequence[Point], console: Console) -> dict[str, Any]:
+    """The curves and the gains; returns the gains for a machine."""
+    curves = Table(title="Greedy success on the holdout split, mean over tasks ± standard error")
+    for column in ("variant", "seed", "tasks", "iteration", "policy", "success", "95 % interval", "episodes"):
+        curves.add_column(column)
+    for p in points:
+        curves.add_row(
+            p.variant, str(p.seed), p.tasks, p.iteration, p.role, f"{p.mean:.3f} ± {p.standard_error:.3f}", f"{p.low:.3f} – {p.high:.3f}", str(p.num_episodes)
+        )
+    console.print(curves)
+    gains: dict[str, Any] = {}
+    table = Table(title="From the seed SFT to the last merged policy")
+    for column in ("variant", "seed", "seed SFT", "last", "gain", "95 % interval"):
+        table.add_column(column)
+    for variant, seed in dict.fromkeys((p.variant, p.seed) for p in points):
+        found = gain([p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")])
+        if found is not None:
+            gains[f"{variant}-{seed}"] = found
+            table.add_row(
+                variant, str(seed), f"{found['seed_sft']:.3f}", f"{found['last']:.3f}", f"{found['gain']:+.3f}", f"{found['low']:+.3f} – {found['high']:+.3f}"
+            )
+    console.print(table)
+    return gains
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    """One line a home: seed SFT, then the merged policy of each iteration."""
+    drawing = Drawing(640, 340, "Greedy success on the holdout split by iteration")
+    axis = Axis(0.0, 1.0, 290, 40)
+    for tick in (0, 0.2, 0.4, 0.6, 0.8, 1.0):
+        drawing.line(48, axis.px(tick), 470, axis.px(tick), "grid")
+        drawing.text(40, axis.px(tick) + 4, f"{tick:.1f}", "small muted", "end")
+    styles = dict(zip(VARIANTS, ("blue", "teal", "amber", "violet", "rose"), strict=True))
+    for variant, seed in dict.fromkeys((p.variant, p.seed) for p in points):
+        own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")]
+        chosen = [p for p in own if (p.iteration, p.role) == ("0001", "sft_model")] + [p for p in own if p.role == "merged_policy"]
+        places = [(70 + 125 * index, axis.px(p.mean)) for index, p in enumerate(chosen)]
+        drawing.polyline(places, styles[variant])
+    for index, label in enumerate(("seed SFT", "iteration 1", "iteration 2", "iteration 3")):
+        drawing.text(70 + 125 * index, 312, label, "small", "middle")
+    for index, variant in enumerate(dict.fromkeys(p.variant for p in points)):
+        drawing.line(490, 60 + 22 * index, 510, 60 + 22 * index, f"line {styles[variant]}")
+        drawing.text(518, 64 + 22 * index, variant.replace("_", " "), "small")
+    atomic_write(path, drawing.render().encode())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=["wheel"], help="which wheels to turn (default: wheel)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="profile seeds (default: 0 1 2)")
+    parser.add_argument("--iterations", type=int, default=3, help="iterations of each (default: 3)")
+    parser.add_argument("--unseen-per-task", type=int, default=20, help="episodes per unseen task (default: 20)")
+    parser.add_argument("--only-report", action="store_true", help="turn nothing; report what is there")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--svg", type=Path, help="draw the curves here")
+    arguments = parser.parse_args()
+    console = Console()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    points: list[Point] = []
+    for variant in arguments.variants:
+        for seed in arguments.seeds:
+            home = Home((ROOT / f"{variant}-{seed}").absolute())
+            if not arguments.only_report:
+                turn(variant, seed, arguments.iterations, console)
+                measure_unseen(home, arguments.unseen_per_task)
+            if home.root.exists():
+                points += points_of(variant, seed, home)
+    gains = print_tables(points, console)
+    if arguments.json:
+        atomic_write(arguments.json, json.dumps({"points": [asdict(p) for p in points], "gains": gains}, indent=2).encode())
+    if arguments.svg:
+        draw(points, arguments.svg)
+
+
+if __name__ == "__main__":
+    main()
