@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from agent.verdicts import EPISODE_COLUMNS, STEP_COLUMNS, verdict_rows
+from agent.verdicts import iteration_verdicts
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
@@ -24,9 +24,7 @@ GROUP = "routing"
 )
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
-    rows = verdict_rows(
-        warehouse.read("episodes", columns=list(EPISODE_COLUMNS)), warehouse.read("steps", columns=list(STEP_COLUMNS)), settings.quality, iteration=iteration
-    )
+    rows = iteration_verdicts(warehouse, iteration, settings.quality)
     version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
     failed: dict[str, int] = {}
     for row in rows:

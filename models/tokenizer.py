@@ -9,17 +9,17 @@ carries the glue mark `‿` instead, so that decoding gives back the exact text 
     zK9              ->  z ‿K ‿9                      `‿‿` joins a run to the mark before it.
 
 This is a BPE model without merges (`ignore_merges` looks a whole run up first), so nothing but the `tokenizers` library is needed.
-What an answer means is agent/grammars; where the words come from is models/build_words.py.
+What an answer means is agent/grammars; where the words come from is agent/vocabulary.py.
 """
 
 from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.policy import Message
+from agent.vocabulary import words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -42,8 +42,6 @@ KEYWORDS = (
     "checked", "focused", "selected", "disabled", "expanded",
 )
 """Words of the compact grammar, of its keys and of element states."""
-WORDS_FILE = Path(__file__).with_name("words.txt")
-
 _MARK = r"[!#-/:-@\[-`{-~]"
 _NOT_TAG_START = r"(?:(?<!(?<!\S)<)|(?![a-z_]{1,12}>(?!\S)))(?:(?<!(?<!\S)\[)|(?![0-9]{1,2}\](?!\S)))"
 _NOT_TAG_END = r"(?:(?<!(?<!\S)<[a-z_]{1,12})|(?!>(?!\S)))(?:(?<!(?<!\S)\[[0-9]{1,2})|(?!\](?!\S)))"
@@ -52,15 +50,15 @@ CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}<act>{{ message['content'] }}{{ eos_token }}"
-    "{% else %}{% if not loop.first %}<nl>{% endif %}{{ message['content'] }}{% endif %}"
+    "{% else %}{% if not loop.first %}{{ '\\n' }}{% endif %}{{ message['content'] }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}<act>{% endif %}"
 )
 
 
 def vocabulary_words() -> tuple[str, ...]:
-    """The committed word list, one word a line (see models/build_words.py)."""
-    return tuple(WORDS_FILE.read_text(encoding="ascii").split())
+    """The words of the training tasks' pages and of the tutorials (see agent/vocabulary.py)."""
+    return words()
 
 
 def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -155,4 +153,4 @@ def decode(tokenizer: PreTrainedTokenizerFast, token_ids: Sequence[int]) -> str:
 
 
 def _id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    return tokenizer.get_vocab()[token]
+    return int(tokenizer.convert_tokens_to_ids(token))

@@ -26,6 +26,10 @@ START_TIMEOUT_S = 90.0
 POLL_S = 0.2
 
 
+IDLE_SERVICES = ("SCHEDULER", "LATE_RUNS", "CANCELLATION_CLEANUP", "FOREMAN", "PAUSE_EXPIRATIONS", "TRIGGERS")
+"""Services for deployments and automations, of which there are none; left running they take a twentieth of a core."""
+
+
 def client_environment(home: Home, url: str | None = None) -> dict[str, str]:
     """What a process must have in its environment before it imports Prefect."""
     environment = {
@@ -65,7 +69,8 @@ def start(home: Home) -> subprocess.Popen[bytes] | None:
         process = subprocess.Popen(
             [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port),
              "--log-level", "critical", "--timeout-keep-alive", "5"],
-            env={**os.environ, **client_environment(home), "PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+            env={**os.environ, **client_environment(home), **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
+                 "PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
                  "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"},
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent, start_new_session=False,
         )  # fmt: skip

@@ -33,7 +33,7 @@ from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
 from warehouse.locks import FileLock, holder_of
 
-POLL_S = 0.5
+POLL_S = 1.0
 MAX_LAUNCHES = 3
 
 
@@ -98,10 +98,10 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
         )
     display = Display(home, key or SEED_ITERATION, title, instance, tag)
     try:
-        with Live(display.render(), console=console, refresh_per_second=2, transient=True) as live:
+        with Live(display.render(), console=console, auto_refresh=False, transient=True) as live:
             while process.poll() is None:
                 time.sleep(POLL_S)
-                live.update(display.render())
+                live.update(display.render(), refresh=True)
     except KeyboardInterrupt:
         console.print("[yellow]stopping[/]; what is finished is kept, and the same command goes on from there")
         raise
