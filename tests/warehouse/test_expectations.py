@@ -1,0 +1,152 @@
+"""Great Expectations suites from the catalogue, on rows that another program wrote past our checks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from warehouse.catalogue import TABLES
+from warehouse.errors import UnknownTable
+from warehouse.expectations import Failure, ValidationReport, build_data_docs, validate
+from warehouse.tables import Warehouse
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def write_raw(warehouse: Warehouse, make: Any) -> Callable[[list[dict[str, Any]]], None]:
+    """Writes episodes of iteration 0001 with plain Delta, past to_arrow; what they refer to exists."""
+    warehouse.replace_partition("tasks", [make.task("task-a")], iteration="0000", stage="tasks")
+    warehouse.replace_partition("episodes", [make.episode("first")], iteration="0001", stage="rollouts")
+
+    def write(rows: list[dict[str, Any]]) -> None:
+        whole = [{"iteration": "0001", "stage": "rollouts"} | row for row in rows]
+        delta = warehouse.delta("episodes")
+        assert delta is not None
+        data = pa.Table.from_pylist(whole, schema=TABLES["episodes"].schema)
+        write_deltalake(delta, data, mode="overwrite", predicate="iteration = '0001'")
+
+    return write
+
+
+def _failure(report: ValidationReport, column: str | None) -> Failure:
+    (failure,) = [failure for failure in report.failures if failure.column == column]
+    return failure
+
+
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_what_the_wheel_writes_passes_every_suite(planted: Warehouse, table: str) -> None:
+    report = validate(planted, table, "0001")
+    assert report.success and report.failures == ()
+    assert report.num_expectations > len(TABLES[table].columns)
+
+
+def test_an_empty_iteration_passes(planted: Warehouse) -> None:
+    report = validate(planted, "episodes", "0009")
+    assert report.success and report.num_rows == 0
+
+
+def test_each_broken_rule_is_listed_with_its_rows(
+    warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]
+) -> None:
+    write_raw([
+        make.episode("good"), make.episode("odd", outcome="weird"), make.episode("rich", reward=7.0), make.episode("lost", task_id="task-z"),
+        make.episode("stranger", policy_id="ckpt-z"), make.episode("good"),
+    ])  # fmt: skip
+    report = validate(warehouse, "episodes", "0001")
+    assert not report.success and report.num_rows == 6 and len(report.failures) == 5
+    outcome = _failure(report, "outcome")
+    assert (outcome.expectation, outcome.num_unexpected) == ("expect_column_values_to_be_in_set", 1)
+    assert outcome.rows == ({"outcome": "weird", "iteration": "0001", "stage": "rollouts", "episode_id": "odd"},)
+    assert _failure(report, "reward").rows[0]["episode_id"] == "rich"
+    assert _failure(report, "task_id that names no tasks.task_id").rows[0]["episode_id"] == "lost"
+    assert _failure(report, "policy_id that names no checkpoints.checkpoint_id").rows[0]["episode_id"] == "stranger"
+    key = _failure(report, None)
+    assert key.num_unexpected == 2 and {row["episode_id"] for row in key.rows} == {"good"}
+    assert asdict(outcome)["rows"] == outcome.rows  # plain data, ready for JSON
+
+
+def test_one_stage_can_be_checked_alone(warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]) -> None:
+    write_raw([make.episode("odd", outcome="weird")])
+    warehouse.replace_partition("episodes", [make.episode("good")], iteration="0001", stage="evaluation")
+    assert validate(warehouse, "episodes", "0001", "evaluation").success
+    assert not validate(warehouse, "episodes", "0001", "rollouts").success
+
+
+def test_a_long_list_of_failing_rows_is_cut(warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]) -> None:
+    write_raw([make.episode(f"ep-{i}", num_steps=-1) for i in range(500)])
+    failure = _failure(validate(warehouse, "episodes", "0001"), "num_steps")
+    assert failure.num_unexpected == 500 and len(failure.rows) == 20
+
+
+def test_columns_that_the_catalogue_does_not_know_are_named(warehouse: Warehouse, make: Any) -> None:
+    row = {"episode_id": "a", "route": "ct", "reason": "V=0"}
+    warehouse.replace_partition("routes", [row], iteration="0001", stage="routing")
+    delta = warehouse.delta("routes")
+    assert delta is not None
+    other = pa.Table.from_pylist([row | {"iteration": "0001", "stage": "routing", "colour": "red"}])
+    write_deltalake(delta, other, mode="overwrite", predicate="iteration = '0001'", schema_mode="merge")
+    failures = validate(warehouse, "routes", "0001").failures
+    (columns,) = [failure for failure in failures if failure.expectation == "expect_table_columns_to_match_set"]
+    assert "colour" in columns.detail
+
+
+def test_lists_of_references_are_looked_into(warehouse: Warehouse, make: Any) -> None:
+    row = make.checkpoint("ckpt-a", parents=["ckpt-b", "ckpt-a"])
+    warehouse.replace_partition("checkpoints", [row], iteration="0001", stage="merged_policy")
+    (failure,) = validate(warehouse, "checkpoints", "0001").failures
+    assert failure.column == "parents that names no checkpoints.checkpoint_id"
+    assert failure.rows[0]["parents that names no checkpoints.checkpoint_id"] == "ckpt-b"
+
+
+def test_an_unknown_table_is_refused(warehouse: Warehouse) -> None:
+    with pytest.raises(UnknownTable, match="the tables are tasks"):
+        validate(warehouse, "runs", "0001")
+
+
+class _Links(HTMLParser):
+    """Every address that a page would fetch or lead to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [(tag, value) for name, value in attrs if name in ("href", "src") and value]
+
+
+def test_data_docs_stand_alone_and_list_every_page(warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]) -> None:
+    write_raw([make.episode("<script>alert(1)</script>", outcome="weird")])
+    index = build_data_docs(warehouse.home, [validate(warehouse, "episodes", "0001"), validate(warehouse, "tasks", "0000")])
+    assert build_data_docs(warehouse.home, [validate(warehouse, "tasks", "0001")]) == index
+    pages = [index, *(path for path in index.parent.glob("*/*.html"))]
+    assert len(pages) == 4
+    for page in pages:
+        text = page.read_text()
+        assert "<script" not in text
+        assert not re.search(r"url\(\s*['\"]?https?:", text)
+        links = _Links()
+        links.feed(text)
+        for _, address in links.found:
+            assert not address.startswith(("http:", "https:", "//")), address
+            assert address.startswith("#") or (page.parent / address).exists(), address
+    text = index.read_text()
+    assert text.index("0001") < text.index("0000") and "✘ 1 failed" in text and "✔ all hold" in text
+    episodes = (index.parent / "0001" / "episodes.html").read_text()
+    assert "weird" in episodes and "1 of 52 expectations failed" in episodes
+
+
+def test_importing_the_suites_does_not_import_great_expectations() -> None:
+    code = "import sys, warehouse.expectations; print('great_expectations' in sys.modules, 'pandas' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.split()[0] == "False"

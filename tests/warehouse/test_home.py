@@ -1,0 +1,121 @@
+"""Folders, whole-file writes and locks, with real processes and real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from warehouse.errors import StorageFull
+from warehouse.home import Home, atomic_write
+from warehouse.locks import FileLock, holder_of
+
+ROOT = Path(__file__).parents[2]
+
+
+def _python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_folders_are_made_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "deep" / "home")
+    assert not home.root.exists()
+    for name in ("tables", "checkpoints", "dagster", "prefect", "reports", "spool", "locks"):
+        assert getattr(home, name) == home.root / name
+        assert (home.root / name).is_dir()
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "other"))
+    assert Home.from_env().root == tmp_path / "other"
+    monkeypatch.delenv("FLYWHEEL_HOME")
+    monkeypatch.chdir(tmp_path)
+    assert Home.from_env().root == tmp_path / ".flywheel"
+
+
+def test_atomic_write_replaces_a_file_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "card.json"
+    atomic_write(path, b"one")
+    atomic_write(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert [entry.name for entry in path.parent.iterdir()] == ["card.json"]
+
+
+def test_atomic_write_on_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "card.json"
+    atomic_write(path, b"old")
+    code = """
+import resource, sys
+from pathlib import Path
+from warehouse.errors import StorageFull
+from warehouse.home import atomic_write
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    atomic_write(Path(sys.argv[1]), b"x" * 100_000)
+except StorageFull as error:
+    print(error)
+"""
+    with _python(code, path) as process:
+        said, _ = process.communicate(timeout=60)
+    assert "no room for" in said and "100000 bytes" in said
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["card.json"]
+    assert issubclass(StorageFull, OSError)
+
+
+def test_a_lock_excludes_other_processes_and_names_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "one.lock"
+    code = """
+import sys
+from pathlib import Path
+from warehouse.locks import FileLock
+lock = FileLock(Path(sys.argv[1]))
+print(lock.acquire(), flush=True)
+sys.stdin.readline()
+"""
+    process = _python(code, path)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        lock = FileLock(path)
+        assert lock.acquire(timeout_s=0.1) is False
+        assert lock.holder() == holder_of(path) == process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(timeout=10)
+        assert lock.acquire(timeout_s=5.0) is True
+        assert lock.holder() == os.getpid()
+        lock.release()
+        assert holder_of(path) is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_lock_excludes_other_threads_and_waits_for_them(tmp_path: Path) -> None:
+    path, order = tmp_path / "one.lock", []
+
+    def second() -> None:
+        with FileLock(path):
+            order.append("second")
+
+    with FileLock(path) as lock:
+        assert lock.is_held
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(timeout=0.2)
+        order.append("first")
+    thread.join(timeout=10)
+    assert order == ["first", "second"]
+    assert holder_of(tmp_path / "never.lock") is None
+
+
+def test_a_lock_is_not_taken_twice_by_one_object(tmp_path: Path) -> None:
+    lock = FileLock(tmp_path / "one.lock")
+    assert lock.acquire()
+    with pytest.raises(RuntimeError, match="release it first"):
+        lock.acquire()
+    lock.release()
+    lock.release()

@@ -1,0 +1,201 @@
+"""Lineage on the planted flywheel: back to everything a checkpoint was made from, forward to everything a screenshot went into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from xml.etree import ElementTree
+
+import duckdb
+import pytest
+from rich.console import Console
+
+from warehouse.catalogue import TABLES
+from warehouse.errors import UnknownId
+from warehouse.lineage import iterations_graph, reach, resolve, trace
+from warehouse.lineage_graph import LineageGraph, NodeId
+from warehouse.query import connect
+from warehouse.relations import NODE_KINDS, RELATIONS
+from warehouse.tables import Warehouse
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def con(planted: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
+    with connect(planted) as con:
+        yield con
+
+
+def _ids(graph: LineageGraph, kind: str) -> set[str]:
+    return {node.id for node in graph.nodes.values() if node.kind == kind}
+
+
+def _text(graph: LineageGraph) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(graph.to_tree())
+    return capture.get()
+
+
+def test_every_reference_of_the_catalogue_is_an_edge_or_is_left_out_on_purpose() -> None:
+    grouped = {"checkpoints": "checkpoint", "evaluations": "evaluation", "datasets": "dataset"}
+    by_table = {kind.source: kind.name for kind in NODE_KINDS} | grouped
+    left_out = {
+        ("evaluations", "tasks"),  # an evaluation stands for all its tasks
+        ("training_metrics", "checkpoints"),  # curves are of the checkpoint, nothing is made of them
+        ("steps", "episodes"),  # turned round: an episode consists of its steps
+    }
+    edges = {(relation.child, relation.parent) for relation in RELATIONS}
+    for name, table in TABLES.items():
+        for column in table.columns:
+            if column.references is not None:
+                target = column.references.split(".")[0]
+                assert (name, target) in left_out or (by_table[name], by_table[target]) in edges, column
+    assert ("episode", "step") in edges
+
+
+def test_a_checkpoint_leads_back_to_everything_it_was_made_from(con: duckdb.DuckDBPyConnection) -> None:
+    graph = trace(con, "ckpt-sft-2", direction="up", limit_per_relation=None)
+    assert _ids(graph, "checkpoint") == {
+        "ckpt-sft-2", "ckpt-merged-1", "ckpt-rlp-1", "ckpt-rlf-1", "ckpt-sft-1", "ckpt-ct-1", "ckpt-seed",
+    }  # fmt: skip
+    assert _ids(graph, "dataset") == {"data-sft-2", "data-sft-1", "data-ct-1"}
+    assert _ids(graph, "sft_sample") == {"sft-seed-0", "sft-seed-1", "sft-note-1", "sft-good"}
+    assert len(_ids(graph, "ct_sample")) == 20
+    assert _ids(graph, "annotation") == {"note-1"}
+    assert _ids(graph, "episode") == {"ep-seed", "ep-good", "ep-bad"}
+    assert _ids(graph, "step") == {f"{episode}#{i}" for episode in ("ep-seed", "ep-good", "ep-bad") for i in (0, 1)}
+    assert _ids(graph, "screenshot") == {"shot-0", "shot-1"}
+    assert _ids(graph, "task") == {"task-a"} and _ids(graph, "oracle") == {"oracle"}
+    assert not graph.omitted and not graph.is_cut
+
+
+def test_a_screenshot_leads_forward_to_every_checkpoint_that_learned_from_it(con: duckdb.DuckDBPyConnection) -> None:
+    graph = trace(con, "shot-1", direction="down")
+    assert {"ckpt-sft-1", "ckpt-merged-1", "ckpt-sft-2"} <= _ids(graph, "checkpoint")
+    assert "ckpt-ct-1" not in _ids(graph, "checkpoint")
+    assert "sft-note-1" in _ids(graph, "sft_sample") and "note-1" in _ids(graph, "annotation")
+
+
+def test_walking_up_and_down_are_each_others_inverse(con: duckdb.DuckDBPyConnection) -> None:
+    for node_id, other in (("ckpt-sft-2", "shot-0"), ("data-sft-2", "ep-bad"), ("ep-good", "task-a")):
+        assert other in {node.id for node in trace(con, node_id, direction="up").nodes.values()}
+        assert node_id in {node.id for node in trace(con, other, direction="down").nodes.values()}
+
+
+def test_labels_say_when_by_whom_and_how_well(con: duckdb.DuckDBPyConnection) -> None:
+    nodes = trace(con, "ckpt-sft-2", limit_per_relation=None).nodes
+    merged = nodes[NodeId("checkpoint", "ckpt-merged-1")]
+    assert (merged.iteration, merged.stage) == ("0001", "merged_policy")
+    assert "holdout 70.0 % of 10" in merged.label and "also 0001/released_policy, 0002/ct_model" in merged.label
+    assert nodes[NodeId("episode", "ep-bad")].label == "click-button seed 2: failure"
+    assert nodes[NodeId("dataset", "data-ct-1")].label == "ct, 20 samples"
+    assert nodes[NodeId("step", "ep-bad#1")].label == "click at step 1"
+    assert nodes[NodeId("annotation", "note-1")].label == "oracle relabel: override"
+
+
+def test_many_neighbours_are_counted_and_not_followed(con: duckdb.DuckDBPyConnection) -> None:
+    graph = trace(con, "data-ct-1", direction="up", limit_per_relation=4)
+    assert _ids(graph, "ct_sample") == {"ct-0", "ct-1", "ct-2", "ct-3"}
+    (omitted,) = graph.omitted
+    assert (omitted.kind, omitted.count, omitted.direction) == ("ct_sample", 16, "up")
+    assert "contains … 16 more ct_samples" in _text(graph)
+    assert "… 16 more ct_samples" in graph.to_svg() and "… 16 more ct_samples" in graph.to_mermaid()
+
+
+def test_a_walk_stops_at_its_depth_and_at_its_number_of_nodes(con: duckdb.DuckDBPyConnection) -> None:
+    near = trace(con, "ckpt-sft-2", direction="up", depth=1)
+    assert set(near.nodes) == {("checkpoint", "ckpt-sft-2"), ("checkpoint", "ckpt-merged-1"), ("dataset", "data-sft-2")}
+    small = trace(con, "ckpt-sft-2", direction="up", max_nodes=5)
+    assert len(small.nodes) == 5 and small.is_cut
+    assert "stopped after 5 nodes" in _text(small)
+    assert all(edge.child in small.nodes and edge.parent in small.nodes for edge in small.edges)
+
+
+def test_the_whole_reach_is_counted(con: duckdb.DuckDBPyConnection) -> None:
+    up = reach(con, "ckpt-sft-2", "up")
+    assert up == {
+        "checkpoint": 6, "dataset": 3, "ct_sample": 20, "sft_sample": 4, "annotation": 1, "episode": 3, "step": 6, "task": 1,
+        "screenshot": 2, "oracle": 1,
+    }  # fmt: skip
+    assert reach(con, "ckpt-sft-2", "down") == {"evaluation": 1}
+
+
+def test_an_id_may_be_shortened_or_named_by_iteration_and_stage(con: duckdb.DuckDBPyConnection) -> None:
+    assert resolve(con, "ckpt-rlf") == ("checkpoint", "ckpt-rlf-1")
+    assert resolve(con, "0001/released_policy") == ("checkpoint", "ckpt-merged-1")
+    with pytest.raises(UnknownId, match=r"not unambiguous: it may be ckpt-sft-1 \(checkpoint\), ckpt-sft-2"):
+        resolve(con, "ckpt-sft")
+
+
+def test_an_unknown_id_is_named_with_the_nearest(con: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> None:
+    with pytest.raises(UnknownId, match=r"the id 'ckpt-seet': the nearest are ckpt-seed \(checkpoint\)"):
+        trace(con, "ckpt-seet")
+    with pytest.raises(LookupError, match="nothing in the warehouse has the id ''"):
+        trace(con, "")
+    with connect(warehouse) as empty, pytest.raises(UnknownId, match="the warehouse is empty"):
+        trace(empty, "anything")
+
+
+def test_the_tree_draws_each_thing_once(con: duckdb.DuckDBPyConnection) -> None:
+    text = _text(trace(con, "ep-bad"))
+    assert text.startswith("episode ep-bad click-button seed 2: failure 0001/rollouts")
+    assert "├── made from" in text and "└── went into" in text
+    assert text.count("contains dataset data-sft-2") == 1
+    assert "route ep-bad/route ct: V=0 0001/routing (above)" in text
+
+
+def test_ids_and_labels_with_markup_are_shown_as_they_are(warehouse: Warehouse, make: Any) -> None:
+    odd = 'task-[bold]"<x>&`'
+    warehouse.replace_partition("tasks", [make.task(odd, name="a [red]b[/red] <c>")], iteration="0000", stage="tasks")
+    with connect(warehouse) as con:
+        graph = trace(con, odd)
+    assert odd in _text(graph) and "[red]b[/red]" in _text(graph)
+    texts = [element.text for element in ElementTree.fromstring(graph.to_svg()).iter(f"{SVG}text")]
+    assert "a [red]b[/red] <c> (pointin…" in texts
+    assert "#lt;c#gt;" in graph.to_mermaid() and "#quot;" in graph.to_mermaid()
+
+
+def test_a_circle_does_not_hang_the_walk(warehouse: Warehouse, make: Any) -> None:
+    for stage, parent in (("ct_model", "b"), ("sft_model", "a")):
+        row = make.checkpoint("a" if stage == "ct_model" else "b", parents=[parent])
+        warehouse.replace_partition("checkpoints", [row], iteration="0001", stage=stage)
+    with connect(warehouse) as con:
+        graph = trace(con, "a")
+        assert set(graph.nodes) == {("checkpoint", "a"), ("checkpoint", "b")}
+        assert reach(con, "a", "up") == {"checkpoint": 2}
+        assert ElementTree.fromstring(graph.to_svg()).tag == f"{SVG}svg"
+
+
+def test_lineage_as_of_an_earlier_iteration_knows_nothing_of_later_ones(planted: Warehouse) -> None:
+    with connect(planted, as_of="0001") as con:
+        assert _ids(trace(con, "ckpt-merged-1", direction="down"), "checkpoint") == {"ckpt-merged-1"}
+        with pytest.raises(UnknownId):
+            trace(con, "ckpt-sft-2")
+
+
+def test_iterations_are_drawn_side_by_side(con: duckdb.DuckDBPyConnection) -> None:
+    graph = iterations_graph(con)
+    titles = {key: (box.title, box.subtitle) for key, box in ((box.key, box) for box in graph.diagram.boxes)}
+    assert titles["0000/sft"] == ("seed of D_SFT", "2 samples")
+    assert titles["0001/merged_policy"] == ("merged_policy", "holdout 70.0 % · ckpt-merged-1")
+    assert titles["0001/routes"] == ("routes of its rollouts", "ct 1 · sft 1")
+    assert titles["0002/ct_model"] == ("ct_model", "CT runs every second iteration")
+    arrows = {(arrow.start, arrow.end): arrow.label for arrow in graph.diagram.arrows}
+    assert arrows["0001/rl_forms", "0001/merged_policy"] == "made from"
+    assert arrows["0001/merged_policy", "0001/released_policy"] == "passed on"
+    assert arrows["0001/released_policy", "0002/ct_model"] == "passed on"
+    assert arrows["0001/routes", "0002/data-sft-2"] == "joined the next data"
+    assert arrows["0002/ct_model", "0002/sft_model"] == "made from"
+    root = ElementTree.fromstring(graph.to_svg())
+    headings = {element.text for element in root.iter(f"{SVG}text")}
+    assert {"seed", "iteration 0001", "iteration 0002"} <= headings
+    assert graph.to_mermaid().startswith("flowchart LR\n")
+
+
+def test_no_iterations_are_an_empty_drawing(warehouse: Warehouse) -> None:
+    with connect(warehouse) as con:
+        graph = iterations_graph(con)
+    assert graph.diagram.boxes == []
+    assert ElementTree.fromstring(graph.to_svg()).tag == f"{SVG}svg"

@@ -1,0 +1,294 @@
+"""Versioned tables: replacement, time travel, damage and a full disk, on real Delta tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from warehouse.catalogue import TABLES
+from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
+from warehouse.home import Home
+from warehouse.tables import NO_VERSION, Warehouse
+
+ROOT = Path(__file__).parents[2]
+FIRST = {"iteration": "0001", "stage": "rollouts"}
+
+
+def _ids(warehouse: Warehouse, **where: Any) -> list[str]:
+    return sorted(warehouse.read("episodes", columns=["episode_id"], **where).column(0).to_pylist())
+
+
+def _data_files(warehouse: Warehouse, table: str) -> list[Path]:
+    return sorted(warehouse.folder(table).glob("*/*/*.parquet"))
+
+
+def test_a_table_that_nobody_wrote_reads_as_empty(warehouse: Warehouse) -> None:
+    for name, table in TABLES.items():
+        assert warehouse.read(name).equals(table.schema.empty_table())
+        assert warehouse.version(name) == NO_VERSION
+        assert warehouse.history(name) == warehouse.partitions(name) == warehouse.damage(name) == []
+    assert set(warehouse.versions().values()) == {NO_VERSION}
+
+
+def test_running_a_stage_again_replaces_its_rows_and_nothing_else(warehouse: Warehouse, make: Any) -> None:
+    other = {"iteration": "0001", "stage": "evaluation"}
+    warehouse.replace_partition("episodes", [make.episode("kept")], **other)
+    first = warehouse.replace_partition("episodes", [make.episode("a"), make.episode("b")], **FIRST)
+    second = warehouse.replace_partition("episodes", [make.episode("b"), make.episode("c")], **FIRST)
+    assert second == first + 1 == warehouse.version("episodes")
+    assert _ids(warehouse) == ["b", "c", "kept"]
+    assert _ids(warehouse, **FIRST) == ["b", "c"]
+    assert _ids(warehouse, version=first) == ["a", "b", "kept"]
+    assert warehouse.partitions("episodes") == [("0001", "evaluation"), ("0001", "rollouts")]
+    warehouse.replace_partition("episodes", [], **FIRST)
+    assert _ids(warehouse) == ["kept"]
+
+
+def test_each_replacement_is_one_commit_that_names_its_partition(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
+    warehouse.replace_partition("episodes", [], iteration="0002", stage="rollouts")
+    commits = warehouse.history("episodes")
+    assert [(commit.version, commit.iteration, commit.stage) for commit in commits] == [
+        (2, "0002", "rollouts"), (1, "0001", "rollouts"), (0, None, None),
+    ]  # fmt: skip
+
+
+def test_as_of_is_the_last_commit_up_to_an_iteration_and_no_later_row(warehouse: Warehouse, make: Any) -> None:
+    for iteration in ("0001", "0002", "0003"):
+        warehouse.replace_partition("episodes", [make.episode(f"ep-{iteration}")], iteration=iteration, stage="rollouts")
+    assert _ids(warehouse, as_of="0002") == ["ep-0001", "ep-0002"]
+    assert _ids(warehouse, as_of="0000") == []
+    # A repeated iteration 0001 sees the rows of 0002 and 0003 in its version, and as_of leaves them out.
+    warehouse.replace_partition("episodes", [make.episode("again")], iteration="0001", stage="rollouts")
+    assert warehouse.version("episodes", as_of="0001") == warehouse.version("episodes") == 4
+    assert _ids(warehouse, as_of="0001") == ["again"]
+    assert _ids(warehouse, as_of="0002") == ["again", "ep-0002"]
+    assert _ids(warehouse, version=3) == ["ep-0001", "ep-0002", "ep-0003"]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["rollouts", "evaluation"]), st.integers(0, 3)), max_size=8))
+def test_any_history_reads_like_a_dictionary_of_partitions(
+    writes: list[tuple[int, str, int]], tmp_path_factory: pytest.TempPathFactory, make: Any
+) -> None:
+    warehouse = Warehouse(Home(tmp_path_factory.mktemp("home")))
+    expected: dict[tuple[str, str], set[str]] = {}
+    states: list[dict[tuple[str, str], set[str]]] = [{}]
+    for number, (iteration, stage, count) in enumerate(writes):
+        key = f"{iteration:04d}", stage
+        rows = [make.episode(f"ep-{number}-{i}") for i in range(count)]
+        version = warehouse.replace_partition("episodes", rows, iteration=key[0], stage=stage)
+        expected = expected | {key: {row["episode_id"] for row in rows}}
+        states.append(expected)
+        assert version == len(states) - 1
+    for version, state in enumerate(states[1:], start=1):
+        assert _ids(warehouse, version=version) == sorted(set().union(*state.values()))
+
+
+def test_bad_names_and_versions_are_refused_with_what_exists(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
+    with pytest.raises(UnknownTable, match="no table 'episode': the tables are tasks, episodes"):
+        warehouse.read("episode")
+    with pytest.raises(UnknownTable, match="has no version 9: it has 0 to 1"):
+        warehouse.read("episodes", version=9)
+    with pytest.raises(UnknownTable, match="has no version 3: nothing was written"):
+        warehouse.read("steps", version=3)
+    with pytest.raises(UnknownTable, match="no column 'colour'"):
+        warehouse.read("episodes", columns=["colour"])
+    with pytest.raises(UnknownTable, match="no iteration '2'"):
+        warehouse.read("episodes", as_of="2")
+    with pytest.raises(UnknownTable, match="not for both"):
+        warehouse.dataset("episodes", 1, as_of="0001")
+    for iteration, stage in (("1", "rollouts"), ("0001", "Roll outs"), ("0001' OR '1'='1", "x")):
+        with pytest.raises(SchemaMismatch, match="an iteration is four digits"):
+            warehouse.replace_partition("episodes", [], iteration=iteration, stage=stage)
+    with pytest.raises(SchemaMismatch, match="add_screenshots"):
+        warehouse.replace_partition("screenshots", [], **FIRST)
+    with pytest.raises(SchemaMismatch, match=r"withdrawal\.withdraw"):
+        warehouse.replace_partition("sft_samples", [], iteration="0001", stage="withdrawn")
+
+
+def test_refused_rows_leave_no_version_behind(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
+    for bad in ([make.episode("a", outcome="odd")], [make.episode("a"), make.episode("a")]):
+        with pytest.raises(SchemaMismatch):
+            warehouse.replace_partition("episodes", bad, **FIRST)
+    assert warehouse.version("episodes") == 1 and _ids(warehouse) == ["a"]
+
+
+def test_a_screenshot_is_stored_once(warehouse: Warehouse, make: Any) -> None:
+    one, two, three = (make.screenshot(f"shot-{i}", bytes([i])) for i in range(3))
+    first = warehouse.add_screenshots([one, two, one])
+    assert warehouse.add_screenshots([two, one]) == first == warehouse.add_screenshots([])
+    assert Warehouse(warehouse.home).add_screenshots([two, three], iteration="0001", stage="rollouts") == first + 1
+    warehouse.add_screenshots([three])
+    stored = warehouse.read("screenshots")
+    assert sorted(stored.column("screenshot_id").to_pylist()) == ["shot-0", "shot-1", "shot-2"]
+    assert warehouse.version("screenshots", as_of="0000") == first + 1
+
+
+def test_old_versions_are_kept_for_ever(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
+    delta = warehouse.delta("episodes")
+    assert delta is not None
+    configuration = delta.metadata().configuration
+    assert configuration["delta.enableExpiredLogCleanup"] == "false"
+    assert configuration["delta.logRetentionDuration"] == "interval 36500 days"
+    for _ in range(101):  # past the log's first checkpoint
+        warehouse.replace_partition("routes", [{"episode_id": "a", "route": "ct", "reason": "V=0"}], **FIRST)
+    assert list((warehouse.folder("routes") / "_delta_log").glob("*.checkpoint.parquet"))
+    assert warehouse.read("routes", version=1).num_rows == 1
+    assert len(warehouse.history("routes")) == 102
+
+
+def test_a_home_of_an_older_catalogue_gains_the_new_column(warehouse: Warehouse, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    new = TABLES["routes"]
+    monkeypatch.setitem(TABLES, "routes", replace(new, columns=new.columns[:-1]))
+    warehouse.replace_partition("routes", [{"episode_id": "a", "route": "ct"}], **FIRST)
+    nullable = replace(new.columns[-1], nullable=True)
+    monkeypatch.setitem(TABLES, "routes", replace(new, columns=(*new.columns[:-1], nullable)))
+    assert warehouse.read("routes").column("reason").to_pylist() == [None]
+    row = {"episode_id": "b", "route": "ct", "reason": "V=0"}
+    warehouse.replace_partition("routes", [row], iteration="0002", stage="routing")
+    assert sorted(warehouse.read("routes").column("reason").to_pylist(), key=str) == [None, "V=0"]
+
+
+@pytest.mark.parametrize("harm", ["cut", "garble", "delete"])
+def test_a_damaged_data_file_is_named_and_running_the_stage_again_mends_it(warehouse: Warehouse, make: Any, harm: str) -> None:
+    rows = [make.episode(f"ep-{i}", instruction=os.urandom(400).hex()) for i in range(50)]
+    warehouse.replace_partition("episodes", rows, **FIRST)
+    (path,) = _data_files(warehouse, "episodes")
+    content = path.read_bytes()
+    if harm == "cut":
+        path.write_bytes(content[:200])
+    elif harm == "garble":
+        path.write_bytes(content[:1000] + bytes(3000) + content[4000:])
+    else:
+        path.unlink()
+    with pytest.raises(CorruptTable) as caught:
+        warehouse.read("episodes")
+    assert str(path) in str(caught.value) and "To mend: run the stage of that partition again" in str(caught.value)
+    (damage,) = warehouse.damage("episodes")
+    assert damage.path == path
+    warehouse.replace_partition("episodes", rows, **FIRST)
+    assert warehouse.read("episodes").num_rows == 50 and warehouse.damage("episodes") == []
+
+
+def test_a_damaged_log_is_named_and_moving_its_last_file_away_mends_it(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
+    warehouse.replace_partition("episodes", [make.episode("b")], **FIRST)
+    last = warehouse.folder("episodes") / "_delta_log" / f"{2:020d}.json"
+    last.write_text(last.read_text()[:50])
+    for use in (lambda: warehouse.read("episodes"), lambda: warehouse.replace_partition("episodes", [], **FIRST)):
+        with pytest.raises(CorruptTable) as caught:
+            use()
+        assert str(last) in str(caught.value) and "ends at version 1" in str(caught.value)
+    assert [damage.path for damage in warehouse.damage("episodes")] == [last]
+    last.unlink()
+    assert _ids(warehouse) == ["a"]
+
+
+def test_a_missing_log_is_not_an_empty_table(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
+    for path in (warehouse.folder("episodes") / "_delta_log").iterdir():
+        path.unlink()
+    with pytest.raises(CorruptTable, match="holds no log"):
+        warehouse.read("episodes")
+
+
+def test_a_gap_in_the_log_is_named(warehouse: Warehouse, make: Any) -> None:
+    for name in "abc":
+        warehouse.replace_partition("episodes", [make.episode(name)], **FIRST)
+    (warehouse.folder("episodes") / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(CorruptTable, match="follows a missing log file"):
+        warehouse.read("episodes")
+
+
+def test_a_partition_lost_to_other_writers_ends_in_a_conflict(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltalake.exceptions import CommitFailedError
+
+    from warehouse import commits
+
+    monkeypatch.setattr(commits, "LONGEST_WAIT_S", 0.001)
+    tries = []
+
+    def beaten() -> int:
+        tries.append(1)
+        raise CommitFailedError("another writer was first")
+
+    with pytest.raises(WriteConflict, match="is this stage running twice"):
+        commits.retry_commit("table episodes", beaten)
+    assert len(tries) == commits.MAX_ATTEMPTS
+
+
+_FILL = """
+import os, resource, sys
+from pathlib import Path
+from warehouse.errors import StorageFull
+from warehouse.home import Home
+from warehouse.tables import Warehouse
+warehouse = Warehouse(Home(Path(sys.argv[1])))
+row = {"judge": "j", "judge_version": "1", "kind": "verdict", "origin": "verifier", "score": 1.0, "threshold": 0.5, "passed": True}
+def write(count):
+    rows = [row | {"episode_id": str(i), "reasons": [os.urandom(100).hex()]} for i in range(count)]
+    return warehouse.replace_partition("verdicts", rows, iteration="0001", stage="verdicts")
+write(5)
+if sys.argv[2] == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    write(20_000)
+except StorageFull as error:
+    print(error)
+print(warehouse.version("verdicts"), warehouse.read("verdicts").num_rows, write(6), warehouse.read("verdicts").num_rows)
+"""
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def _fill(home: Path, how: str) -> str:
+    result = subprocess.run([sys.executable, "-c", _FILL, str(home), how], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_a_file_over_the_limit_commits_nothing(tmp_path: Path) -> None:
+    said = _fill(tmp_path / "home", "limit")
+    assert "the disk is full and nothing was committed" in said and "Free space" in said
+    assert said.splitlines()[-1] == "1 5 2 6"
+    assert issubclass(StorageFull, OSError)
+
+
+def test_a_full_disk_commits_nothing_and_the_next_small_write_works(tiny_disk: Path) -> None:
+    said = _fill(tiny_disk / "home", "full")
+    assert "the disk is full and nothing was committed" in said
+    assert said.splitlines()[-1] == "1 5 2 6"
+
+
+def test_arrow_tables_are_written_as_they_are(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
+    copied = warehouse.read("episodes").drop_columns(["iteration", "stage"])
+    warehouse.replace_partition("episodes", copied, iteration="0002", stage="rollouts")
+    assert warehouse.read("episodes", iteration="0002").drop_columns(["iteration", "stage"]).equals(copied)
+    assert isinstance(warehouse.dataset("episodes").to_table(columns=["seed"]), pa.Table)

@@ -1,0 +1,96 @@
+"""Taking rows back, and erasing them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from warehouse import query
+from warehouse.errors import UnknownId, UnknownTable
+from warehouse.tables import Warehouse
+from warehouse.withdrawal import purge, withdraw, withdrawn_ids
+
+SEED = {"iteration": "0000", "stage": "seed_demonstrations"}
+
+
+def _live(warehouse: Warehouse, as_of: str | None = None) -> list[str]:
+    with query.connect(warehouse, as_of=as_of) as con:
+        return [row[0] for row in con.execute("SELECT sample_id FROM sft_samples WHERE NOT withdrawn ORDER BY ALL").fetchall()]
+
+
+@pytest.fixture
+def three(warehouse: Warehouse, make: Any) -> Warehouse:
+    warehouse.replace_partition("sft_samples", [make.sample(name) for name in "abc"], **SEED)
+    return warehouse
+
+
+def test_a_withdrawn_sample_is_out_from_its_iteration_on(three: Warehouse) -> None:
+    withdraw(three, "sft_samples", ["b"], iteration="0002")
+    assert _live(three) == ["a", "c"]
+    assert _live(three, as_of="0001") == ["a", "b", "c"]
+    assert withdrawn_ids(three, "sft_samples") == {"b"}
+    assert withdrawn_ids(three, "sft_samples", as_of="0001") == set()
+    rows = three.read("sft_samples", stage="withdrawn").to_pylist()
+    assert [(row["sample_id"], row["withdrawn"], row["messages"]) for row in rows] == [("b", True, [])]
+
+
+def test_running_the_stage_again_does_not_bring_it_back(three: Warehouse, make: Any) -> None:
+    withdraw(three, "sft_samples", ["b"], iteration="0002")
+    three.replace_partition("sft_samples", [make.sample(name) for name in "abcd"], **SEED)
+    assert _live(three) == ["a", "c", "d"]
+
+
+def test_withdrawing_twice_is_once(three: Warehouse) -> None:
+    version = withdraw(three, "sft_samples", ["b", "b"], iteration="0002")
+    assert withdraw(three, "sft_samples", ["b"], iteration="0003") == version
+    assert withdraw(three, "sft_samples", [], iteration="0003") == version
+    assert three.read("sft_samples").num_rows == 4
+
+
+def test_unknown_ids_and_tables_are_refused_whole(three: Warehouse) -> None:
+    with pytest.raises(UnknownId, match="no sample_id 'z'"):
+        withdraw(three, "sft_samples", ["a", "z"], iteration="0002")
+    assert _live(three) == ["a", "b", "c"]
+    with pytest.raises(UnknownTable, match="annotations, ct_samples, sft_samples can"):
+        withdraw(three, "episodes", ["a"], iteration="0002")
+
+
+def test_an_annotation_loses_its_content_in_its_tombstone(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("annotations", [make.annotation("note", "ep")], iteration="0001", stage="annotations")
+    withdraw(warehouse, "annotations", ["note"], iteration="0001")
+    (row,) = warehouse.read("annotations", stage="withdrawn").to_pylist()
+    assert (row["proposal"], row["response"], row["messages"], row["withdrawn"]) == ("", None, [], True)
+
+
+def test_a_purge_erases_the_content_from_the_disk_in_every_version(three: Warehouse, make: Any) -> None:
+    secret = "a phone number"
+    rows = [make.sample("a"), make.sample("b", messages=make.messages(secret)), make.sample("it's")]
+    three.replace_partition("sft_samples", rows, iteration="0001", stage="routing")
+    assert any(secret in str(three.read("sft_samples", version=2).to_pylist()) for _ in [0])
+    withdraw(three, "sft_samples", ["b", "it's"], iteration="0002")
+    (purged,) = purge(three)
+    assert (purged.table, purged.num_rows) == ("sft_samples", 3)
+    assert _live(three) == ["a", "a", "c"] and _live(three, as_of="0001") == ["a", "a", "c"]
+    assert withdrawn_ids(three, "sft_samples") == {"b", "it's"}
+    on_disk = sorted(path.name for path in three.folder("sft_samples").glob("*/*/*.parquet"))
+    delta = three.delta("sft_samples")
+    assert delta is not None and on_disk == sorted(uri.rsplit("/", 1)[1] for uri in delta.file_uris())
+    with pytest.raises(UnknownTable, match="a purge erased version 2"):
+        three.read("sft_samples", version=2)
+    assert purge(three) == []
+
+
+def test_a_purge_that_was_cut_off_is_finished_by_the_next(three: Warehouse) -> None:
+    withdraw(three, "sft_samples", ["b"], iteration="0002")
+    delta = three.delta("sft_samples")
+    assert delta is not None
+    delta.delete("sample_id = 'b' AND stage <> 'withdrawn'")  # what a purge does before it was killed
+    (purged,) = purge(three)
+    assert purged.num_rows == 0 and purged.num_files == 1
+
+
+def test_a_purge_of_nothing_keeps_every_version(three: Warehouse) -> None:
+    version = three.version("sft_samples")
+    assert purge(three) == []
+    assert three.version("sft_samples") == version
