@@ -186,14 +186,14 @@ class Decoder:
 
 
 class _Cache:
-    """Keys and values of all layers, each (B, H, S, K). The slots after the written ones are never read."""
+    """Keys and values of all layers, each (B, H, S, K). Padding slots are read, with weight 0, so they must hold numbers."""
 
     def __init__(self, keys: list[Tensor], values: list[Tensor]) -> None:
         self.keys, self.values = keys, values
 
     @classmethod
     def empty(cls, num_layers: int, *shape: int) -> _Cache:
-        return cls([torch.empty(shape) for _ in range(num_layers)], [torch.empty(shape) for _ in range(num_layers)])
+        return cls([torch.zeros(shape) for _ in range(num_layers)], [torch.zeros(shape) for _ in range(num_layers)])
 
     def select(self, rows: Tensor) -> _Cache:
         return _Cache([key[rows] for key in self.keys], [value[rows] for value in self.values])
