@@ -69,7 +69,7 @@ class FramedPage(CdpPage):
         self._loading = True
         try:
             await self._navigate(url)
-            while not self._loaded.is_set():
+            while not self._is_loaded:
                 await self._advance_clock(LOAD_MS, "pauseIfNetworkFetchesPending")
         finally:
             self._loading = False

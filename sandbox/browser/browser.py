@@ -17,7 +17,8 @@ from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
 from warehouse.errors import BrowserCrashed, BrowserMissing
 
-LAUNCH_TIMEOUT_S = 30.0
+LAUNCH_TIMEOUT_S = 60.0
+FRAME_TIMEOUT_S = 2.0
 _NO_SANDBOX_SIGNS = ("No usable sandbox", "Failed to move to new namespace", "sandbox_linux.cc", "zygote_host_impl_linux.cc")
 
 
@@ -31,6 +32,7 @@ class Browser:
         self.version = ""
         self._frame_lock = asyncio.Lock()
         self._frame_in_flight: asyncio.Future[Params] | None = None
+        self._framed_session_id = ""
 
     @classmethod
     async def launch(cls, *, begin_frame: bool, executable: Executable | None = None, flags: tuple[str, ...] = ()) -> Browser:
@@ -88,8 +90,14 @@ class Browser:
         async with self._frame_lock:
             if self._frame_in_flight is not None and not self._frame_in_flight.done():
                 await asyncio.wait([self._frame_in_flight])
+            self._framed_session_id = session_id
             self._frame_in_flight = self.connection.send("HeadlessExperimental.beginFrame", params, session_id)
             return await asyncio.shield(self._frame_in_flight)
+
+    async def finish_frame(self, session_id: str) -> None:
+        """Before a page is closed: give the frame that it may be drawing a moment to end."""
+        if self._frame_in_flight is not None and self._framed_session_id == session_id:
+            await asyncio.wait([self._frame_in_flight], timeout=FRAME_TIMEOUT_S)
 
     def kill(self, reason: str) -> None:
         """End the browser at once; everyone who waits for it gets BrowserCrashed."""

@@ -10,12 +10,22 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from warehouse.errors import BrowserCrashed, SandboxError
 
 Params = dict[str, Any]
 Listener = Callable[[Params], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pending:
+    """A command in flight."""
+
+    method: str
+    session_id: str | None
+    future: asyncio.Future[Params]
 
 
 class Connection:
@@ -25,7 +35,7 @@ class Connection:
     """
 
     def __init__(self, *, on_lost: Callable[[], None] | None = None) -> None:
-        self._futures: dict[int, tuple[str, asyncio.Future[Params]]] = {}
+        self._pending: dict[int, _Pending] = {}
         self._listeners: dict[tuple[str | None, str], Listener] = {}
         self._next_id = 0
         self._on_lost = on_lost
@@ -58,7 +68,7 @@ class Connection:
         message: Params = {"id": self._next_id, "method": method, "params": params or {}}
         if session_id is not None:
             message["sessionId"] = session_id
-        self._futures[self._next_id] = (method, future)
+        self._pending[self._next_id] = _Pending(method=method, session_id=session_id, future=future)
         self._writer.write(json.dumps(message).encode() + b"\0")
         return future
 
@@ -67,9 +77,13 @@ class Connection:
         self._listeners[session_id, method] = listener
 
     def forget(self, session_id: str) -> None:
-        """Drop a session's listeners."""
+        """Drop the listeners of a session that was closed, and fail its commands in flight: they will never be answered."""
         for key in [key for key in self._listeners if key[0] == session_id]:
             del self._listeners[key]
+        for number in [number for number, pending in self._pending.items() if pending.session_id == session_id]:
+            pending = self._pending.pop(number)
+            if not pending.future.done():
+                pending.future.set_exception(SandboxError(f"The page was closed before it answered {pending.method}."))
 
     async def until(self, event: asyncio.Event) -> None:
         """Wait for an event that one of the listeners sets. Raises BrowserCrashed where the browser goes away first."""
@@ -103,22 +117,24 @@ class Connection:
             return
         self._lost = reason
         self._is_lost_event.set()
-        futures, self._futures = self._futures, {}
-        for method, future in futures.values():
-            if not future.done():
-                future.set_exception(BrowserCrashed(f"{reason} {method} was not answered; start the episode again on a new session."))
+        all_pending, self._pending = self._pending, {}
+        for pending in all_pending.values():
+            if not pending.future.done():
+                pending.future.set_exception(
+                    BrowserCrashed(f"{reason} {pending.method} was not answered; start the episode again on a new session.")
+                )
         if self._on_lost is not None:
             self._on_lost()
 
     def _receive(self, message: Params) -> None:
         if "id" in message:
-            method, future = self._futures.pop(message["id"], ("", None))
-            if future is None or future.done():
+            pending = self._pending.pop(message["id"], None)
+            if pending is None or pending.future.done():
                 return
             if "error" in message:
-                future.set_exception(SandboxError(f"The browser refused {method}: {message['error'].get('message')}"))
+                pending.future.set_exception(SandboxError(f"The browser refused {pending.method}: {message['error'].get('message')}"))
             else:
-                future.set_result(message["result"])
+                pending.future.set_result(message["result"])
         else:
             listener = self._listeners.get((message.get("sessionId"), message["method"]))
             if listener is not None:

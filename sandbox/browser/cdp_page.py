@@ -25,22 +25,23 @@ COMPILE_FROM_CHARS = 1000
 class CdpPage:
     """A page in a browser context (hence a renderer process) of its own. Subclasses add time, frames and screenshots."""
 
-    def __init__(self, browser: Browser, *, viewport_px: tuple[int, int], root: Path) -> None:
+    def __init__(self, browser: Browser, *, viewport_px: tuple[int, int], area_px: tuple[int, int], root: Path) -> None:
         self.browser = browser
         self.notes = PageNotes()
-        self._viewport_px = viewport_px
+        self._viewport_px, self._area_px = viewport_px, area_px
         self._root = root
         self._input = CdpInput()
         self._loading = False
         self._loaded = asyncio.Event()
+        self._wanted_loader_id = self._loaded_loader_id = ""
         self._is_closed = False
         self._compiled: dict[str, str] = {}
         self._context_id = self._target_id = self._session_id = ""
 
     @classmethod
-    async def open(cls, browser: Browser, *, viewport_px: tuple[int, int], root: Path) -> Self:
-        """A blank page that may load files below `root`."""
-        page = cls(browser, viewport_px=viewport_px, root=root)
+    async def open(cls, browser: Browser, *, viewport_px: tuple[int, int], area_px: tuple[int, int], root: Path) -> Self:
+        """A blank page with a window of `viewport_px`, of which `area_px` is observed, that may load files below `root`."""
+        page = cls(browser, viewport_px=viewport_px, area_px=area_px, root=root)
         try:
             await page._open()
         except BaseException:
@@ -56,14 +57,14 @@ class CdpPage:
         connection = self.browser.connection
         self._context_id = (await connection.send("Target.createBrowserContext"))["browserContextId"]
         connection.send("Browser.setDownloadBehavior", {"behavior": "deny", "browserContextId": self._context_id})
-        width, height = self._viewport_px
+        width, height = self._area_px if self.browser.begin_frame else self._viewport_px
         target = {"url": "about:blank", "browserContextId": self._context_id, "width": width, "height": height}
         if self.browser.begin_frame:
             target["enableBeginFrameControl"] = True
         self._target_id = (await connection.send("Target.createTarget", target))["targetId"]
         self._session_id = (await connection.send("Target.attachToTarget", {"targetId": self._target_id, "flatten": True}))["sessionId"]
         for event, listener in {
-            "Page.loadEventFired": self._on_loaded,
+            "Page.lifecycleEvent": self._on_lifecycle,
             "Page.frameNavigated": self._on_navigated,
             "Page.javascriptDialogOpening": self._on_dialog,
             "Fetch.requestPaused": self._on_request,
@@ -71,8 +72,14 @@ class CdpPage:
             "Inspector.detached": self._on_crash,
         }.items():
             connection.listen(self._session_id, event, listener)
+        width, height = self._viewport_px
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        if self.browser.begin_frame:
+            metrics["dontSetVisibleSize"] = True  # laid out for the whole viewport, drawn for the observed area
         await asyncio.gather(
+            self._send("Emulation.setDeviceMetricsOverride", metrics),
             self._send("Page.enable"),
+            self._send("Page.setLifecycleEventsEnabled", {"enabled": True}),
             self._send("Inspector.enable"),
             self._send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
             self._send("Page.addScriptToEvaluateOnNewDocument", {"source": GUARD_SCRIPT, "worldName": "flywheel"}),
@@ -81,8 +88,15 @@ class CdpPage:
     def _send(self, method: str, params: Params | None = None) -> asyncio.Future[Params]:
         return self.browser.connection.send(method, params, self._session_id)
 
-    def _on_loaded(self, _: Params) -> None:
-        self._loaded.set()
+    def _on_lifecycle(self, event: Params) -> None:
+        if event["name"] == "load" and event["frameId"] == self._target_id:
+            self._loaded_loader_id = event["loaderId"]
+            self._loaded.set()
+
+    @property
+    def _is_loaded(self) -> bool:
+        """The document that was asked for last has fired its load event, not one before it."""
+        return self._loaded_loader_id == self._wanted_loader_id
 
     def _on_navigated(self, event: Params) -> None:
         if "parentId" not in event["frame"] and not self._loading:
@@ -112,11 +126,11 @@ class CdpPage:
     async def _navigate(self, url: str) -> None:
         """Returns when the new document was committed, not when it is loaded."""
         self.notes = PageNotes()
-        self._loaded.clear()
         self._compiled.clear()
         answer = await self._send("Page.navigate", {"url": url})
         if answer.get("errorText"):
             raise SandboxError(f"The page {url} could not be opened: {answer['errorText']}. Is the file there and below {self._root}?")
+        self._wanted_loader_id = answer["loaderId"]
 
     async def evaluate(self, expression: str) -> Any:
         """A long expression is sent and compiled once a document."""
@@ -146,10 +160,11 @@ class CdpPage:
         if self._is_closed:
             return
         self._is_closed = True
-        self.browser.connection.forget(self._session_id)
         if self._context_id and self.browser.is_alive:
             with suppress(BrowserCrashed):
+                await self.browser.finish_frame(self._session_id)
                 await self.browser.connection.send("Target.disposeBrowserContext", {"browserContextId": self._context_id})
+        self.browser.connection.forget(self._session_id)
 
 
 def answers_without_frame(phase: tuple[Gesture, ...]) -> bool:

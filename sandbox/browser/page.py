@@ -63,7 +63,7 @@ class Page(Protocol):
         ...
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
-        """Let page time pass and draw; PNG of the whole viewport if asked for."""
+        """Let page time pass and draw; PNG of the viewport, or of no more than the observed area, if asked for."""
         ...
 
     async def close(self) -> None:

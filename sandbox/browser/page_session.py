@@ -35,7 +35,7 @@ OpenPage = Callable[[PageTask, Path], Awaitable[Page]]
 class Limits:
     """Wall-clock limits, in seconds; far above what a healthy machine needs."""
 
-    ready_s: float = 20.0
+    ready_s: float = 30.0
     step_s: float = 30.0
 
 
@@ -188,13 +188,10 @@ class PageSession:
         """Let the step's time pass, then look: screenshot and elements of the same moment."""
         page, source = instance.page, instance.source
         png = await page.settle(source.step_time_ms, screenshot=self.screenshots)
-        if page.notes.left_for is not None:
-            instance.state = None
-        else:
-            reading = asyncio.ensure_future(page.evaluate(source.state_script))
-            await asyncio.sleep(0)  # the page answers while we crop
-            png = None if png is None else crop_png(png, source.area_px)
-            instance.state = PageState.from_json(await reading)
+        reading = asyncio.ensure_future(self._read_state(page, source))
+        await asyncio.sleep(0)  # the page answers while we crop
+        png = None if png is None else crop_png(png, source.area_px)
+        instance.state = await reading
         width, height = source.area_px
         return Observation(
             instruction=instance.state.instruction if instance.state else "",
@@ -205,6 +202,19 @@ class PageSession:
             time_ms=round(page.time_ms - instance.start_ms, 3),
             url=_relative(source, instance.task),
         )
+
+    @staticmethod
+    async def _read_state(page: Page, source: PageTask) -> PageState | None:
+        """The page's state; None where the page was left for another, which may show only in that the script fails there."""
+        if page.notes.left_for is not None:
+            return None
+        try:
+            return PageState.from_json(await page.evaluate(source.state_script))
+        except SandboxError:
+            if not await page.evaluate(f"Boolean({source.ready_script})"):
+                page.notes.left_for = str(await page.evaluate("location.href"))
+                return None
+            raise
 
     async def evaluate(self) -> Verdict:
         instance = self._running()

@@ -19,11 +19,7 @@ class LivePage(CdpPage):
     async def _open(self) -> None:
         self._born_s = time.monotonic()
         await super()._open()
-        width, height = self._viewport_px
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        await asyncio.gather(
-            self._send("Emulation.setDeviceMetricsOverride", metrics), self._send("Emulation.setFocusEmulationEnabled", {"enabled": True})
-        )
+        await self._send("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     @property
     def time_ms(self) -> float:
@@ -33,7 +29,9 @@ class LivePage(CdpPage):
         self._loading = True
         try:
             await self._navigate(url)
-            await self.browser.connection.until(self._loaded)
+            while not self._is_loaded:
+                self._loaded.clear()
+                await self.browser.connection.until(self._loaded)
         finally:
             self._loading = False
 

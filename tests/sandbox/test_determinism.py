@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,17 +121,3 @@ def test_between_our_calls_everything_stands_still(live_pool: Any, html_source: 
 
     with live_pool(SessionPool({"html": html_source()}, kind="beginframe", size=1)) as live:
         live.run(use)
-
-
-def test_page_time_is_cheap(live_pool: Any, html_source: Any, html_task: Any) -> None:
-    """Ten seconds of page time, frame by frame, take far less than ten seconds."""
-
-    async def use(pool: SessionPool) -> float:
-        async with pool.lease(screenshots=False) as session:
-            await session.reset(html_task(), 1)
-            started_s = time.monotonic()
-            await session.step(actions.Wait(seconds=10))
-            return time.monotonic() - started_s
-
-    with live_pool(SessionPool({"html": html_source()}, kind="beginframe", size=1)) as live:
-        assert live.run(use) < 8
