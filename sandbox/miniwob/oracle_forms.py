@@ -14,15 +14,15 @@ def submit_button(screen: Screen) -> Element | None:
 
 
 def quoted_text(screen: Screen) -> Action | None:
-    return fill_all(screen, [(screen.first("input"), screen.quoted[0])], submit_button(screen))
+    return fill_all(screen, [(screen.first("input"), screen.quote())], submit_button(screen))
 
 
 def login(screen: Screen) -> Action | None:
-    return fill_all(screen, zip(_fields(screen, 2), screen.quoted[:2], strict=True), screen.first("button"))
+    return fill_all(screen, ((field, screen.quote(i)) for i, field in enumerate(_fields(screen, 2))), screen.first("button"))
 
 
 def password_twice(screen: Screen) -> Action | None:
-    return fill_all(screen, ((field, screen.quoted[0]) for field in _fields(screen, 2)), submit_button(screen))
+    return fill_all(screen, ((field, screen.quote()) for field in _fields(screen, 2)), submit_button(screen))
 
 
 def _fields(screen: Screen, num: int) -> list[Element | None]:
@@ -58,7 +58,7 @@ def arithmetic(screen: Screen) -> Action | None:
 
 def autocomplete(screen: Screen) -> Action | None:
     """Type the start, then pick the first suggestion that ends as asked. Suggestions below the page are reached by the arrow keys."""
-    start, end = screen.quoted[0], (screen.quoted[1:] or [""])[0]
+    start, end = screen.quote(), (screen.quoted[1:] or [""])[0]
     field = screen.first("input")
     if field is None:
         return None
@@ -80,7 +80,7 @@ def autocomplete(screen: Screen) -> Action | None:
 
 
 def changed_case(screen: Screen) -> Action | None:
-    text = screen.quoted[0]
+    text = screen.quote()
     wanted = text.upper() if "upper case" in screen.instruction else text.lower()
     return fill_all(screen, [(screen.first("input"), wanted)], submit_button(screen))
 
@@ -169,5 +169,5 @@ def agreement(screen: Screen) -> Action | None:
         return None
     if "disabled" in name.states:
         return Scroll(direction="down", x=area.x_px, y=area.y_px)
-    who, button = screen.quoted[0], screen.quoted[1]
+    who, button = screen.quote(), screen.quote(1)
     return fill(screen, name, who, placeholder="Name") or click(screen.first("button", text=button))

@@ -133,8 +133,8 @@ def search_result(screen: Screen) -> Action | None:
     field, pages = screen.first("input"), [e for e in screen.all("link") if e.text in ("1", "2", "3")]
     if not wanted or field is None:
         return None
-    if field.text != screen.quoted[0]:
-        return fill(screen, field, screen.quoted[0])
+    if field.text != screen.quote():
+        return fill(screen, field, screen.quote())
     if not pages:
         return click(screen.first("button", text="Search"))
     page, index = divmod(ordinal(wanted[0]) - 1, 3)
@@ -158,25 +158,32 @@ def contact(screen: Screen) -> Action | None:
 
 def folder(screen: Screen) -> Action | None:
     """navigate-tree: click the name, opening closed folders from the top until it shows."""
-    target = screen.first("item", text=screen.quoted[0])
+    target = screen.first("item", text=screen.quote())
     if target is not None:
         return click(target)
     return click(screen.first("button", text="expand"))
 
 
 def order_food(screen: Screen) -> Action | None:
-    """Order by name or by kind, going down the menu once. Each row reads: name, pictures, minus, amount, plus."""
+    """Order by name or by kind, going down the menu once; of a kind, all of the first that fits.
+
+    Each row reads: name, pictures, minus, amount, plus. What was ordered further up is known only by the clicks so far.
+    """
     names = screen.match(r"one of each item: (.+)")
     kind = screen.match(r"Order (\d+) items that are (\S+)")
-    num_ordered = sum(isinstance(action, Click) and action.x > 128 and action.y < 205 for action in screen.history)
-    for name, pictures, minus, amount, plus in _rows(screen):
+    rows = _rows(screen)
+    num_clicks = sum(isinstance(action, Click) for action in screen.history)
+    num_open = int(kind[0]) if kind else 0
+    if num_clicks >= num_open and not any(amount for _, _, _, amount, _ in rows):
+        num_open = 0
+    for name, pictures, minus, amount, plus in rows:
         if names:
-            target = int(name in [n.strip() for n in names[0].split(",")])
+            wanted = int(name in [n.strip() for n in names[0].split(",")])
         else:
-            missing = int(kind[0]) - num_ordered if kind else 0
-            target = amount + max(missing, 0) if kind and kind[1] in pictures else 0
-        if amount != target:
-            return click(plus if amount < target else minus)
+            wanted = num_open if kind and kind[1] in pictures else 0
+            num_open -= wanted
+        if amount != wanted:
+            return click(plus if amount < wanted else minus)
     button = screen.first("button", text="Order!")
     return click(button) if button else scroll_down(screen, *LIST_POINT)
 

@@ -19,11 +19,11 @@ def button_one(screen: Screen) -> Action | None:
 
 
 def quoted_button(screen: Screen) -> Action | None:
-    return click(screen.first("button", text=screen.quoted[0]))
+    return click(screen.first("button", text=screen.quote()))
 
 
 def quoted_link(screen: Screen) -> Action | None:
-    return click(screen.first("link", text=screen.quoted[0]))
+    return click(screen.first("link", text=screen.quote()))
 
 
 def close_dialog(screen: Screen) -> Action | None:
@@ -47,7 +47,7 @@ def nth_field(screen: Screen) -> Action | None:
 
 def widget(screen: Screen) -> Action | None:
     """click-widget calls a one-line field "text"."""
-    return click(screen.first({"text": "input"}.get(screen.quoted[0], screen.quoted[0])))
+    return click(screen.first({"text": "input"}.get(screen.quote(), screen.quote())))
 
 
 def radio_option(screen: Screen) -> Action | None:
@@ -166,7 +166,7 @@ DIGIT_ROWS = {
 
 
 def draw_digit(screen: Screen) -> Action | None:
-    pattern = DIGIT_ROWS.get(screen.quoted[0], "").replace(" ", "")
+    pattern = DIGIT_ROWS.get(screen.quote(), "").replace(" ", "")
     boxes = screen.all("checkbox")
     if len(boxes) != len(pattern):
         return None
@@ -178,7 +178,7 @@ def draw_digit(screen: Screen) -> Action | None:
 
 def find_link_in_tabs(screen: Screen) -> Action | None:
     """Look through the tabs in order, beginning after the open one, until the link shows."""
-    link = screen.first("link", text=screen.quoted[0])
+    link = screen.first("link", text=screen.quote())
     tabs = screen.all("tab")
     if link is not None:
         return click(link)
@@ -188,7 +188,7 @@ def find_link_in_tabs(screen: Screen) -> Action | None:
 
 def find_link_in_sections(screen: Screen) -> Action | None:
     """Open the sections in order, beginning after the open one, until the link shows."""
-    link = screen.first("link", text=screen.quoted[0])
+    link = screen.first("link", text=screen.quote())
     headers = screen.all("header")
     if link is not None:
         return click(link)
@@ -235,7 +235,9 @@ def generate_number(screen: Screen) -> Action | None:
         "odd": lambda n: n % 2 == 1,
         "even": lambda n: n % 2 == 0,
     }
-    test = next(test for word, test in tests.items() if f" {word} " in screen.instruction)
+    test = next((test for word, test in tests.items() if f" {word} " in screen.instruction), None)
+    if test is None:
+        return None
     return click(screen.first("button", text="Submit" if value is not None and test(value) else "Generate"))
 
 
@@ -262,7 +264,7 @@ MENU_ICONS = {
 def icon_menu(screen: Screen) -> Action | None:
     """Items are asked for by label or by icon; four of them are in a sub-menu."""
     icon = next((e for e in screen.elements if e.role == "image" and e.text in MENU_ICONS), None)
-    label = screen.quoted[1] if len(screen.quoted) > 1 else MENU_ICONS[icon.text] if icon else ""
+    label = screen.quote(1) if len(screen.quoted) > 1 else MENU_ICONS[icon.text] if icon else ""
     item, playback = screen.first("item", text=label), screen.first("item", text="Playback")
     if item is not None:
         return click(item)

@@ -18,6 +18,10 @@ QUERY_HEIGHT_PX = 50
 """The instruction's band at the top of a MiniWoB page; an element above it belongs to the instruction."""
 
 
+class Lost(Exception):
+    """The screen is not one of the task's: there is nothing to propose."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
     """One observation and the history before it."""
@@ -34,6 +38,12 @@ class Screen:
     def quoted(self) -> list[str]:
         """The instruction's strings in double quotes, in order."""
         return re.findall(r'"(.*?)"', self.instruction)
+
+    def quote(self, index: int = 0) -> str:
+        """One of the quoted strings. Raises Lost where the instruction has none."""
+        if index >= len(self.quoted):
+            raise Lost
+        return self.quoted[index]
 
     def match(self, pattern: str) -> tuple[str, ...] | None:
         """Groups of a pattern in the instruction, or None where it does not occur."""

@@ -111,7 +111,7 @@ def dropdown_and_button(screen: Screen) -> Action | None:
         return click(option) if option else scroll_down(screen, options[-1].x_px, options[-1].y_px)
     if chosen is None or chosen.text != wanted[0]:
         return click(opener)
-    return click(screen.first("button", text=screen.quoted[0]))
+    return click(screen.first("button", text=screen.quote()))
 
 
 MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]

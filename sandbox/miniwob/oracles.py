@@ -14,7 +14,7 @@ from sandbox.miniwob import oracle_lists as lists
 from sandbox.miniwob import oracle_pointing as pointing
 from sandbox.miniwob import oracle_shapes as shapes
 from sandbox.miniwob import oracle_widgets as widgets
-from sandbox.miniwob.oracle_screen import Screen
+from sandbox.miniwob.oracle_screen import Lost, Screen
 from sandbox.session import Observation
 from sandbox.task import Task
 
@@ -140,4 +140,7 @@ def oracle_action(task: Task, observation: Observation, history: Sequence[Action
     oracle = ORACLES.get(task.name)
     if oracle is None or not observation.instruction:
         return None
-    return oracle(Screen.of(observation, history))
+    try:
+        return oracle(Screen.of(observation, history))
+    except Lost:
+        return None

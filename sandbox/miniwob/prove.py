@@ -33,6 +33,7 @@ from sandbox.task import Split, Task
 from warehouse.errors import ConfigError, SandboxError
 from warehouse.identity import stable_seed
 
+MAX_TRIES = 3
 MARKERS = ("<!-- prove: begin -->", "<!-- prove: end -->")
 
 
@@ -119,8 +120,7 @@ async def prove(
     async with SessionPool(size=size) as pool:
 
         async def one(task: Task, seed: int, disturb: float) -> Attempt:
-            async with pool.lease(task, screenshots=False) as session:
-                done = await attempt(session, task, seed, disturb)
+            done = await _with_retries(pool, task, seed, disturb)
             if progress is not None and bar is not None:
                 progress.update(bar, advance=1, description=task.name)
             return done
@@ -133,6 +133,18 @@ async def prove(
             disturbed = await asyncio.gather(*(one(patient[task.name], seed, disturb) for seed in seeds)) if disturb else []
             proofs.append(Proof(task=task, plain=tuple(plain), disturbed=tuple(disturbed)))
     return proofs
+
+
+async def _with_retries(pool: SessionPool, task: Task, seed: int, disturb: float) -> Attempt:
+    """A browser that fails says nothing about an oracle: the episode is run again."""
+    for _ in range(MAX_TRIES - 1):
+        try:
+            async with pool.lease(task, screenshots=False) as session:
+                return await attempt(session, task, seed, disturb)
+        except SandboxError:
+            continue
+    async with pool.lease(task, screenshots=False) as session:
+        return await attempt(session, task, seed, disturb)
 
 
 COLUMNS = ("task", "domain", "split", "max steps", "solved", "mean steps", "recovers")
