@@ -1,8 +1,8 @@
 """The back edge of the wheel: how iteration t hands over to t+1.
 
-`iteration_input` is external: it is reported, not computed, so the graph stays a DAG. `iteration_output` closes an iteration once its data has
-routed, its policy is released and the checks have passed: it draws the lineage, writes the report, adds the next partition key and reports
-`iteration_input` of t+1 with a data version made of (released policy, version of D_CT, version of D_SFT).
+`iteration_input` is external: it is reported, not computed, so the graph stays a DAG. `iteration_output` closes an iteration once
+its data has routed, its policy is released and the checks have passed: it draws the lineage, writes the report, adds the next
+partition key and reports `iteration_input` of t+1 with a data version made of (released policy, version of D_CT, version of D_SFT).
 """
 
 import dagster as dg
@@ -24,7 +24,7 @@ iteration_input = dg.AssetSpec(
     partitions_def=ITERATIONS,
     group_name="release",
     kinds={"deltalake"},
-    description="What enters an iteration: the policy released before it and the versions of D_CT and D_SFT. Reported by the iteration before.",
+    description="What enters an iteration: the policy released before it, and the versions of D_CT and D_SFT.",
 )
 
 

@@ -1,6 +1,8 @@
-"""Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants. Blocking where a bad value would poison what follows.
+"""Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants. Blocking where a bad value would poison
+what follows.
 
-A check reads the warehouse only, so it can be run again on any iteration. Each query of INVARIANTS lists the rows that break a rule: none is right.
+A check reads the warehouse only, so it can be run again on any iteration. Each query of INVARIANTS lists the rows that break a
+rule: none is right.
 """
 
 import json
@@ -18,6 +20,7 @@ from warehouse.query import connect
 ROWS_SHOWN = 20
 MESSAGE_CHARS = 2000
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
     """A rule about one asset: `sql` lists its violations, with `$iteration` bound."""
@@ -30,7 +33,9 @@ class Invariant:
 
 INVARIANTS = (
     Invariant(
-        name="routing_total_and_disjoint", asset="routes", meaning="every terminal rollout or annotation episode has exactly one route",
+        name="routing_total_and_disjoint",
+        asset="routes",
+        meaning="every terminal rollout or annotation episode has exactly one route",
         sql="""select e.episode_id, count(r.route) as num_routes
                from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
                where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')
@@ -39,18 +44,24 @@ INVARIANTS = (
                select r.episode_id, 0 from routes r anti join episodes e using (episode_id) where r.iteration = $iteration""",
     ),
     Invariant(
-        name="sft_only_successes_or_corrections", asset="sft_samples", meaning="D_SFT takes whole episodes only with V=1, and steps only from an annotation",
+        name="sft_only_successes_or_corrections",
+        asset="sft_samples",
+        meaning="D_SFT takes whole episodes only with V=1, and steps only from an annotation",
         sql="""select sample_id, episode_id, verdict from sft_samples
                where iteration = $iteration and annotation_id is null and verdict is distinct from true""",
     ),
     Invariant(
-        name="sft_verdict_agrees_with_verifier", asset="sft_samples", meaning="the verdict a sample carries is the verdict that was stored",
+        name="sft_verdict_agrees_with_verifier",
+        asset="sft_samples",
+        meaning="the verdict a sample carries is the verdict that was stored",
         sql="""select s.sample_id, s.episode_id from sft_samples s join verdicts v on v.episode_id = s.episode_id and v.kind = 'verdict'
                where s.iteration = $iteration and s.annotation_id is null and not v.passed""",
     ),
     *(
         Invariant(
-            name=f"{kind}_trains_on_train_only", asset=f"{kind}_samples", meaning="no eval or holdout instance is in a training set",
+            name=f"{kind}_trains_on_train_only",
+            asset=f"{kind}_samples",
+            meaning="no eval or holdout instance is in a training set",
             sql=f"""select s.sample_id, e.task_name, e.seed, e.split from {kind}_samples s join episodes e using (episode_id)
                     where s.iteration = $iteration and e.split <> 'train'""",
         )
@@ -58,18 +69,24 @@ INVARIANTS = (
     ),
     *(
         Invariant(
-            name=f"{kind}_history_without_duplicates", asset=f"{kind}_samples", meaning="a sample joins once; history is append-only",
+            name=f"{kind}_history_without_duplicates",
+            asset=f"{kind}_samples",
+            meaning="a sample joins once; history is append-only",
             sql=f"""select sample_id, count(*) as times from {kind}_samples where not withdrawn group by sample_id
                     having times > 1 and max(iteration) = $iteration""",
         )
         for kind in ("ct", "sft")
     ),
     Invariant(
-        name="episodes_counted_once", asset="rollouts", meaning="no episode is stored twice",
+        name="episodes_counted_once",
+        asset="rollouts",
+        meaning="no episode is stored twice",
         sql="select episode_id, count(*) as times from episodes group by episode_id having times > 1 and max(iteration) = $iteration",
     ),
     Invariant(
-        name="screenshots_present", asset="rollouts", meaning="every screenshot that a step names is stored",
+        name="screenshots_present",
+        asset="rollouts",
+        meaning="every screenshot that a step names is stored",
         sql="""select s.episode_id, s.step_index, s.screenshot_id from steps s anti join screenshots c using (screenshot_id)
                where s.iteration = $iteration and s.screenshot_id is not null""",
     ),
@@ -94,22 +111,29 @@ class Gate:
 
     def specs(self) -> Iterator[dg.AssetCheckSpec]:
         for invariant in self.invariants:
-            yield dg.AssetCheckSpec(invariant.name, asset=invariant.asset, description=invariant.meaning, blocking=True, partitions_def=ITERATIONS)
+            yield dg.AssetCheckSpec(
+                invariant.name, asset=invariant.asset, description=invariant.meaning, blocking=True, partitions_def=ITERATIONS
+            )
         for asset, tables in self.suites.items():
             for table in tables:
                 yield dg.AssetCheckSpec(
-                    f"expectations_{table}", asset=asset, blocking=asset in self.guards, partitions_def=ITERATIONS,
+                    f"expectations_{table}",
+                    asset=asset,
+                    blocking=asset in self.guards,
+                    partitions_def=ITERATIONS,
                     description=f"The Great Expectations suite of `{table}`, made from the catalogue.",
                 )
 
 
 GATES = (
     Gate(
-        name="collection_gate", guards=("rollouts", "annotations"),
+        name="collection_gate",
+        guards=("rollouts", "annotations"),
         suites={"rollouts": ("episodes", "steps"), "annotations": ("annotations",)},
     ),
     Gate(
-        name="routing_gate", guards=("routes", "ct_samples", "sft_samples"),
+        name="routing_gate",
+        guards=("routes", "ct_samples", "sft_samples"),
         suites={"verdicts": ("verdicts",), "routes": ("routes",), "ct_samples": ("ct_samples",), "sft_samples": ("sft_samples",)},
     ),
 )
@@ -150,7 +174,9 @@ def _suite_result(asset: str, report: ValidationReport, docs: Path) -> dg.AssetC
         passed=report.success,
         asset_key=asset,
         check_name=f"expectations_{report.table}",
-        description=f"{len(failures)} expectations failed: {json.dumps(failures)[:MESSAGE_CHARS]}" if failures else "every expectation holds",
+        description=f"{len(failures)} expectations failed: {json.dumps(failures)[:MESSAGE_CHARS]}"
+        if failures
+        else "every expectation holds",
         metadata={
             "expectations": report.num_expectations,
             "failures": dg.MetadataValue.json(failures),

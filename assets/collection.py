@@ -1,4 +1,6 @@
-"""Collection: the released policy acts on the task pool, and an annotator corrects it. What becomes of the episodes is assets/routing.py."""
+"""Collection: the released policy acts on the task pool, and an annotator corrects it. What becomes of the episodes is
+assets/routing.py.
+"""
 
 import dagster as dg
 
@@ -14,35 +16,66 @@ GROUP = "collection"
 
 
 @dg.asset(
-    partitions_def=ITERATIONS, group_name=GROUP, deps=["released_policy", "tasks"], retry_policy=RETRY, kinds={"prefect", "chromium"},
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+    deps=["released_policy", "tasks"],
+    retry_policy=RETRY,
+    kinds={"prefect", "chromium"},
     description="Episodes of the released policy on training instances; each is one Prefect task.",
 )
-def rollouts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+def rollouts(
+    context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+) -> dg.MaterializeResult[None]:
     settings, iteration = profile.load(), context.partition_key
     request = CollectRequest(
-        iteration=iteration, stage="rollouts", seed=settings.seed,
+        iteration=iteration,
+        stage="rollouts",
+        seed=settings.seed,
         checkpoint_id=registry.made_by(tables.warehouse, iteration, "released_policy").checkpoint_id,
         first_instance=first_instance("rollout", iteration),
-        tasks=settings.tasks, sandbox=settings.sandbox, collection=settings.collection,
+        tasks=settings.tasks,
+        sandbox=settings.sandbox,
+        collection=settings.collection,
     )
     result = runner.run(context, request)
-    return dg.MaterializeResult(data_version=data_version(request.checkpoint_id, result.counts), metadata=of_result(result, config=settings.collection))
+    return dg.MaterializeResult(
+        data_version=data_version(request.checkpoint_id, result.counts), metadata=of_result(result, config=settings.collection)
+    )
 
 
 @dg.asset(
-    partitions_def=ITERATIONS, group_name=GROUP, deps=["released_policy", "tasks"], retry_policy=RETRY, kinds={"chromium"},
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+    deps=["released_policy", "tasks"],
+    retry_policy=RETRY,
+    kinds={"chromium"},
     description="Interactive annotation by the scripted annotator: the released policy acts, the task's oracle approves and corrects.",
 )
-def annotations(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+def annotations(
+    context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     if not settings.annotation.enabled:
-        wrote = {table: warehouse.replace_partition(table, [], iteration=iteration, stage="annotations") for table in ("annotations", "episodes", "steps")}
-        return dg.MaterializeResult(data_version=data_version("off"), metadata=describe(wrote=wrote, note="annotation is switched off in this profile"))
+        wrote = {
+            table: warehouse.replace_partition(table, [], iteration=iteration, stage="annotations")
+            for table in ("annotations", "episodes", "steps")
+        }
+        return dg.MaterializeResult(
+            data_version=data_version("off"), metadata=describe(wrote=wrote, note="annotation is switched off in this profile")
+        )
     request = AnnotateRequest(
-        iteration=iteration, stage="annotations", seed=settings.seed,
+        iteration=iteration,
+        stage="annotations",
+        seed=settings.seed,
         checkpoint_id=registry.made_by(warehouse, iteration, "released_policy").checkpoint_id,
-        first_instance=first_instance("annotation", iteration), instances_per_task=settings.annotation.instances_per_task,
-        tasks=settings.tasks, sandbox=settings.sandbox, annotator=settings.annotation.annotator, quality=settings.quality,
+        first_instance=first_instance("annotation", iteration),
+        instances_per_task=settings.annotation.instances_per_task,
+        tasks=settings.tasks,
+        sandbox=settings.sandbox,
+        annotator=settings.annotation.annotator,
+        quality=settings.quality,
     )
     result = runner.run(context, request)
-    return dg.MaterializeResult(data_version=data_version(request.checkpoint_id, result.counts), metadata=of_result(result, config=settings.annotation))
+    return dg.MaterializeResult(
+        data_version=data_version(request.checkpoint_id, result.counts), metadata=of_result(result, config=settings.annotation)
+    )

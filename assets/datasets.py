@@ -1,4 +1,6 @@
-"""Dataset snapshots: which samples of D_CT and D_SFT an iteration trains on, and with what weight. How the mixture is made is warehouse/mixing.py."""
+"""Dataset snapshots: which samples of D_CT and D_SFT an iteration trains on, and with what weight. How the mixture is made is
+warehouse/mixing.py.
+"""
 
 from collections.abc import Iterator
 
@@ -18,14 +20,20 @@ KINDS: tuple[Kind, ...] = ("ct", "sft")
 
 @dg.multi_asset(
     specs=[
-        dg.AssetSpec("ct_dataset", deps=[iteration_input], description="Immutable snapshot of D_CT for this iteration.", kinds={"deltalake"}),
-        dg.AssetSpec("sft_dataset", deps=[iteration_input], description="Immutable snapshot of D_SFT for this iteration.", kinds={"deltalake"}),
+        dg.AssetSpec(
+            "ct_dataset", deps=[iteration_input], description="Immutable snapshot of D_CT for this iteration.", kinds={"deltalake"}
+        ),
+        dg.AssetSpec(
+            "sft_dataset", deps=[iteration_input], description="Immutable snapshot of D_SFT for this iteration.", kinds={"deltalake"}
+        ),
     ],
     partitions_def=ITERATIONS,
     group_name="datasets",
     can_subset=True,
 )
-def datasets(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
+def datasets(
+    context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
+) -> Iterator[dg.MaterializeResult[None]]:
     settings = profile.load()
     for kind in KINDS:
         key = f"{kind}_dataset"
@@ -46,7 +54,10 @@ def _snapshot(warehouse: Warehouse, settings: Profile, kind: Kind, key: str, ite
         asset_key=key,
         data_version=dg.DataVersion(dataset_id),
         metadata=describe(
-            config=mixture, counts={"samples": len(rows), **{f"samples/{name}": num for name, num in sorted(components.items())}},
-            read={samples: read}, wrote={"datasets": version}, dataset=dataset_id,
+            config=mixture,
+            counts={"samples": len(rows), **{f"samples/{name}": num for name, num in sorted(components.items())}},
+            read={samples: read},
+            wrote={"datasets": version},
+            dataset=dataset_id,
         ),
     )

@@ -1,5 +1,5 @@
-"""What every materialization says about itself, in one shape: counts, figures, durations, digests of code and configuration, table versions,
-a data version, and a picture where a person would rather look.
+"""What every materialization says about itself, in one shape: counts, figures, durations, digests of code and configuration, table
+versions, a data version, and a picture where a person would rather look.
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ def describe(
 def of_result(result: StageResult, *, config: BaseModel | None = None, **more: Any) -> dict[str, Any]:
     """Metadata of a stage that a worker did."""
     return describe(
-        config=config, counts=result.counts, figures=result.metrics, wrote=result.table_versions, duration_s=result.duration_s, **result.notes, **more
+        config=config,
+        counts=result.counts,
+        figures=result.metrics,
+        wrote=result.table_versions,
+        duration_s=result.duration_s,
+        **result.notes,
+        **more,
     )
 
 

@@ -1,4 +1,6 @@
-"""Iterations as dynamic partitions: their keys, and how one follows another. One partition an iteration; "0000" is the seed and no partition."""
+"""Iterations as dynamic partitions: their keys, and how one follows another. One partition an iteration; "0000" is the seed and no
+partition.
+"""
 
 from __future__ import annotations
 

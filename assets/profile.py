@@ -78,8 +78,12 @@ class EvaluationSettings(_Settings):
 
     eval_per_task: Positive
     holdout_per_task: Positive
-    release_significance: Annotated[float, Field(gt=0, lt=1, description="a candidate loses when an exact paired test says so at this level")] = 0.05
-    release_tolerance: Annotated[float, Field(ge=0, le=1, description="or when it is worse by more than this, whatever the test can prove")] = 0.03
+    release_significance: Annotated[
+        float, Field(gt=0, lt=1, description="a candidate loses when an exact paired test says so at this level")
+    ] = 0.05
+    release_tolerance: Annotated[
+        float, Field(ge=0, le=1, description="or when it is worse by more than this, whatever the test can prove")
+    ] = 0.03
 
 
 class ScheduleSettings(_Settings):
@@ -132,6 +136,10 @@ def parse_profile(data: dict[str, Any], source: str) -> Profile:
         for problem in error.errors():
             where = ".".join(str(part) for part in problem["loc"]) or "profile"
             value = "" if problem["type"] == "missing" else f" (got {problem['input']!r})"
-            hint = "unknown key; remove it or see `flywheel run --help` for where settings are documented" if problem["type"] == "extra_forbidden" else problem["msg"]
+            hint = (
+                "unknown key; remove it or see `flywheel run --help` for where settings are documented"
+                if problem["type"] == "extra_forbidden"
+                else problem["msg"]
+            )
             lines.append(f"  {where}{value}: {hint}")
         raise ConfigError(f"the profile {source} is not valid:\n" + "\n".join(lines)) from error

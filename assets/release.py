@@ -23,14 +23,24 @@ def build_evaluation_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
     roles = ("sft_model", *(rl_stage(domain) for domain in domains), "merged_policy")
 
     @dg.asset(
-        partitions_def=ITERATIONS, group_name=GROUP, retry_policy=RETRY, kinds={"chromium"},
+        partitions_def=ITERATIONS,
+        group_name=GROUP,
+        retry_policy=RETRY,
+        kinds={"chromium"},
         deps=["sft_model", *(rl_asset_key(domain) for domain in domains), "merged_policy"],
         description="Greedy success on the fixed instances, per task, of the SFT, RL and merged policies.",
     )
-    def evaluations(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+    def evaluations(
+        context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+    ) -> dg.MaterializeResult[None]:
         settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
         request = EvaluateRequest(
-            iteration=iteration, stage="evaluation", seed=settings.seed, tasks=settings.tasks, sandbox=settings.sandbox, evaluation=settings.evaluation,
+            iteration=iteration,
+            stage="evaluation",
+            seed=settings.seed,
+            tasks=settings.tasks,
+            sandbox=settings.sandbox,
+            evaluation=settings.evaluation,
             checkpoints={role: registry.made_by(warehouse, iteration, role).checkpoint_id for role in roles},
             splits={role: ("eval", "holdout") if role == "merged_policy" else ("holdout",) for role in roles},
         )
@@ -45,7 +55,10 @@ def build_evaluation_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
 
 
 @dg.asset(
-    partitions_def=ITERATIONS, group_name=GROUP, deps=["evaluations", "merged_policy"], kinds={"deltalake"},
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+    deps=["evaluations", "merged_policy"],
+    kinds={"deltalake"},
     description="The merged policy if it does not lose to the previous release on the eval split, else the previous release.",
 )
 def released_policy(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
@@ -56,7 +69,9 @@ def released_policy(context: dg.AssetExecutionContext, tables: WarehouseResource
     context.log.info(note)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(chosen.checkpoint_id),
-        metadata=describe(config=settings.evaluation, wrote={"checkpoints": version}, figures=figures, released=chosen.checkpoint_id, reason=note),
+        metadata=describe(
+            config=settings.evaluation, wrote={"checkpoints": version}, figures=figures, released=chosen.checkpoint_id, reason=note
+        ),
     )
 
 
@@ -80,9 +95,13 @@ def _choose(
 
 def _eval_outcomes(warehouse: Warehouse, checkpoint_id: str) -> dict[tuple[str, object], bool]:
     """(task, seed) → solved, over the eval instances; crashed episodes have no outcome."""
-    rows = connect(warehouse).execute(
-        "select task_id, seed, outcome = 'success' from episodes "
-        "where purpose = 'evaluation' and split = 'eval' and policy_id = ? and outcome <> 'crashed'",
-        [checkpoint_id],
-    ).fetchall()
+    rows = (
+        connect(warehouse)
+        .execute(
+            "select task_id, seed, outcome = 'success' from episodes "
+            "where purpose = 'evaluation' and split = 'eval' and policy_id = ? and outcome <> 'crashed'",
+            [checkpoint_id],
+        )
+        .fetchall()
+    )
     return {(str(task_id), seed): bool(solved) for task_id, seed, solved in rows}

@@ -19,7 +19,10 @@ GROUP = "routing"
 
 
 @dg.asset(
-    partitions_def=ITERATIONS, group_name=GROUP, deps=["rollouts", "annotations"], kinds={"deltalake"},
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+    deps=["rollouts", "annotations"],
+    kinds={"deltalake"},
     description="V(s) of the environment's verifier and the result of every quality filter, per episode.",
 )
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
@@ -38,8 +41,12 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
 @dg.multi_asset(
     specs=[
         dg.AssetSpec("routes", deps=["verdicts"], description="One destination an episode: sft, ct or withheld.", kinds={"duckdb"}),
-        dg.AssetSpec("ct_samples", deps=["verdicts", "annotations"], description="What joined D_CT in this iteration.", kinds={"deltalake"}),
-        dg.AssetSpec("sft_samples", deps=["verdicts", "annotations"], description="What joined D_SFT in this iteration.", kinds={"deltalake"}),
+        dg.AssetSpec(
+            "ct_samples", deps=["verdicts", "annotations"], description="What joined D_CT in this iteration.", kinds={"deltalake"}
+        ),
+        dg.AssetSpec(
+            "sft_samples", deps=["verdicts", "annotations"], description="What joined D_SFT in this iteration.", kinds={"deltalake"}
+        ),
     ],
     partitions_def=ITERATIONS,
     group_name=GROUP,
@@ -54,7 +61,8 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource) -> Ite
     con = connect(warehouse)
     flow = picture(as_markdown(routing_flow(con, iteration)))
     yield dg.MaterializeResult(
-        asset_key="routes", data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
+        asset_key="routes",
+        data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
         metadata=describe(counts=counts, wrote={"routes": version}, flow=flow),
     )
     for table, rows in samples_from_routes(con, iteration).items():
@@ -63,6 +71,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource) -> Ite
         for row in rows:
             by_origin[f"samples/{row['origin']}"] = by_origin.get(f"samples/{row['origin']}", 0) + 1
         yield dg.MaterializeResult(
-            asset_key=table, data_version=data_version(sorted(row["sample_id"] for row in rows)),
+            asset_key=table,
+            data_version=data_version(sorted(row["sample_id"] for row in rows)),
             metadata=describe(counts={"samples": len(rows), **by_origin}, wrote={table: version}),
         )

@@ -1,4 +1,5 @@
-"""The seed: what iteration 0001 starts from. The task pool, tutorial-like CT text, a few oracle demonstrations for SFT, and a policy with random weights.
+"""The seed: what iteration 0001 starts from. The task pool, tutorial-like CT text, a few oracle demonstrations for SFT, and a policy
+with random weights.
 
 Unpartitioned; in the warehouse its rows carry iteration 0000.
 """
@@ -40,15 +41,26 @@ def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.Ma
     )
 
 
-@dg.asset(group_name=GROUP, deps=[tasks], kinds={"deltalake", "chromium"}, description="Oracle episodes on live pages: D_SFT before the first iteration.")
+@dg.asset(
+    group_name=GROUP,
+    deps=[tasks],
+    kinds={"deltalake", "chromium"},
+    description="Oracle episodes on live pages: D_SFT before the first iteration.",
+)
 def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
     settings = profile.load()
     request = DemonstrateRequest(
-        iteration=SEED_ITERATION, stage="seed_demonstrations", seed=settings.seed,
-        tasks=settings.tasks, sandbox=settings.sandbox, seed_data=settings.seed_data,
+        iteration=SEED_ITERATION,
+        stage="seed_demonstrations",
+        seed=settings.seed,
+        tasks=settings.tasks,
+        sandbox=settings.sandbox,
+        seed_data=settings.seed_data,
     )
     result = runner.run(context, request)
-    return dg.MaterializeResult(data_version=data_version(result.table_versions, result.counts), metadata=of_result(result, config=settings.seed_data))
+    return dg.MaterializeResult(
+        data_version=data_version(result.table_versions, result.counts), metadata=of_result(result, config=settings.seed_data)
+    )
 
 
 @dg.asset(group_name=GROUP, kinds={"torch"}, description="The tokenizer and a policy with random weights.")
@@ -58,7 +70,9 @@ def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, run
     return dg.MaterializeResult(data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result))
 
 
-@dg.asset(group_name=GROUP, deps=[seed_tutorials, seed_demonstrations, seed_policy], description="The seed is complete: opens iteration 0001.")
+@dg.asset(
+    group_name=GROUP, deps=[seed_tutorials, seed_demonstrations, seed_policy], description="The seed is complete: opens iteration 0001."
+)
 def seed(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     policy = registry.made_by(tables.warehouse, SEED_ITERATION, "seed_policy")
     version = open_iteration(context.instance, tables.warehouse, iteration_key(1), policy)

@@ -43,44 +43,72 @@ def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:
     return str(rows["dataset_id"][0].as_py())
 
 
-def _trained(warehouse: Warehouse, result: StageResult, settings: Profile, iteration: str, stage: str, config: object) -> dg.MaterializeResult[None]:
+def _trained(
+    warehouse: Warehouse, result: StageResult, settings: Profile, iteration: str, stage: str, config: object
+) -> dg.MaterializeResult[None]:
     curves = training_curves(connect(warehouse), iteration, stage)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(str(result.checkpoint_id)),
-        metadata=of_result(result, config=config, checkpoint=result.checkpoint_id, **({"curves": picture(as_markdown(curves))} if curves else {})),  # type: ignore[arg-type]
+        metadata=of_result(
+            result, config=config, checkpoint=result.checkpoint_id, **({"curves": picture(as_markdown(curves))} if curves else {})
+        ),  # type: ignore[arg-type]
     )
 
 
 @dg.asset(
-    partitions_def=ITERATIONS, group_name=GROUP, deps=["ct_dataset", iteration_input], retry_policy=RETRY, kinds={"torch"},
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+    deps=["ct_dataset", iteration_input],
+    retry_policy=RETRY,
+    kinds={"torch"},
     description="Continual training on D_CT, from the policy that entered the iteration.",
 )
-def ct_model(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+def ct_model(
+    context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     entering = policy_into(warehouse, iteration)
     number = iteration_number(iteration)
     if (number - 1) % settings.ct_every:
         note = f"CT runs every {settings.ct_every} iterations; {entering.checkpoint_id} is passed on"
         version = registry.pass_on(warehouse, entering, iteration=iteration, stage="ct_model", note=note)
-        return dg.MaterializeResult(data_version=dg.DataVersion(entering.checkpoint_id), metadata=describe(wrote={"checkpoints": version}, note=note))
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(entering.checkpoint_id), metadata=describe(wrote={"checkpoints": version}, note=note)
+        )
     config = settings.ct if number == 1 else settings.ct_refresh
     request = SupervisedRequest(
-        iteration=iteration, stage="ct_model", seed=settings.seed, kind="ct",
-        checkpoint_id=entering.checkpoint_id, dataset_id=_dataset_id(warehouse, iteration, "ct"), config=config,
+        iteration=iteration,
+        stage="ct_model",
+        seed=settings.seed,
+        kind="ct",
+        checkpoint_id=entering.checkpoint_id,
+        dataset_id=_dataset_id(warehouse, iteration, "ct"),
+        config=config,
     )
     return _trained(warehouse, runner.run(context, request), settings, iteration, "ct_model", config)
 
 
 @dg.asset(
-    partitions_def=ITERATIONS, group_name=GROUP, deps=["sft_dataset", ct_model], retry_policy=RETRY, kinds={"torch"},
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+    deps=["sft_dataset", ct_model],
+    retry_policy=RETRY,
+    kinds={"torch"},
     description="Supervised fine-tuning on D_SFT, from this iteration's CT checkpoint.",
 )
-def sft_model(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+def sft_model(
+    context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     config = settings.sft if iteration_number(iteration) == 1 else settings.sft_refresh
     request = SupervisedRequest(
-        iteration=iteration, stage="sft_model", seed=settings.seed, kind="sft", config=config,
-        checkpoint_id=registry.made_by(warehouse, iteration, "ct_model").checkpoint_id, dataset_id=_dataset_id(warehouse, iteration, "sft"),
+        iteration=iteration,
+        stage="sft_model",
+        seed=settings.seed,
+        kind="sft",
+        config=config,
+        checkpoint_id=registry.made_by(warehouse, iteration, "ct_model").checkpoint_id,
+        dataset_id=_dataset_id(warehouse, iteration, "sft"),
     )
     return _trained(warehouse, runner.run(context, request), settings, iteration, "sft_model", config)
 
@@ -89,13 +117,26 @@ def build_rl_asset(domain: str) -> dg.AssetsDefinition:
     """The RL specialist of one domain."""
 
     @dg.asset(
-        key=rl_asset_key(domain), partitions_def=ITERATIONS, group_name=GROUP, deps=[sft_model], retry_policy=RETRY, kinds={"torch", "chromium"},
+        key=rl_asset_key(domain),
+        partitions_def=ITERATIONS,
+        group_name=GROUP,
+        deps=[sft_model],
+        retry_policy=RETRY,
+        kinds={"torch", "chromium"},
         description=f"PPO on live {domain} tasks, from this iteration's SFT checkpoint.",
     )
-    def rl_model(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+    def rl_model(
+        context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+    ) -> dg.MaterializeResult[None]:
         settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
         request = RlRequest(
-            iteration=iteration, stage=rl_stage(domain), seed=settings.seed, domain=domain, tasks=settings.tasks, sandbox=settings.sandbox, config=settings.rl,
+            iteration=iteration,
+            stage=rl_stage(domain),
+            seed=settings.seed,
+            domain=domain,
+            tasks=settings.tasks,
+            sandbox=settings.sandbox,
+            config=settings.rl,
             checkpoint_id=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
             replay_dataset_ids=tuple(_dataset_id(warehouse, iteration, kind) for kind in ("sft", "ct")),
         )
@@ -108,19 +149,32 @@ def build_merge_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
     """The merge of all domains' specialists."""
 
     @dg.asset(
-        partitions_def=ITERATIONS, group_name=GROUP, deps=[rl_asset_key(domain) for domain in domains], retry_policy=RETRY, kinds={"safetensors"},
+        partitions_def=ITERATIONS,
+        group_name=GROUP,
+        deps=[rl_asset_key(domain) for domain in domains],
+        retry_policy=RETRY,
+        kinds={"safetensors"},
         description="θ = Σ α_k θ_k over the specialists, α on the simplex, chosen on the eval split.",
     )
-    def merged_policy(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
+    def merged_policy(
+        context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
+    ) -> dg.MaterializeResult[None]:
         settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
         request = MergeRequest(
-            iteration=iteration, stage="merged_policy", seed=settings.seed, tasks=settings.tasks, sandbox=settings.sandbox, merge=settings.merge,
+            iteration=iteration,
+            stage="merged_policy",
+            seed=settings.seed,
+            tasks=settings.tasks,
+            sandbox=settings.sandbox,
+            merge=settings.merge,
             checkpoint_ids=tuple(registry.made_by(warehouse, iteration, rl_stage(domain)).checkpoint_id for domain in domains),
         )
         result = runner.run(context, request)
         return dg.MaterializeResult(
             data_version=data_version(result.checkpoint_id),
-            metadata=of_result(result, config=settings.merge, checkpoint=result.checkpoint_id, search=dg.MetadataValue.json(result.details)),
+            metadata=of_result(
+                result, config=settings.merge, checkpoint=result.checkpoint_id, search=dg.MetadataValue.json(result.details)
+            ),
         )
 
     return merged_policy

@@ -1,8 +1,9 @@
-"""The share of an iteration's wall time that orchestration takes: Dagster's steps, subprocess starts and imports, Prefect's bookkeeping.
+"""The share of an iteration's wall time that orchestration takes: Dagster's steps, subprocess starts and imports, Prefect's
+bookkeeping.
 
-Reads a home that `flywheel run` has turned. An iteration's wall time is that of its Dagster run; what is not orchestration is the union of
-the intervals in which a worker did its work (imports excluded), less what Prefect took inside the collection. Routing, checks and merging of
-tables, which run in Dagster's own steps, are counted as orchestration too, so the figure is an upper bound.
+Reads a home that `flywheel run` has turned. An iteration's wall time is that of its Dagster run; what is not orchestration is the
+union of the intervals in which a worker did its work (imports excluded), less what Prefect took inside the collection. Routing,
+checks and merging of tables, which run in Dagster's own steps, are counted as orchestration too, so the figure is an upper bound.
 """
 
 from __future__ import annotations
@@ -47,7 +48,14 @@ def measure(home: Home) -> list[dict[str, Any]]:
             prefect_s = sum(result.metrics.get("prefect_s", 0.0) for result in results)
             overhead_s = wall_s - work_s + prefect_s
             rows.append(
-                {"iteration": key, "wall_s": wall_s, "work_s": work_s, "prefect_s": prefect_s, "overhead_s": overhead_s, "share": overhead_s / wall_s}
+                {
+                    "iteration": key,
+                    "wall_s": wall_s,
+                    "work_s": work_s,
+                    "prefect_s": prefect_s,
+                    "overhead_s": overhead_s,
+                    "share": overhead_s / wall_s,
+                }
             )
     return sorted(rows, key=lambda row: row["iteration"])
 
@@ -63,7 +71,12 @@ def main() -> None:
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
-            row["iteration"], f"{row['wall_s']:.0f} s", f"{row['work_s']:.0f} s", f"{row['prefect_s']:.1f} s", f"{row['overhead_s']:.0f} s", f"{row['share']:.1%}"
+            row["iteration"],
+            f"{row['wall_s']:.0f} s",
+            f"{row['work_s']:.0f} s",
+            f"{row['prefect_s']:.1f} s",
+            f"{row['overhead_s']:.0f} s",
+            f"{row['share']:.1%}",
         )
     Console().print(table)
     if arguments.json:

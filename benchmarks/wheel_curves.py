@@ -72,7 +72,9 @@ def turn(variant: str, seed: int, iterations: int, console: Console) -> Home:
     home.root.mkdir(parents=True, exist_ok=True)
     with (home.root / "run.log").open("ab") as log:
         status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-    console.print(f"{variant} seed {seed}: {'done' if status == 0 else f'failed, see {home.root}/run.log'} in {time.monotonic() - started:.0f} s")
+    console.print(
+        f"{variant} seed {seed}: {'done' if status == 0 else f'failed, see {home.root}/run.log'} in {time.monotonic() - started:.0f} s"
+    )
     return home
 
 
@@ -95,8 +97,16 @@ def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
 
 def _point(variant: str, seed: int, iteration: str, role: str, tasks: str, found: Estimate) -> Point:
     return Point(
-        variant=variant, seed=seed, iteration=iteration, role=role, tasks=tasks, mean=found.mean, standard_error=found.standard_error,
-        low=found.interval.low, high=found.interval.high, num_episodes=found.num_episodes,
+        variant=variant,
+        seed=seed,
+        iteration=iteration,
+        role=role,
+        tasks=tasks,
+        mean=found.mean,
+        standard_error=found.standard_error,
+        low=found.interval.low,
+        high=found.interval.high,
+        num_episodes=found.num_episodes,
     )
 
 
@@ -136,7 +146,11 @@ def gain(points: Sequence[Point]) -> dict[str, float] | None:
 
 def _estimate(point: Point) -> Estimate:
     return Estimate(
-        mean=point.mean, standard_error=point.standard_error, interval=Interval(low=point.low, high=point.high), num_tasks=0, num_episodes=point.num_episodes
+        mean=point.mean,
+        standard_error=point.standard_error,
+        interval=Interval(low=point.low, high=point.high),
+        num_tasks=0,
+        num_episodes=point.num_episodes,
     )
 
 
@@ -147,7 +161,14 @@ def print_tables(points: Sequence[Point], console: Console) -> dict[str, Any]:
         curves.add_column(column)
     for p in points:
         curves.add_row(
-            p.variant, str(p.seed), p.tasks, p.iteration, p.role, f"{p.mean:.3f} ± {p.standard_error:.3f}", f"{p.low:.3f} – {p.high:.3f}", str(p.num_episodes)
+            p.variant,
+            str(p.seed),
+            p.tasks,
+            p.iteration,
+            p.role,
+            f"{p.mean:.3f} ± {p.standard_error:.3f}",
+            f"{p.low:.3f} – {p.high:.3f}",
+            str(p.num_episodes),
         )
     console.print(curves)
     gains: dict[str, Any] = {}
@@ -159,7 +180,12 @@ def print_tables(points: Sequence[Point], console: Console) -> dict[str, Any]:
         if found is not None:
             gains[f"{variant}-{seed}"] = found
             table.add_row(
-                variant, str(seed), f"{found['seed_sft']:.3f}", f"{found['last']:.3f}", f"{found['gain']:+.3f}", f"{found['low']:+.3f} – {found['high']:+.3f}"
+                variant,
+                str(seed),
+                f"{found['seed_sft']:.3f}",
+                f"{found['last']:.3f}",
+                f"{found['gain']:+.3f}",
+                f"{found['low']:+.3f} – {found['high']:+.3f}",
             )
     console.print(table)
     return gains

@@ -7,18 +7,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 
 from warehouse.errors import ConfigError, FlywheelError
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="The data flywheel for agents that operate graphical interfaces.", pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="The data flywheel for agents that operate graphical interfaces.",
+    pretty_exceptions_enable=False,
+)
 console = Console()
 
 HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives [default: .flywheel].")]
-ProfileOption = Annotated[str, typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="A profile's name (quickstart, smoke) or the path of a YAML file.")]
+ProfileOption = Annotated[
+    str, typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="A profile's name (quickstart, smoke) or the path of a YAML file.")
+]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]
 AsOfOption = Annotated[str | None, typer.Option("--as-of", help="See the tables as they were after this iteration, e.g. 0002.")]
 
@@ -88,7 +94,7 @@ def evaluate(
 
 @app.command()
 def sql(
-    query: Annotated[str, typer.Argument(help="SQL over the tables, e.g. \"from episodes limit 5\".")],
+    query: Annotated[str, typer.Argument(help='SQL over the tables, e.g. "from episodes limit 5".')],
     as_of: AsOfOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
     home: HomeOption = None,
@@ -101,7 +107,12 @@ def sql(
 
 @app.command()
 def lineage(
-    identity: Annotated[str, typer.Argument(metavar="ID", help="A checkpoint, episode, sample, dataset, task or screenshot id, or ITERATION/STAGE of a checkpoint.")],
+    identity: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A checkpoint, episode, sample, dataset, task or screenshot id, or ITERATION/STAGE of a checkpoint."
+        ),
+    ],
     direction: Annotated[str, typer.Option(help="up: what it was made from; down: what was made from it; both.")] = "up",
     depth: Annotated[int | None, typer.Option(min=1, help="How many generations.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a drawing.")] = None,
@@ -166,12 +177,14 @@ def _home(path: Path | None) -> Home:
 
 
 def _overrides(items: list[str] | None) -> dict[str, Any]:
+    from pipelines.profiles import parse_value
+
     overrides = {}
     for item in items or []:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise ConfigError(f"--set {item!r} is not KEY=VALUE, e.g. --set rl.rounds=4")
-        overrides[key] = yaml.safe_load(value)
+        overrides[key] = parse_value(value, f"the value of --set {item!r}")
     return overrides
 
 

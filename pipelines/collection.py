@@ -19,8 +19,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from agent.episode import Episode, EpisodeRequest
 from agent.pool_collector import crashed_episode
-from pipelines.sandboxes import EpisodeService
 from pipelines.progress import Progress
+from pipelines.sandboxes import EpisodeService
 
 RESULT_VERSION = "1"
 """Part of every cache key; goes up when what an episode's result holds changes."""
@@ -46,9 +46,7 @@ async def run_episode_task(episode_id: str, task_name: str, request: str) -> dic
 def collect_episodes(requests: Sequence[EpisodeRequest], num_sessions: int, max_retries: int, progress: Progress) -> list[Episode]:
     """Run every request; one episode each, in the order of the requests."""
     attempt = run_episode_task.with_options(retries=max_retries, retry_delay_seconds=0.5)
-    futures = {
-        attempt.submit(request.episode_id, request.task.name, request.model_dump_json()): request for request in requests
-    }
+    futures = {attempt.submit(request.episode_id, request.task.name, request.model_dump_json()): request for request in requests}
     episodes: dict[str, Episode] = {}
     for future in as_completed(list(futures)):
         request = futures[future]

@@ -40,11 +40,16 @@ def evaluate_checkpoint(
     counts = task_counts(episodes)
     for count in counts:
         interval = wilson(count.num_success, count.num_episodes)
-        table.add_row(count.task, f"{count.rate:.3f}", f"{interval.low:.3f} – {interval.high:.3f}", f"{count.num_success}/{count.num_episodes}")
+        table.add_row(
+            count.task, f"{count.rate:.3f}", f"{interval.low:.3f} – {interval.high:.3f}", f"{count.num_success}/{count.num_episodes}"
+        )
     total = macro_average(counts)
     table.add_section()
     table.add_row(
-        "mean over tasks", f"{total.mean:.3f} ± {total.standard_error:.3f}", f"{total.interval.low:.3f} – {total.interval.high:.3f}", str(total.num_episodes)
+        "mean over tasks",
+        f"{total.mean:.3f} ± {total.standard_error:.3f}",
+        f"{total.interval.low:.3f} – {total.interval.high:.3f}",
+        str(total.num_episodes),
     )
     console.print(table)
 

@@ -41,7 +41,9 @@ def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
     """Steps in processes of their own, at most one iteration on a FLYWHEEL_HOME. Raises IterationLocked."""
     lock = FileLock(lock_path(Home.from_env()))
     if not lock.acquire():
-        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {Home.from_env().root}; wait for it, or end it and launch again")
+        raise IterationLocked(
+            f"process {lock.holder()} is turning the wheel on {Home.from_env().root}; wait for it, or end it and launch again"
+        )
     _HELD.append(lock)
     os.environ[RUN_PID_VARIABLE] = str(os.getpid())
     config = {"max_concurrent": profiles.from_env().max_parallel, "start_method": START_METHOD, **_given(init_context.executor_config)}

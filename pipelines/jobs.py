@@ -18,18 +18,31 @@ OUTPUT = dg.AssetKey("iteration_output")
 SEED = dg.AssetSelection.groups("seed")
 ITERATION = dg.AssetSelection.groups("datasets", "training", "release", "collection", "routing") - dg.AssetSelection.assets(INPUT)
 
-seed_job = dg.define_asset_job("seed_wheel", SEED, tags=TAGS, executor_def=iteration_executor, description="Make the seed and open iteration 0001.")
-iteration_job = dg.define_asset_job("iteration", ITERATION, tags=TAGS, executor_def=iteration_executor, description="One turn of the wheel.")
+seed_job = dg.define_asset_job(
+    "seed_wheel", SEED, tags=TAGS, executor_def=iteration_executor, description="Make the seed and open iteration 0001."
+)
+iteration_job = dg.define_asset_job(
+    "iteration", ITERATION, tags=TAGS, executor_def=iteration_executor, description="One turn of the wheel."
+)
 collect_job = dg.define_asset_job(
-    "collect", dg.AssetSelection.groups("collection", "routing"), tags=TAGS, executor_def=iteration_executor,
+    "collect",
+    dg.AssetSelection.groups("collection", "routing"),
+    tags=TAGS,
+    executor_def=iteration_executor,
     description="Act with the released policy again and route what comes of it.",
 )
 evaluate_job = dg.define_asset_job(
-    "evaluate", dg.AssetSelection.assets("evaluations", "released_policy"), tags=TAGS, executor_def=iteration_executor,
+    "evaluate",
+    dg.AssetSelection.assets("evaluations", "released_policy"),
+    tags=TAGS,
+    executor_def=iteration_executor,
     description="Evaluate the iteration's policies on the fixed sets again.",
 )
 merge_job = dg.define_asset_job(
-    "merge_search", dg.AssetSelection.assets("merged_policy"), tags=TAGS, executor_def=iteration_executor,
+    "merge_search",
+    dg.AssetSelection.assets("merged_policy"),
+    tags=TAGS,
+    executor_def=iteration_executor,
     description="Search the merge weights of the iteration's specialists again.",
 )
 

@@ -1,4 +1,6 @@
-"""The live display of a run: stages with their state, and how far the working ones are. Reads Dagster's step events and the workers' progress files."""
+"""The live display of a run: stages with their state, and how far the working ones are. Reads Dagster's step events and the workers'
+progress files.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Display:
             left = snapshot.seconds_left
             figures = "  ".join(f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4])
             bar = ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=24)
-            tail = f"{snapshot.done}/{snapshot.total or '?'} {snapshot.unit}  {figures}" + (f"  {left:.0f} s left" if left is not None else "")
+            tail = f"{snapshot.done}/{snapshot.total or '?'} {snapshot.unit}  {figures}" + (
+                f"  {left:.0f} s left" if left is not None else ""
+            )
             table.add_row("", Text(f"  {snapshot.stage}", style="cyan"), bar, tail)
         return Group(Text.from_markup(f"[bold]{self._title}[/]  {elapsed:.0f} s"), table)
 

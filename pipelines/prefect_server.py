@@ -67,7 +67,8 @@ def start(home: Home) -> subprocess.Popen[bytes] | None:
         port = _free_port()
         log = (home.prefect / "server.log").open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port),
+            [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app",
+             "--host", "127.0.0.1", "--port", str(port),
              "--log-level", "critical", "--timeout-keep-alive", "5"],
             env={**os.environ, **client_environment(home), **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
                  "PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",

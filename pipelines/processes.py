@@ -1,7 +1,10 @@
-"""Processes that must not outlive their parent, and how to end those that did. Linux has a kernel facility for it; elsewhere a thread watches."""
+"""Processes that must not outlive their parent, and how to end those that did. Linux has a kernel facility for it; elsewhere a thread
+watches.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -59,10 +62,8 @@ def end_group(pid: int, *, grace_s: float = 5.0) -> None:
             return
         deadline = time.monotonic() + wait_s
         while time.monotonic() < deadline:
-            try:
+            with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
             try:
                 os.killpg(pid, 0)
             except ProcessLookupError:

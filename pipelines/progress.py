@@ -53,8 +53,14 @@ class Progress:
         if now - self._last_file >= FILE_INTERVAL_S or is_last:
             self._last_file = now
             snapshot = Snapshot(
-                stage=self._stage, iteration=self._iteration, unit=unit, done=done, total=total,
-                started_at=self._started_at, updated_at=now, metrics=dict(metrics or {}),
+                stage=self._stage,
+                iteration=self._iteration,
+                unit=unit,
+                done=done,
+                total=total,
+                started_at=self._started_at,
+                updated_at=now,
+                metrics=dict(metrics or {}),
             )
             aside = self._path.with_suffix(".aside")
             aside.write_text(json.dumps(asdict(snapshot)))

@@ -1,5 +1,5 @@
-"""`flywheel run`: turns the wheel until a number of iterations is complete, with one live display. The runs are Dagster's (pipelines/turn.py);
-here they are started one after another, watched, and their processes ended when we end.
+"""`flywheel run`: turns the wheel until a number of iterations is complete, with one live display. The runs are Dagster's
+(pipelines/turn.py); here they are started one after another, watched, and their processes ended when we end.
 
 A run that fails is launched again a few times: finished stages are not worked twice, so that costs little.
 """
@@ -49,7 +49,9 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
     driver = FileLock(home.locks / "run.lock")
     turning = holder_of(lock_path(home))
     if not driver.acquire() or turning is not None:
-        raise IterationLocked(f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again")
+        raise IterationLocked(
+            f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
+        )
     with instance:
         reap_dead_runs(instance, home)
         server = prefect_server.start(home)
@@ -94,7 +96,12 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
     with log_path.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipelines.turn", job, *([key] if key else [])],
-            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=Path.cwd(),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=Path.cwd(),
         )
     display = Display(home, key or SEED_ITERATION, title, instance, tag)
     try:

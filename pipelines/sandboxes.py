@@ -1,4 +1,5 @@
-"""Live sandboxes for the workers: how the profile's sandbox settings become a pool of sessions, a collector, or single episodes by request.
+"""Live sandboxes for the workers: how the profile's sandbox settings become a pool of sessions, a collector, or single episodes by
+request.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ async def open_collector(settings: SandboxSettings) -> AsyncIterator[PoolCollect
     """A collector on a pool of its own."""
     async with open_pool(settings) as pool:
         yield PoolCollector(
-            pool, builder(), limits(settings),
+            pool,
+            builder(),
+            limits(settings),
             CollectorSettings(concurrency=settings.num_sessions, max_retries=settings.max_retries, fixed_batch=settings.fixed_batch),
         )
 
@@ -122,7 +125,10 @@ class EpisodeService:
 
     async def _run_once(self, request: EpisodeRequest) -> Episode:
         try:
-            async with asyncio.timeout(self._settings.episode_timeout_s * 2), self._pool.lease(request.task, screenshots=request.screenshots) as session:
+            async with (
+                asyncio.timeout(self._settings.episode_timeout_s * 2),
+                self._pool.lease(request.task, screenshots=request.screenshots) as session,
+            ):
                 with self._batcher.live():
                     return await run_episode(request, session, PolicyDecider(self._batcher.act), self._builder, self._limits)
         except TimeoutError as error:

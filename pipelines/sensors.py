@@ -25,7 +25,9 @@ def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
 def _growth_sensor(name: str, table: str, threshold: int) -> dg.SensorDefinition:
     """Starts the next iteration once `table` has grown by `threshold` rows since the last time it did."""
 
-    @dg.sensor(name=name, job=iteration_job, minimum_interval_seconds=30, description=f"Starts an iteration when {table} has {threshold} new rows.")
+    @dg.sensor(
+        name=name, job=iteration_job, minimum_interval_seconds=30, description=f"Starts an iteration when {table} has {threshold} new rows."
+    )
     def growth(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SensorResult | dg.SkipReason:
         rows = tables.warehouse.dataset(table).count_rows()
         seen = int(context.cursor or 0)
@@ -42,17 +44,26 @@ def _growth_sensor(name: str, table: str, threshold: int) -> dg.SensorDefinition
 def _regression_sensor(drop: float) -> dg.SensorDefinition:
     """Asks for a fresh evaluation when the released policy did worse on `eval` than the one before it."""
 
-    @dg.sensor(name="regression", job=evaluate_job, minimum_interval_seconds=30, description=f"Evaluates again when eval success drops by {drop:g}.")
+    @dg.sensor(
+        name="regression",
+        job=evaluate_job,
+        minimum_interval_seconds=30,
+        description=f"Evaluates again when eval success drops by {drop:g}.",
+    )
     def regression(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SensorResult | dg.SkipReason:
         closed = completed(context.instance)
         if not closed or closed[-1] == context.cursor:
             return dg.SkipReason("no iteration has closed since the last look")
-        rates = connect(tables.warehouse).execute(
-            """select iteration, avg(rate) from (
+        rates = (
+            connect(tables.warehouse)
+            .execute(
+                """select iteration, avg(rate) from (
                  select iteration, task_id, sum(num_success) / nullif(sum(num_episodes), 0) as rate from evaluations
                  where split = 'eval' and checkpoint_role = 'merged_policy' group by all)
                group by iteration order by iteration"""
-        ).fetchall()
+            )
+            .fetchall()
+        )
         if len(rates) < 2 or rates[-2][1] - rates[-1][1] < drop:
             return dg.SensorResult(skip_reason=dg.SkipReason("no regression"), cursor=closed[-1])
         return dg.SensorResult(
@@ -63,7 +74,10 @@ def _regression_sensor(drop: float) -> dg.SensorDefinition:
 
 
 @dg.run_failure_sensor(
-    name="relaunch_failed_iteration", monitored_jobs=[iteration_job], request_job=iteration_job, minimum_interval_seconds=15,
+    name="relaunch_failed_iteration",
+    monitored_jobs=[iteration_job],
+    request_job=iteration_job,
+    minimum_interval_seconds=15,
     description=f"Relaunches a failed iteration up to {MAX_RELAUNCHES} times; finished stages are not worked again.",
 )
 def relaunch_failed_iteration(context: dg.RunFailureSensorContext) -> dg.RunRequest | dg.SkipReason:
@@ -73,5 +87,3 @@ def relaunch_failed_iteration(context: dg.RunFailureSensorContext) -> dg.RunRequ
     if key is None or times >= MAX_RELAUNCHES:
         return dg.SkipReason(f"run {run.run_id} was relaunched {times} times already; see its log")
     return dg.RunRequest(run_key=f"relaunch-{run.run_id}", partition_key=key, tags={ITERATION_TAG: "true", RELAUNCH_TAG: str(times + 1)})
-
-

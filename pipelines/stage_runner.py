@@ -25,7 +25,18 @@ THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_
 """One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
 FINAL = "final"
 """Metadata of a failure: true when launching again would only fail again."""
-NO_RETRY = ("ConfigError", "CheckpointError", "MergeError", "TrainingDiverged", "StorageFull", "BrowserMissing", "TaskError", "CorruptTable", "SchemaMismatch", "ContaminatedDataset")
+NO_RETRY = (
+    "ConfigError",
+    "CheckpointError",
+    "MergeError",
+    "TrainingDiverged",
+    "StorageFull",
+    "BrowserMissing",
+    "TaskError",
+    "CorruptTable",
+    "SchemaMismatch",
+    "ContaminatedDataset",
+)
 """Errors that the same request would only meet again."""
 
 

@@ -1,4 +1,6 @@
-"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the warehouse; printed by the CLI."""
+"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the warehouse; printed by the
+CLI.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,13 @@ def read_status(warehouse: Warehouse) -> Status:
         }
         iterations.append(
             IterationStatus(
-                iteration=key, complete=bool(routes) and any(item.stage == "released_policy" for item in checkpoints),
-                checkpoints=checkpoints, datasets=datasets, rows=rows, routes=routes, success=success.get(key, []),
+                iteration=key,
+                complete=bool(routes) and any(item.stage == "released_policy" for item in checkpoints),
+                checkpoints=checkpoints,
+                datasets=datasets,
+                rows=rows,
+                routes=routes,
+                success=success.get(key, []),
             )
         )
     return Status(home=str(warehouse.home.root), iterations=iterations)
@@ -90,14 +97,23 @@ def _successes(con: duckdb.DuckDBPyConnection) -> dict[str, list[Success]]:
     ).fetchall()
     groups: dict[tuple[str, str, str, str], list[TaskCount]] = {}
     for iteration, role, checkpoint, split, task, num_success, num_episodes in rows:
-        groups.setdefault((iteration, role, checkpoint, split), []).append(TaskCount(task=task, num_success=num_success, num_episodes=num_episodes))
+        groups.setdefault((iteration, role, checkpoint, split), []).append(
+            TaskCount(task=task, num_success=num_success, num_episodes=num_episodes)
+        )
     found: dict[str, list[Success]] = {}
     for (iteration, role, checkpoint, split), counts in groups.items():
         estimate = macro_average(counts)
         found.setdefault(iteration, []).append(
             Success(
-                role=role, checkpoint_id=checkpoint, split=split, mean=estimate.mean, standard_error=estimate.standard_error,
-                low=estimate.interval.low, high=estimate.interval.high, num_tasks=estimate.num_tasks, num_episodes=estimate.num_episodes,
+                role=role,
+                checkpoint_id=checkpoint,
+                split=split,
+                mean=estimate.mean,
+                standard_error=estimate.standard_error,
+                low=estimate.interval.low,
+                high=estimate.interval.high,
+                num_tasks=estimate.num_tasks,
+                num_episodes=estimate.num_episodes,
                 num_success=sum(count.num_success for count in counts),
             )
         )
@@ -114,7 +130,10 @@ def success_table(status: Status, split: str = "holdout") -> RichTable:
         for item in sorted(iteration.success, key=lambda found: (order.get(found.role, 1), found.role)):
             if item.split == split:
                 table.add_row(
-                    iteration.iteration, item.role, f"{item.mean:.3f} ± {item.standard_error:.3f}", f"{item.low:.3f} – {item.high:.3f}",
+                    iteration.iteration,
+                    item.role,
+                    f"{item.mean:.3f} ± {item.standard_error:.3f}",
+                    f"{item.low:.3f} – {item.high:.3f}",
                     f"{item.num_success}/{item.num_episodes}",
                 )
     return table

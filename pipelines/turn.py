@@ -1,4 +1,5 @@
-"""One Dagster run of the wheel in this process: `python -m pipelines.turn JOB [ITERATION]`. What `flywheel run` starts, and kills, as a whole.
+"""One Dagster run of the wheel in this process: `python -m pipelines.turn JOB [ITERATION]`. What `flywheel run` starts, and kills, as
+a whole.
 
 The run is the same job on the same instance as a launch from the UI; only the process that holds it differs.
 """

@@ -25,7 +25,10 @@ START_TIMEOUT_S = 120.0
 
 
 def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any], console: Console) -> int:
-    """Serve until interrupted; returns Dagster's exit status. Raises ConfigError for a bad profile, StageFailed for a Prefect server that fails."""
+    """Serve until interrupted; returns Dagster's exit status.
+
+    Raises ConfigError for a bad profile, StageFailed when the Prefect server does not come up.
+    """
     profiles.load(profile_name, overrides)
     url = f"http://127.0.0.1:{port}"
     os.environ[profiles.PROFILE_VARIABLE] = profile_name
@@ -37,7 +40,9 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
         os.environ.update(prefect_server.client_environment(home, prefect_url))
         process = subprocess.Popen(
             [sys.executable, "-m", "dagster", "dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port", str(port)],
-            cwd=PROJECT, start_new_session=True, preexec_fn=die_with_parent,
+            cwd=PROJECT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
         )
         try:
             _announce(url, prefect_url, process, console)

@@ -1,4 +1,6 @@
-"""The profiles that come with the project, as YAML, and how one is loaded by name or path. What a profile may say is assets/profile.py."""
+"""The profiles that come with the project, as YAML, and how one is loaded by name or path. What a profile may say is
+assets/profile.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import Any
 import yaml
 
 from assets.profile import Profile, parse_profile
+from sandbox.miniwob.source import load_tasks
 from warehouse.errors import ConfigError
 
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
@@ -31,7 +34,9 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
     data = _read(name_or_path)
     for dotted, value in (overrides or {}).items():
         _set(data, dotted, value)
-    return parse_profile(data, name_or_path)
+    profile = parse_profile(data, name_or_path)
+    _check_tasks(profile, name_or_path)
+    return profile
 
 
 def from_env() -> Profile:
@@ -41,13 +46,39 @@ def from_env() -> Profile:
 
 def parse_overrides(text: str) -> dict[str, Any]:
     """A YAML mapping of dotted keys, e.g. `{seed: 1, annotation.enabled: false}`."""
-    data = yaml.safe_load(text) if text.strip() else {}
+    data = parse_value(text, OVERRIDES_VARIABLE) if text.strip() else {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{OVERRIDES_VARIABLE} is {text!r}; a YAML mapping of dotted keys is allowed, e.g. {{seed: 1, annotation.enabled: false}}")
+        raise ConfigError(
+            f"{OVERRIDES_VARIABLE} is {text!r}; a YAML mapping of dotted keys is allowed, e.g. {{seed: 1, annotation.enabled: false}}"
+        )
     return data
 
 
-def _read(name_or_path: str) -> dict[str, Any]:
+def parse_value(text: str, source: str) -> Any:
+    """Plain YAML data. Raises ConfigError with the place where it goes wrong."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {error}") from error
+
+
+def _check_tasks(profile: Profile, source: str) -> None:
+    try:
+        pool = load_tasks(profile.tasks.group)
+    except ConfigError as error:
+        raise ConfigError(f"tasks.group of the profile {source}: {error}") from error
+    there_are = sorted({task.domain for task in pool.values()})
+    unknown = [domain for domain in profile.tasks.domains if domain not in there_are]
+    if unknown:
+        raise ConfigError(
+            f"tasks.domains of the profile {source} names {', '.join(unknown)}; the tasks of {profile.tasks.group} have {', '.join(there_are)}"
+        )
+
+
+def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The data of a profile, laid over that of the one it extends. `children` are those that led here."""
+    if name_or_path in children:
+        raise ConfigError(f"the profile {name_or_path} extends itself ({' extends '.join([*children, name_or_path])}); name another one")
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
@@ -57,11 +88,11 @@ def _read(name_or_path: str) -> dict[str, Any]:
         text = (files(__package__) / f"{name_or_path}.yaml").read_text()
     else:
         raise ConfigError(f"there is no profile `{name_or_path}`; there are {', '.join(names())}, or give the path of a .yaml file")
-    data = yaml.safe_load(text)
+    data = parse_value(text, f"the profile {name_or_path}")
     if not isinstance(data, dict):
         raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
     parent = data.pop("extends", None)
-    return _merge(_read(str(parent)), data) if parent else data
+    return _merge(_read(str(parent), (*children, name_or_path)), data) if parent else data
 
 
 def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Entry point of every worker process: reads the request, takes the folder's lock, runs the one function that answers it, stores the result."""
+"""Entry point of every worker process: reads the request, takes the folder's lock, runs the one function that answers it, stores the
+result.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,14 @@ LOCK_TIMEOUT_S = 20.0
 """How long a killed predecessor may take to vanish."""
 
 REQUEST_TYPES: TypeAdapter[StageRequest] = TypeAdapter(
-    requests.InitialiseRequest | requests.DemonstrateRequest | requests.SupervisedRequest | requests.RlRequest
-    | requests.MergeRequest | requests.EvaluateRequest | requests.CollectRequest | requests.AnnotateRequest
+    requests.InitialiseRequest
+    | requests.DemonstrateRequest
+    | requests.SupervisedRequest
+    | requests.RlRequest
+    | requests.MergeRequest
+    | requests.EvaluateRequest
+    | requests.CollectRequest
+    | requests.AnnotateRequest
 )
 
 

@@ -17,8 +17,13 @@ from sandbox.task import Split
 
 def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
     requests = requests_for(
-        request.tasks, purpose="annotation", policy_id=request.checkpoint_id, split=Split.TRAIN, num=request.instances_per_task,
-        skip=request.first_instance, temperature=request.annotator.temperature,
+        request.tasks,
+        purpose="annotation",
+        policy_id=request.checkpoint_id,
+        split=Split.TRAIN,
+        num=request.instances_per_task,
+        skip=request.first_instance,
+        temperature=request.annotator.temperature,
     )
     result = asyncio.run(_annotate(request, requests, context))
     stored = store_episodes(context, result.episodes)
@@ -42,5 +47,11 @@ async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], co
 
     async with open_collector(request.sandbox) as collector:
         return await annotate(
-            context.engine(request.checkpoint_id), requests, collector, oracle_action, builder().grammar, request.annotator, on_episode=count
+            context.engine(request.checkpoint_id),
+            requests,
+            collector,
+            oracle_action,
+            builder().grammar,
+            request.annotator,
+            on_episode=count,
         )

@@ -15,8 +15,14 @@ from sandbox.task import Split
 
 def run(request: CollectRequest, context: WorkerContext) -> StageResult:
     requests = requests_for(
-        request.tasks, purpose="rollout", policy_id=request.checkpoint_id, split=Split.TRAIN, num=request.collection.instances_per_task,
-        skip=request.first_instance, attempts=request.collection.attempts, temperature=request.collection.temperature,
+        request.tasks,
+        purpose="rollout",
+        policy_id=request.checkpoint_id,
+        split=Split.TRAIN,
+        num=request.collection.instances_per_task,
+        skip=request.first_instance,
+        attempts=request.collection.attempts,
+        temperature=request.collection.temperature,
     )
     with prefect_server.prefect_server(context.home) as url:
         os.environ.update(prefect_server.client_environment(context.home, url))
@@ -26,10 +32,18 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
         with EpisodeService(request.sandbox, context.engine(request.checkpoint_id), spool) as service:
             started = time.monotonic()
             episodes = run_collection(
-                service, requests, num_sessions=request.sandbox.num_sessions, max_retries=request.sandbox.max_retries, progress=context.progress()
+                service,
+                requests,
+                num_sessions=request.sandbox.num_sessions,
+                max_retries=request.sandbox.max_retries,
+                progress=context.progress(),
             )
             flow_s = time.monotonic() - started
         episodes = [service.with_screenshots(episode) for episode in episodes]
     stored = store_episodes(context, episodes)
     solved = sum(episode.is_success for episode in episodes)
-    return StageResult(table_versions=stored.versions, counts=stored.counts, metrics={"success": solved / len(episodes), "prefect_s": flow_s - service.busy_s})
+    return StageResult(
+        table_versions=stored.versions,
+        counts=stored.counts,
+        metrics={"success": solved / len(episodes), "prefect_s": flow_s - service.busy_s},
+    )

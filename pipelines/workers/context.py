@@ -74,7 +74,12 @@ def requests_for(
     seeds = {task.task_id: task.seeds(split, num, skip=skip) for task in tasks}
     return [
         EpisodeRequest(
-            purpose=purpose, task=task, seed=seeds[task.task_id][index], attempt=attempt, policy_id=policy_id, temperature=temperature,
+            purpose=purpose,
+            task=task,
+            seed=seeds[task.task_id][index],
+            attempt=attempt,
+            policy_id=policy_id,
+            temperature=temperature,
             screenshots=screenshots,
         )
         for index in range(num)

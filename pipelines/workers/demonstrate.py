@@ -18,7 +18,11 @@ from warehouse.samples import demonstration_rows
 
 def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
     requests = requests_for(
-        request.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=request.seed_data.demonstrations_per_task,
+        request.tasks,
+        purpose="seed",
+        policy_id=ORACLE_POLICY_ID,
+        split=Split.TRAIN,
+        num=request.seed_data.demonstrations_per_task,
         skip=first_instance("demonstration", request.iteration, request.seed),
     )
     episodes = asyncio.run(_demonstrate(request, requests, context))

@@ -83,8 +83,12 @@ def evaluation_rows(role: str, episodes: Sequence[Episode]) -> list[dict[str, An
         groups[(episode.request.task.task_id, episode.request.split)].append(episode)
     return [
         {
-            "checkpoint_id": group[0].request.policy_id, "checkpoint_role": role, "task_id": task_id, "task_name": group[0].request.task.name,
-            "domain": group[0].request.task.domain, "split": str(split),
+            "checkpoint_id": group[0].request.policy_id,
+            "checkpoint_role": role,
+            "task_id": task_id,
+            "task_name": group[0].request.task.name,
+            "domain": group[0].request.task.domain,
+            "split": str(split),
             "num_episodes": sum(episode.outcome is not Outcome.CRASHED for episode in group),
             "num_success": sum(episode.is_success for episode in group),
             "num_crashed": sum(episode.outcome is Outcome.CRASHED for episode in group),

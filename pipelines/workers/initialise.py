@@ -17,12 +17,19 @@ def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
     )
     model = ShiftQwen3ForCausalLM(config)
     initialise(model, request.seed, twins=character_twins(tokenizer))
-    card = save(context.checkpoint_folder, model, tokenizer, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
+    card = save(
+        context.checkpoint_folder, model, tokenizer, stage=request.stage, iteration=request.iteration, config={"seed": request.seed}
+    )
     version = registry.register(
-        context.warehouse, iteration=request.iteration, stage=request.stage, checkpoint_id=card.checkpoint_id,
-        folder=context.checkpoint_folder, config={"seed": request.seed},
+        context.warehouse,
+        iteration=request.iteration,
+        stage=request.stage,
+        checkpoint_id=card.checkpoint_id,
+        folder=context.checkpoint_folder,
+        config={"seed": request.seed},
     )
     return StageResult(
-        checkpoint_id=card.checkpoint_id, table_versions={"checkpoints": version},
+        checkpoint_id=card.checkpoint_id,
+        table_versions={"checkpoints": version},
         counts={"parameters": model.num_parameters(), "vocabulary": len(tokenizer)},
     )

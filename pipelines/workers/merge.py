@@ -29,8 +29,14 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
         weights = max(scores, key=lambda found: (scores[found], -max(found)))
     card = merge_linear(parents, weights, context.checkpoint_folder, stage=request.stage)
     version = registry.register(
-        warehouse, iteration=request.iteration, stage=request.stage, checkpoint_id=card.checkpoint_id, folder=context.checkpoint_folder,
-        parents=card.parents, config=card.config, metrics=card.metrics,
+        warehouse,
+        iteration=request.iteration,
+        stage=request.stage,
+        checkpoint_id=card.checkpoint_id,
+        folder=context.checkpoint_folder,
+        parents=card.parents,
+        config=card.config,
+        metrics=card.metrics,
     )
     return StageResult(
         checkpoint_id=card.checkpoint_id,

@@ -1,4 +1,6 @@
-"""PPO of one domain on live sessions: composes the trainer (models/ppo), which knows no sandbox, with a collector, which knows no learning."""
+"""PPO of one domain on live sessions: composes the trainer (models/ppo), which knows no sandbox, with a collector, which knows no
+learning.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ MAX_REPLAY = 2000
 def run(request: RlRequest, context: WorkerContext) -> StageResult:
     tasks = [task for task in pool_tasks(request.tasks, request.domain) if not task.held_out]
     if not tasks:
-        raise ConfigError(f"domain {request.domain!r} has no task to train on in the list {request.tasks.group!r}; drop it from tasks.domains")
+        raise ConfigError(
+            f"domain {request.domain!r} has no task to train on in the list {request.tasks.group!r}; drop it from tasks.domains"
+        )
     result = asyncio.run(_train(request, context, tasks))
     warehouse, card = context.warehouse, result.card
     stored = store_episodes(context, list(result.spool.episodes()))
@@ -35,8 +39,15 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
         **stored.versions,
         "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),
         "checkpoints": registry.register(
-            warehouse, iteration=request.iteration, stage=request.stage, checkpoint_id=card.checkpoint_id, folder=context.checkpoint_folder,
-            parents=card.parents, datasets=card.datasets, config=card.config, metrics=card.metrics,
+            warehouse,
+            iteration=request.iteration,
+            stage=request.stage,
+            checkpoint_id=card.checkpoint_id,
+            folder=context.checkpoint_folder,
+            parents=card.parents,
+            datasets=card.datasets,
+            config=card.config,
+            metrics=card.metrics,
         ),
     }
     last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
@@ -50,12 +61,18 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
     init = registry.find(context.warehouse, request.checkpoint_id).folder
     training = PpoRun(
         config=request.config.model_copy(
-            update={"seed": request.config.seed + request.seed, "seed_offset": first_instance("rl", request.iteration) + request.config.seed_offset}
+            update={
+                "seed": request.config.seed + request.seed,
+                "seed_offset": first_instance("rl", request.iteration) + request.config.seed_offset,
+            }
         ),
         init_checkpoint=init,
         tasks=tasks,
         replay=ReplayPool(sft=_replay(context, init, sft_id, "sft"), ct=_replay(context, init, ct_id, "ct")),
-        output=folder, run_folder=folder.parent / f"{folder.name}.run", stage=request.stage, iteration=request.iteration,
+        output=folder,
+        run_folder=folder.parent / f"{folder.name}.run",
+        stage=request.stage,
+        iteration=request.iteration,
         datasets=request.replay_dataset_ids,
     )
 

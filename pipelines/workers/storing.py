@@ -1,5 +1,5 @@
-"""What workers leave in the warehouse: rows of episodes, steps and screenshots (screenshots first, so that no step names a missing one), and
-training curves. One commit a table.
+"""What workers leave in the warehouse: rows of episodes, steps and screenshots (screenshots first, so that no step names a missing
+one), and training curves. One commit a table.
 """
 
 from __future__ import annotations

@@ -28,14 +28,27 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
     config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
     samples = dataset_samples(warehouse, request.dataset_id)
     card = train_supervised(
-        config, samples, init=parent.folder, output=context.checkpoint_folder, stage=request.stage, iteration=request.iteration,
-        datasets=(request.dataset_id,), on_progress=report,
+        config,
+        samples,
+        init=parent.folder,
+        output=context.checkpoint_folder,
+        stage=request.stage,
+        iteration=request.iteration,
+        datasets=(request.dataset_id,),
+        on_progress=report,
     )
     run_folder = context.checkpoint_folder.parent / f"{context.checkpoint_folder.name}.run"
     versions = {
         "checkpoints": registry.register(
-            warehouse, iteration=request.iteration, stage=request.stage, checkpoint_id=card.checkpoint_id, folder=context.checkpoint_folder,
-            parents=card.parents, datasets=card.datasets, config=card.config, metrics=card.metrics,
+            warehouse,
+            iteration=request.iteration,
+            stage=request.stage,
+            checkpoint_id=card.checkpoint_id,
+            folder=context.checkpoint_folder,
+            parents=card.parents,
+            datasets=card.datasets,
+            config=card.config,
+            metrics=card.metrics,
         ),
         "training_metrics": store_metrics(context, card.checkpoint_id, [(point.step, point.metrics) for point in read_metrics(run_folder)]),
     }
