@@ -71,7 +71,8 @@ def _check_tasks(profile: Profile, source: str) -> None:
     unknown = [domain for domain in profile.tasks.domains if domain not in there_are]
     if unknown:
         raise ConfigError(
-            f"tasks.domains of the profile {source} names {', '.join(unknown)}; the tasks of {profile.tasks.group} have {', '.join(there_are)}"
+            f"tasks.domains of the profile {source} names {', '.join(unknown)}; "
+            f"the tasks of {profile.tasks.group} have {', '.join(there_are)}"
         )
 
 

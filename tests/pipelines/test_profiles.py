@@ -1,0 +1,114 @@
+"""Profiles: what comes with the project is valid, one may extend another, and whatever is wrong is named with what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from assets.profile import Profile
+from pipelines import profiles
+from sandbox.miniwob.source import load_tasks
+from warehouse.errors import ConfigError
+
+
+def own(folder: Path, text: str) -> str:
+    path = folder / "own.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_profiles_of_the_project_are_valid_and_their_tasks_exist():
+    assert {"quickstart", "smoke"} <= set(profiles.names())
+    for name in profiles.names():
+        profile = profiles.load(name)
+        assert profile.name == name
+        domains = {task.domain for task in load_tasks(profile.tasks.group).values()}
+        assert set(profile.tasks.domains) <= domains
+
+
+def test_a_profile_crosses_a_process_as_json_unchanged():
+    profile = profiles.load("smoke")
+    assert Profile.model_validate_json(profile.model_dump_json()) == profile
+
+
+def test_extending_says_only_what_differs(tmp_path: Path):
+    profile = profiles.load(own(tmp_path, "extends: smoke\nname: own\nrl: {rounds: 1}\n"))
+    smoke = profiles.load("smoke")
+    assert profile.rl.rounds == 1
+    assert profile.rl.episodes_per_task == smoke.rl.episodes_per_task
+    assert profile.model_copy(update={"name": "smoke", "rl": smoke.rl}) == smoke
+
+
+def test_overrides_reach_into_groups_and_win():
+    profile = profiles.load("smoke", {"seed": 7, "annotation.enabled": False, "sandbox.num_sessions": 2})
+    assert (profile.seed, profile.annotation.enabled, profile.sandbox.num_sessions) == (7, False, 2)
+    assert profile.annotation.instances_per_task == profiles.load("smoke").annotation.instances_per_task
+
+
+def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(profiles.PROFILE_VARIABLE, "smoke")
+    monkeypatch.setenv(profiles.OVERRIDES_VARIABLE, "{seed: 3, rl.rounds: 1}")
+    profile = profiles.from_env()
+    assert (profile.name, profile.seed, profile.rl.rounds) == ("smoke", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("extends: smoke\nsandbx: {num_sessions: 3}\n", ["sandbx", "unknown key"]),
+        ("extends: smoke\nrl: {round: 3}\n", ["rl.round", "unknown key"]),
+        ("extends: smoke\nseed: many\n", ["seed", "'many'", "integer"]),
+        ("extends: smoke\nrl: {rounds: 1.5}\n", ["rl.rounds", "1.5", "integer"]),
+        ("extends: smoke\nsandbox: {num_sessions: 0}\n", ["sandbox.num_sessions", "greater than or equal to 1"]),
+        ("extends: smoke\nsandbox: {session: firefox}\n", ["sandbox.session", "'firefox'", "beginframe"]),
+        ("extends: smoke\nmerge: {weights: [0.5, 0.3, 0.2]}\n", ["3 entries for 2 domains", "one per domain"]),
+        ("extends: smoke\nrl: 3\n", ["rl"]),
+        ("extends: smok\n", ["no profile `smok`", "smoke"]),
+        ("name: bare\n", ["tasks", "Field required"]),
+        ("- a\n- b\n", ["not a YAML mapping"]),
+        ("extends: smoke\nrl: {rounds: [\n", ["YAML"]),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: list[str]):
+    with pytest.raises(ConfigError) as raised:
+        profiles.load(own(tmp_path, text))
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_every_wrong_key_is_listed_at_once(tmp_path: Path):
+    with pytest.raises(ConfigError) as raised:
+        profiles.load(own(tmp_path, "extends: smoke\nseed: -1\nct: {steps: none}\nextra: 1\n"))
+    assert all(key in str(raised.value) for key in ("seed", "ct.steps", "extra"))
+
+
+def test_a_profile_that_extends_itself_is_refused(tmp_path: Path):
+    path = own(tmp_path, f"extends: {tmp_path / 'own.yaml'}\nname: own\n")
+    with pytest.raises(ConfigError, match="extends itself"):
+        profiles.load(path)
+
+
+def test_unknown_names_and_files_say_what_there_is():
+    with pytest.raises(ConfigError, match="quickstart, smoke"):
+        profiles.load("nightly")
+    with pytest.raises(ConfigError, match=r"no profile file none\.yaml"):
+        profiles.load("none.yaml")
+
+
+def test_an_override_through_a_plain_value_is_refused():
+    with pytest.raises(ConfigError, match="`seed` is not a group of settings"):
+        profiles.load("smoke", {"seed.more": 1})
+
+
+@pytest.mark.parametrize("text", ["just words", "[1, 2]", "{unclosed: "])
+def test_overrides_in_the_environment_must_be_a_mapping(text: str):
+    with pytest.raises(ConfigError, match=r"is not YAML|a YAML mapping"):
+        profiles.parse_overrides(text)
+
+
+def test_task_lists_that_do_not_exist_are_named():
+    with pytest.raises(ConfigError, match=r"tasks\.group"):
+        profiles.load("smoke", {"tasks.group": "nothing"})
+    with pytest.raises(ConfigError, match=r"tasks\.domains"):
+        profiles.load("smoke", {"tasks.domains": ["pointing", "juggling"]})
