@@ -60,7 +60,8 @@ def test_each_broken_rule_is_listed_with_its_rows(
     warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]
 ) -> None:
     write_raw([
-        make.episode("good"), make.episode("odd", outcome="weird"), make.episode("rich", reward=7.0), make.episode("lost", task_id="task-z"),
+        make.episode("good"), make.episode("odd", outcome="weird"), make.episode("rich", reward=7.0),
+        make.episode("lost", task_id="task-z"),
         make.episode("stranger", policy_id="ckpt-z"), make.episode("good"),
     ])  # fmt: skip
     report = validate(warehouse, "episodes", "0001")
