@@ -16,13 +16,16 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
+
 from pipelines.processes import die_with_parent
 from warehouse.errors import StageFailed
 from warehouse.home import Home, atomic_write
 from warehouse.locks import FileLock
 
 PREFERRED_PORT = 4200
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
+"""It takes ten seconds of a core; one that ends is noticed at once."""
 POLL_S = 0.2
 
 
@@ -59,24 +62,22 @@ def prefect_server(home: Home) -> Iterator[str]:
 
 
 def start(home: Home) -> subprocess.Popen[bytes] | None:
-    """Start a server unless one answers already or is being started; does not wait for it."""
+    """Start a server unless this home has one already, or one that is coming up; does not wait for it."""
     with FileLock(home.locks / "prefect.lock"):
-        url, pid = _recorded(home)
-        if url is not None and (_is_healthy(url) or _is_alive(pid)):
+        if _is_alive(_recorded(home)[1]):
             return None
-        port = _free_port()
-        log = (home.prefect / "server.log").open("ab")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app",
-             "--host", "127.0.0.1", "--port", str(port),
-             "--log-level", "critical", "--timeout-keep-alive", "5"],
-            env={**os.environ, **client_environment(home), **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
-                 "PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
-                 "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"},
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent, start_new_session=False,
-        )  # fmt: skip
-        log.close()
-        atomic_write(_record(home), json.dumps({"url": f"http://127.0.0.1:{port}", "pid": process.pid}).encode())
+        # The server gets the bound socket itself: a port that was only found free could be another home's by the time it is up.
+        with _bound_socket() as listener, (home.prefect / "server.log").open("ab") as log:
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            process = subprocess.Popen(
+                [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app",
+                 "--fd", str(listener.fileno()), "--log-level", "critical", "--timeout-keep-alive", "5"],
+                env={**os.environ, **client_environment(home, url),
+                     **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
+                     "PREFECT_UI_ENABLED": "true", "PREFECT_UI_API_URL": f"{url}/api"},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=die_with_parent, pass_fds=[listener.fileno()],
+            )  # fmt: skip
+        atomic_write(_record(home), json.dumps({"url": url, "pid": process.pid}).encode())
         return process
 
 
@@ -85,10 +86,10 @@ def wait_until_healthy(home: Home, server: subprocess.Popen[bytes] | None) -> st
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         url, pid = _recorded(home)
-        if url is not None and _is_healthy(url):
-            return url
-        if (server is not None and server.poll() is not None) or (server is None and not _is_alive(pid)):
+        if (server is not None and server.poll() is not None) or not _is_alive(pid):
             break
+        if _is_healthy(url):
+            return url
         time.sleep(POLL_S)
     log = home.prefect / "server.log"
     tail = log.read_text(errors="replace")[-1500:] if log.exists() else ""
@@ -109,13 +110,14 @@ def _record(home: Home) -> os.PathLike[str]:
     return home.prefect / "server.json"
 
 
-def _recorded(home: Home) -> tuple[str | None, int]:
+def _recorded(home: Home) -> tuple[str, int]:
+    """Address and process of the last server of this home; the process may be gone."""
     try:
         with open(_record(home)) as file:
             record = json.load(file)
         return str(record["url"]), int(record["pid"])
     except FileNotFoundError:
-        return None, -1
+        return "", 0
 
 
 def _is_healthy(url: str) -> bool:
@@ -129,19 +131,18 @@ def _is_healthy(url: str) -> bool:
 def _is_alive(pid: int) -> bool:
     """Whether the recorded process exists and is a server (a pid may have been given to another)."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"prefect.server.api" in file.read()
-    except OSError:
+        return any("prefect.server.api" in part for part in psutil.Process(pid).cmdline())
+    except psutil.Error:
         return False
 
 
-def _free_port() -> int:
+def _bound_socket() -> socket.socket:
     for port in (PREFERRED_PORT, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+            return listener
+        except OSError:
+            listener.close()
     raise StageFailed("no free port on 127.0.0.1 for the Prefect server")

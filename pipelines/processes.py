@@ -33,17 +33,23 @@ def die_with(pid: int) -> None:
     threading.Thread(target=_watch_process, args=(pid,), name=f"watch-{pid}", daemon=True).start()
 
 
-def _watch_process(pid: int) -> None:
+def wait_for_end(pid: int) -> None:
+    """Block until a process, any process, is gone."""
     try:
         if hasattr(os, "pidfd_open"):
             watched = os.pidfd_open(pid)
             select.select([watched], [], [])
+            os.close(watched)
         else:
             while True:
                 os.kill(pid, 0)
                 time.sleep(WATCH_INTERVAL_S)
     except ProcessLookupError:
-        pass
+        return
+
+
+def _watch_process(pid: int) -> None:
+    wait_for_end(pid)
     os._exit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,8 @@ from pipelines import prefect_server, profiles
 from pipelines.executor import reap_dead_runs
 from pipelines.instance import PROJECT, open_instance
 from pipelines.jobs import DAGSTER_URL_VARIABLE
-from pipelines.processes import die_with_parent, end_group
+from pipelines.processes import end_group
+from warehouse.errors import ConfigError
 from warehouse.home import Home
 
 START_TIMEOUT_S = 120.0
@@ -27,9 +29,10 @@ START_TIMEOUT_S = 120.0
 def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any], console: Console) -> int:
     """Serve until interrupted; returns Dagster's exit status.
 
-    Raises ConfigError for a bad profile, StageFailed when the Prefect server does not come up.
+    Raises ConfigError for a bad profile or a port in use, StageFailed when the Prefect server does not come up.
     """
     profiles.load(profile_name, overrides)
+    _check_port(port)
     url = f"http://127.0.0.1:{port}"
     os.environ[profiles.PROFILE_VARIABLE] = profile_name
     os.environ[profiles.OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
@@ -39,10 +42,9 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
     with prefect_server.prefect_server(home) as prefect_url:
         os.environ.update(prefect_server.client_environment(home, prefect_url))
         process = subprocess.Popen(
-            [sys.executable, "-m", "dagster", "dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port", str(port)],
+            [*_guarded(), sys.executable, *"-m dagster dev -m pipelines.definitions --host 127.0.0.1 --port".split(), str(port)],
             cwd=PROJECT,
             start_new_session=True,
-            preexec_fn=die_with_parent,
         )
         try:
             _announce(url, prefect_url, process, console)
@@ -51,6 +53,20 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
             return 0
         finally:
             end_group(process.pid)
+
+
+def _guarded() -> list[str]:
+    """Dagster's page, daemon, code server and runs end with us, however we end."""
+    return [sys.executable, "-m", "pipelines.guard", str(os.getpid())]
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"port {port} of 127.0.0.1 cannot be served on ({error}); choose another with --port") from error
 
 
 def _announce(url: str, prefect_url: str, process: subprocess.Popen[bytes], console: Console) -> None:

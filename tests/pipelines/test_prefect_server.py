@@ -1,0 +1,73 @@
+"""The Prefect server of a home: started once, found by whoever comes next, replaced when it was killed, gone with its starter."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines import prefect_server
+from warehouse.errors import StageFailed
+from warehouse.home import Home
+
+ROOT = Path(__file__).resolve().parents[2]
+HOLD = """
+import sys, time
+from pathlib import Path
+from pipelines.prefect_server import start
+from warehouse.home import Home
+print(start(Home(Path(sys.argv[1]))).pid, flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_server_is_shared_replaced_when_killed_and_never_another_homes(tmp_path: Path):
+    one, other = Home(tmp_path / "one"), Home(tmp_path / "other")
+    first, neighbour = prefect_server.start(one), prefect_server.start(other)
+    assert first is not None and neighbour is not None
+    try:
+        assert prefect_server.start(one) is None, "one that is coming up is not started twice"
+        address, neighbours = prefect_server.wait_until_healthy(one, None), prefect_server.wait_until_healthy(other, neighbour)
+        assert address != neighbours
+
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        with pytest.raises(StageFailed, match="did not come up"):
+            prefect_server.wait_until_healthy(one, None)
+        with prefect_server.prefect_server(one) as again:
+            assert again != neighbours
+        assert not prefect_server._is_alive(prefect_server._recorded(one)[1]), "a server that was started for the block ends with it"
+        with prefect_server.prefect_server(other) as found:
+            assert found == neighbours
+        assert neighbour.poll() is None, "a server that was only found is left alone"
+    finally:
+        for server in (first, neighbour):
+            prefect_server.end(server)
+
+
+def test_a_server_dies_with_its_starter(tmp_path: Path):
+    starter = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    server = psutil.Process(int(starter.stdout.readline()))
+    starter.kill()
+    starter.communicate()
+    deadline = time.monotonic() + 20
+    while server.is_running() and server.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_record_whose_process_is_gone_or_another_is_no_server(tmp_path: Path):
+    home = Home(tmp_path)
+    (home.prefect / "server.json").write_text('{"url": "http://127.0.0.1:9", "pid": 1}')
+    started = time.monotonic()
+    with pytest.raises(StageFailed, match="did not come up"):
+        prefect_server.wait_until_healthy(home, None)
+    assert time.monotonic() - started < prefect_server.START_TIMEOUT_S / 2, "what is not there is not waited for"
