@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -106,7 +107,7 @@ def end(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def _record(home: Home) -> os.PathLike[str]:
+def _record(home: Home) -> Path:
     return home.prefect / "server.json"
 
 

@@ -24,6 +24,7 @@ from warehouse.errors import ConfigError
 from warehouse.home import Home
 
 START_TIMEOUT_S = 120.0
+DAGSTER_DEV = ("-m", "dagster", "dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port")
 
 
 def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any], console: Console) -> int:
@@ -42,7 +43,7 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
     with prefect_server.prefect_server(home) as prefect_url:
         os.environ.update(prefect_server.client_environment(home, prefect_url))
         process = subprocess.Popen(
-            [*_guarded(), sys.executable, *"-m dagster dev -m pipelines.definitions --host 127.0.0.1 --port".split(), str(port)],
+            [*_guarded(), sys.executable, *DAGSTER_DEV, str(port)],
             cwd=PROJECT,
             start_new_session=True,
         )
