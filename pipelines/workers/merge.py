@@ -34,7 +34,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
         stage=request.stage,
         checkpoint_id=card.checkpoint_id,
         folder=context.checkpoint_folder,
-        parents=card.parents,
+        parents=[parent for parent, weight in zip(card.parents, weights, strict=True) if weight],
         config=card.config,
         metrics=card.metrics,
     )
