@@ -83,8 +83,9 @@
     const hit = element.getRootNode().elementFromPoint(x, y);
     if (!hit) return false;
     if (hit === element || element.contains(hit)) return true;
-    // An outline has no inside, and some things let clicks through: what lies behind them must be what holds them.
-    return hit.contains(element) && (element instanceof SVGElement || getComputedStyle(element).pointerEvents === "none");
+    // An outline has no inside, and some things let clicks through: what shows there is what holds them, or its other shapes.
+    if (element instanceof SVGElement) return hit.contains(element) || (getComputedStyle(element).fill === "none" && element.ownerSVGElement.contains(hit));
+    return hit.contains(element) && getComputedStyle(element).pointerEvents === "none";
   }
 
   const AROUND = [0.5, 0.25, 0.75, 0.1, 0.9];

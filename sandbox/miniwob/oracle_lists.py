@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from sandbox.actions import Action, Click
 from sandbox.miniwob.oracle_screen import Screen, click, fill, fill_all, ordinal, scroll_down
 from sandbox.session import Element
@@ -26,17 +24,16 @@ def mail(screen: Screen) -> Action | None:
     return _forward(screen, sender[0], to[0]) if to else None
 
 
+NAME = r"([A-Z][\w'-]*)"
+SENDER = (rf"(?:by|from) {NAME}", rf"{NAME} sent", rf"^{NAME} wants his or her")
+RECEIVER = (rf"to {NAME}", rf"(?:Send|Give|Forward) {NAME}", rf"^{NAME} (?:wants the|is waiting)")
+"""How thirty phrasings name whose mail it is and who gets it; the first that fits decides."""
+
+
 def forward_in_words(screen: Screen) -> Action | None:
-    """The paraphrased forwarding tasks: the two names are the capitalised words that are not the sentence's own."""
-    patterns = (
-        r"forward (?P<by>\w+)'s (?:email|message|mail)? ?to (?P<to>\w+)",
-        r"(?:from|by|sent by) (?P<by>[A-Z]\w+).*? to (?P<to>[A-Z]\w+)",
-        r"to (?P<to>[A-Z]\w+).*?(?:from|by) (?P<by>[A-Z]\w+)",
-        r"(?P<by>[A-Z]\w+)'s (?:email|message|mail).* to (?P<to>[A-Z]\w+)",
-        r"[Gg]ive (?P<to>[A-Z]\w+) .*(?:from|by) (?P<by>[A-Z]\w+)",
-    )
-    found = next((m for pattern in patterns if (m := re.search(pattern, screen.instruction))), None)
-    return _forward(screen, found["by"], found["to"]) if found else None
+    """email-inbox-forward-nl: the forwarding task in other words."""
+    by, to = (next((found for pattern in patterns if (found := screen.match(pattern))), None) for patterns in (SENDER, RECEIVER))
+    return _forward(screen, by[0], to[0]) if by and to else None
 
 
 def _in_list(screen: Screen, sender: str, icon: str) -> Action | None:
@@ -188,9 +185,13 @@ def order_food(screen: Screen) -> Action | None:
     return click(button) if button else scroll_down(screen, *LIST_POINT)
 
 
+ROW_BUTTON_PX = 20
+
+
 def _rows(screen: Screen) -> list[tuple[str, set[str], Element, int, Element]]:
+    """Rows that show as a whole: of one cut off by the list's edge, the amount may be out of sight."""
     rows = []
-    for minus in (e for e in screen.all() if e.text == "-"):
+    for minus in (e for e in screen.all() if e.text == "-" and e.height_px >= ROW_BUTTON_PX):
         plus = screen.after(minus, text="+")
         name = screen.before(minus, "text")
         if plus is None or name is None:

@@ -251,8 +251,7 @@ def menu_path(screen: Screen) -> Action | None:
     deepest = items[visible[-1]]
     if visible[-1] == path[-1]:
         return click(deepest)
-    is_resting = isinstance(screen.last, MoveTo | Wait)
-    return wait(0.5) if is_resting and "selected" in deepest.states else MoveTo(x=deepest.x_px, y=deepest.y_px)
+    return wait(0.5) if "selected" in deepest.states else MoveTo(x=deepest.x_px, y=deepest.y_px)
 
 
 MENU_ICONS = {

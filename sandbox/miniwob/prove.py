@@ -132,6 +132,8 @@ async def prove(
             # Disturbances cost steps: what is asked is whether the oracle finds back, not whether it does so in time.
             disturbed = await asyncio.gather(*(one(patient[task.name], seed, disturb) for seed in seeds)) if disturb else []
             proofs.append(Proof(task=task, plain=tuple(plain), disturbed=tuple(disturbed)))
+            if progress is not None:
+                progress.console.print("  ".join(table_rows(proofs[-1:])[0]), f"failed {proofs[-1].failed_seeds}", highlight=False)
     return proofs
 
 

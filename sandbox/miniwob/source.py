@@ -76,7 +76,11 @@ ELEMENT_OPTIONS: Mapping[str, Any] = {
         [".ui-icon-play", "play"],
         [".ui-icon-stop", "stop"],
     ],
-    "states": [[".selected, .clicked, .controls > .active, .page-item.active > a", "selected"], [".ui-state-disabled", "disabled"]],
+    "states": [
+        [".selected, .clicked, .controls > .active, .page-item.active > a", "selected"],
+        [".ui-menu-item-wrapper.ui-state-active", "selected"],
+        [".ui-state-disabled", "disabled"],
+    ],
 }
 """What elements.js has to be told about these pages: roles of jQuery UI widgets, and icons by what a person calls them."""
 
