@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models import checkpoint
 from models.checkpoint import Card
-from models.safetensors_stream import FLOAT_BYTES, Layout, Reader, TensorInfo, from_float, read_layout, to_float
+from models.safetensors_stream import FLOAT_TYPES, Layout, Reader, TensorInfo, from_float, read_layout, to_float
 from warehouse.errors import MergeError
 
 Weights = tuple[float, ...]
 SIMPLEX_TOLERANCE = 1e-6
-PIECE_ELEMENTS = 1 << 18
-"""Elements worked on at once: 1 MiB of float32, which stays in a core's cache."""
+PIECE_BYTES = 1 << 19
+"""Bytes of a tensor worked on at once: small enough that every intermediate result stays in a core's cache."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "vocab.txt", "chat_template.jinja")
 _CONFIG_KEYS_IGNORED = {"_name_or_path", "transformers_version"}
@@ -76,7 +77,7 @@ def _fill(staging: Path, first: Path, layouts: Sequence[Layout], weights: Weight
     _copy_companions(first, staging, layouts[0])
     used = [k for k, weight in enumerate(weights) if weight > 0]
     with ExitStack() as stack:
-        readers = [stack.enter_context(Reader(layouts[k])) for k in used]
+        readers = [stack.enter_context(Reader(layouts[k], PIECE_BYTES)) for k in used]
         for file in layouts[0].files:
             with (staging / file.name).open("wb") as out:
                 out.write(file.header)
@@ -85,19 +86,18 @@ def _fill(staging: Path, first: Path, layouts: Sequence[Layout], weights: Weight
 
 
 def _merge_tensor(out: BinaryIO, tensor: TensorInfo, readers: Sequence[Reader], weights: Sequence[float]) -> None:
-    piece_bytes = PIECE_ELEMENTS * FLOAT_BYTES.get(tensor.dtype, 4)
-    for pieces in zip(*(reader.pieces(tensor.name, piece_bytes) for reader in readers), strict=True):
+    for pieces in zip(*(reader.pieces(tensor.name) for reader in readers), strict=True):
         if all(piece == pieces[0] for piece in pieces[1:]):
             out.write(pieces[0])
-        elif tensor.dtype not in FLOAT_BYTES:
+        elif tensor.dtype not in FLOAT_TYPES:
             raise MergeError(
-                f"tensor {tensor.name} of type {tensor.dtype} differs between the parents: only {sorted(FLOAT_BYTES)} can be averaged"
+                f"tensor {tensor.name} of type {tensor.dtype} differs between the parents: only {sorted(FLOAT_TYPES)} can be averaged"
             )
         else:
-            out.write(_weighted_sum(pieces, weights, tensor.dtype))
+            out.write(_weighted_sum(pieces, weights, tensor.dtype).data)
 
 
-def _weighted_sum(pieces: Sequence[bytes], weights: Sequence[float], dtype: str) -> bytes:
+def _weighted_sum(pieces: Sequence[memoryview], weights: Sequence[float], dtype: str) -> NDArray[Any]:
     accumulate = np.float64 if dtype == "F64" else np.float32
     total = to_float(pieces[0], dtype) * accumulate(weights[0])
     scratch = np.empty_like(total)

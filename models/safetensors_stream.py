@@ -7,22 +7,22 @@ A file is 8 bytes of little-endian header length, a JSON header {name: {dtype, s
 from __future__ import annotations
 
 import json
-import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from warehouse.errors import CheckpointError
 
+Floats = NDArray[np.floating[Any]]
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""Types that can be averaged, and their width. Anything else must be equal in all parents."""
+FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
+"""Types that can be averaged; a tensor of any other must be equal in all parents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,47 +94,64 @@ def _read_header(path: Path) -> SafetensorsFile:
 
 
 class Reader:
-    """Memory-mapped access to one checkpoint's tensors; a context manager."""
+    """Piecewise access to one checkpoint's tensors; a context manager. Read, not mapped, so that memory stays at a few pieces."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, piece_bytes: int) -> None:
         self._layout = layout
-        self._maps: dict[str, mmap.mmap] = {}
+        self._files: dict[str, BinaryIO] = {}
         self._tensors = layout.tensors
+        self._buffer = memoryview(bytearray(piece_bytes))
 
     def __enter__(self) -> Reader:
-        for file in self._layout.files:
-            with (self._layout.folder / file.name).open("rb") as handle:
-                self._maps[file.name] = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+        self._files = {file.name: (self._layout.folder / file.name).open("rb", buffering=0) for file in self._layout.files}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for mapped in self._maps.values():
-            mapped.close()
+        for file in self._files.values():
+            file.close()
 
-    def pieces(self, name: str, piece_bytes: int) -> Iterator[bytes]:
-        """The tensor's bytes in pieces of at most `piece_bytes`, in order."""
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """The tensor's bytes in order, in pieces of the reader's size. A piece is overwritten by the next one."""
         tensor = self._tensors[name]
-        for start in range(tensor.start, tensor.end, piece_bytes):
-            yield self._maps[tensor.file][start : min(start + piece_bytes, tensor.end)]
+        file = self._files[tensor.file]
+        file.seek(tensor.start)
+        left = tensor.end - tensor.start
+        while left:
+            piece = self._buffer[: min(left, len(self._buffer))]
+            filled = 0
+            while filled < len(piece):
+                count = file.readinto(piece[filled:])  # type: ignore[attr-defined]
+                if not count:
+                    raise CheckpointError(f"{self._layout.folder / tensor.file} was cut off while it was read: copy or train it again")
+                filled += count
+            left -= len(piece)
+            yield piece
 
 
-def to_float(piece: bytes, dtype: str) -> NDArray[np.floating[Any]]:
+def to_float(piece: bytes | memoryview, dtype: str) -> Floats:
     """Bytes of a float tensor as float32 (float64 for F64), exactly."""
     if dtype == "BF16":
-        return (np.frombuffer(piece, dtype="<u2").astype("<u4") << 16).view("<f4")
+        bits = np.frombuffer(piece, dtype="<u2").astype("<u4")
+        bits <<= 16
+        return bits.view("<f4")
     if dtype == "F16":
         return np.frombuffer(piece, dtype="<f2").astype("<f4")
     return np.frombuffer(piece, dtype="<f8" if dtype == "F64" else "<f4")
 
 
-def from_float(values: NDArray[np.floating[Any]], dtype: str) -> bytes:
-    """float32 (float64 for F64) back to the tensor's own type, rounded to nearest, ties to even; NaN stays NaN."""
+def from_float(values: Floats, dtype: str) -> NDArray[Any]:
+    """float32 (float64 for F64) back to the tensor's own type, as an array to write: rounded to nearest, ties to even; NaN stays NaN."""
     if dtype == "BF16":
         bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        is_nan = np.isnan(values)
-        if is_nan.any():  # rounding up may carry a NaN's payload into the sign
-            rounded = np.where(is_nan, (bits >> 16) | 0x40, rounded)
-        return bytes(rounded.astype("<u2").tobytes())
-    target = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[dtype]
-    return values.astype(target, copy=False).tobytes()
+        rounded = bits >> 16
+        rounded &= 1
+        rounded += 0x7FFF
+        rounded += bits
+        rounded >>= 16
+        # A sum is finite only if every value is, and costs one pass: most pieces need no look at NaN, whose payload may carry away.
+        with np.errstate(all="ignore"):
+            is_suspect = not np.isfinite(values.sum())
+        if is_suspect:
+            rounded = np.where(np.isnan(values), (bits >> 16) | 0x40, rounded)
+        return rounded.astype("<u2")
+    return values.astype({"F16": "<f2", "F32": "<f4", "F64": "<f8"}[dtype], copy=False)

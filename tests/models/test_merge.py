@@ -164,11 +164,11 @@ def test_a_truncated_weight_file_is_named(tmp_path: Path) -> None:
 @settings(max_examples=200)
 def test_bfloat16_rounding_is_that_of_torch(values: list[float]) -> None:
     floats = np.array(values, dtype=np.float32)
-    ours = torch.frombuffer(bytearray(from_float(floats, "BF16")), dtype=torch.bfloat16)
+    ours = torch.frombuffer(bytearray(from_float(floats, "BF16").tobytes()), dtype=torch.bfloat16)
     theirs = torch.tensor(values, dtype=torch.float32).to(torch.bfloat16)
     assert torch.equal(ours.isnan(), theirs.isnan())
     assert torch.equal(ours[~ours.isnan()], theirs[~theirs.isnan()])
-    back = to_float(from_float(floats, "BF16"), "BF16")
+    back = to_float(from_float(floats, "BF16").tobytes(), "BF16")
     assert np.array_equal(back, theirs.float().numpy(), equal_nan=True)
 
 

