@@ -43,7 +43,7 @@ async def run_episode_task(episode_id: str, task_name: str, request: str) -> dic
 
 
 @flow(name="collection", validate_parameters=False, log_prints=False)
-def collect_episodes(requests: Sequence[EpisodeRequest], num_sessions: int, max_retries: int, progress: Progress) -> list[Episode]:
+def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progress: Progress) -> list[Episode]:
     """Run every request; one episode each, in the order of the requests."""
     attempt = run_episode_task.with_options(retries=max_retries, retry_delay_seconds=0.5)
     futures = {attempt.submit(request.episode_id, request.task.name, request.model_dump_json()): request for request in requests}
@@ -61,12 +61,12 @@ def collect_episodes(requests: Sequence[EpisodeRequest], num_sessions: int, max_
 
 
 def run_collection(
-    service: EpisodeService, requests: Sequence[EpisodeRequest], *, num_sessions: int, max_retries: int, progress: Progress
+    service: EpisodeService, requests: Sequence[EpisodeRequest], *, num_at_once: int, max_retries: int, progress: Progress
 ) -> list[Episode]:
     """The flow, on this process's service."""
     _SERVICE[:] = [service]
     try:
-        runner = ThreadPoolTaskRunner(max_workers=num_sessions)
-        return collect_episodes.with_options(task_runner=runner)(requests, num_sessions, max_retries, progress)
+        runner = ThreadPoolTaskRunner(max_workers=num_at_once)
+        return collect_episodes.with_options(task_runner=runner)(requests, max_retries, progress)
     finally:
         _SERVICE.clear()

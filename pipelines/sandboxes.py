@@ -34,6 +34,11 @@ def builder() -> PromptBuilder:
     return PromptBuilder(GRAMMAR)
 
 
+def num_waiting(settings: SandboxSettings) -> int:
+    """Episodes under way or waiting for a session: more than there are sessions, so that most find one with their page loaded."""
+    return 6 * settings.num_sessions
+
+
 def limits(settings: SandboxSettings) -> EpisodeLimits:
     return EpisodeLimits(policy_timeout_s=settings.episode_timeout_s)
 
@@ -53,7 +58,9 @@ async def open_collector(settings: SandboxSettings) -> AsyncIterator[PoolCollect
             pool,
             builder(),
             limits(settings),
-            CollectorSettings(concurrency=settings.num_sessions, max_retries=settings.max_retries, fixed_batch=settings.fixed_batch),
+            CollectorSettings(
+                concurrency=num_waiting(settings), max_retries=settings.max_retries, fixed_batch=settings.fixed_batch
+            ),
         )
 
 
@@ -124,18 +131,16 @@ class EpisodeService:
                 self.busy_s += time.monotonic() - self._since
 
     async def _run_once(self, request: EpisodeRequest) -> Episode:
-        try:
-            async with (
-                asyncio.timeout(self._settings.episode_timeout_s * 2),
-                self._pool.lease(request.task, screenshots=request.screenshots) as session,
-            ):
-                with self._batcher.live():
-                    return await run_episode(request, session, PolicyDecider(self._batcher.act), self._builder, self._limits)
-        except TimeoutError as error:
-            raise SandboxTimeout(
-                f"episode {request.episode_id} of {request.task.name} did not end within {self._settings.episode_timeout_s * 2:.0f} s; "
-                "it is retried, then recorded as crashed; raise sandbox.episode_timeout_s if its task is that long"
-            ) from error
+        async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
+            try:
+                async with asyncio.timeout(self._settings.episode_timeout_s * 2):
+                    with self._batcher.live():
+                        return await run_episode(request, session, PolicyDecider(self._batcher.act), self._builder, self._limits)
+            except TimeoutError as error:
+                raise SandboxTimeout(
+                    f"episode {request.episode_id} of {request.task.name} did not end within {self._settings.episode_timeout_s * 2:.0f} s; "
+                    "it is retried, then recorded as crashed; raise sandbox.episode_timeout_s if its task is that long"
+                ) from error
 
     def _call(self, make: Callable[[], object]) -> None:
         asyncio.run_coroutine_threadsafe(make(), self._loop).result()  # type: ignore[arg-type]

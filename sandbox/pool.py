@@ -1,6 +1,7 @@
 """SessionPool: browsers kept alive, and leases on the sessions in them. Which pages run in a session is the sources' business.
 
-A pool belongs to the event loop that entered it. Browsers start when first needed. One that crashed or hung is replaced; whoever used it
+A pool belongs to the event loop that entered it. Browsers start when first needed. Loading a page costs as much as several steps, so a
+session that comes free goes first to who waits for the task that it has loaded: let more episodes wait than there are sessions. One that crashed or hung is replaced; whoever used it
 gets the error and may lease again. One that ran many episodes or grew large is replaced once nobody uses it.
 """
 
@@ -23,7 +24,8 @@ from sandbox.task import Task
 from warehouse.errors import BrowserCrashed, BrowserMissing, ConfigError, SandboxError, SandboxTimeout
 
 MAX_LAUNCHES = 3
-MEMORY_CHECK_EVERY = 25
+MEMORY_CHECK_EVERY = 100
+BASE_MEMORY_MIB, SESSION_MEMORY_MIB = 1000.0, 150.0
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -60,6 +62,14 @@ class _Seat:
     slot: _Slot
     host: Host | None = None
     session: PageSession | None = None
+    task: tuple[str, str] | None = None
+    """Source and name of the task whose page it has, or is about to load."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Waiter:
+    task: tuple[str, str] | None
+    seat: asyncio.Future[_Seat]
 
 
 class SessionPool:
@@ -74,7 +84,7 @@ class SessionPool:
         num_browsers: int | None = None,
         limits: Limits | None = None,
         recycle_resets: int = 1000,
-        recycle_memory_mib: float = 1500.0,
+        recycle_memory_mib: float | None = None,
     ) -> None:
         """`size` sessions spread over `num_browsers` browsers (default: one a core, no more than sessions), for `sources` (default: all
         that there are). Raises ConfigError."""
@@ -86,10 +96,11 @@ class SessionPool:
         self._sources = sources if sources is not None else page_tasks()
         self._limits = limits or Limits()
         self._recycle_resets, self._recycle_memory_mib = recycle_resets, recycle_memory_mib
+        """A browser is worn above this; by default a base and something a session, which a leak exceeds and pages do not."""
         self._slots = [_Slot(num_seats=len(range(n, size, num_browsers))) for n in range(num_browsers)]
         self._seats = [_Seat(slot=self._slots[n % num_browsers]) for n in range(size)]
         self._free: list[_Seat] = []
-        self._available = asyncio.Condition()
+        self._waiting: list[_Waiter] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._num_leases = self._num_launches = self._num_crashes = self._num_recycled = self._num_resets = 0
@@ -163,23 +174,52 @@ class SessionPool:
         for slot in self._slots:
             slot.host = None
         await asyncio.gather(*(host.close() for host in hosts))
-        async with self._available:
-            self._available.notify_all()
+        self._serve()
 
     async def _take(self, task: Task | None) -> _Seat:
         if self._loop is not asyncio.get_running_loop():
             raise SandboxError("The pool was not entered in this event loop: use `async with SessionPool(…)` in the loop that leases.")
-        wanted = (task.source, task.name) if task is not None else None
-        async with self._available:
-            await self._available.wait_for(lambda: self._is_closed or any(not free.slot.is_draining for free in self._free))
-            if self._is_closed:
-                raise SandboxError("The session pool is closed.")
+        waiter = _Waiter(task=(task.source, task.name) if task is not None else None, seat=self._loop.create_future())
+        self._waiting.append(waiter)
+        self._serve()
+        try:
+            return await waiter.seat
+        except asyncio.CancelledError:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif not waiter.seat.cancelled() and waiter.seat.exception() is None:
+                await self._put_back(waiter.seat.result(), keep=True)
+            raise
+
+    def _serve(self) -> None:
+        """Hand free seats to those who wait, sparing page loads: first to who waits for a page that a free seat has; then to who waits
+        for a page that no seat has; to others only while less than half of the seats are in use, else their page will come free."""
+        while self._waiting and self._is_closed:
+            self._waiting.pop(0).seat.set_exception(SandboxError("The session pool is closed."))
+        while self._waiting:
             free = [seat for seat in self._free if not seat.slot.is_draining]
-            seat = min(free, key=lambda seat: (seat.session is None or seat.session.loaded_task != wanted, seat.slot.num_away))
-            self._free.remove(seat)
-            seat.slot.num_away += 1
-            self._num_leases += 1
-            return seat
+            if not free:
+                return
+            loaded = {seat.task: seat for seat in free if seat.task is not None}
+            everywhere = {seat.task for seat in self._seats}
+            is_idle = 2 * (len(self._seats) - len(self._free)) < len(self._seats)
+            waiter = (
+                next((waiter for waiter in self._waiting if waiter.task in loaded), None)
+                or next((waiter for waiter in self._waiting if waiter.task is None or waiter.task not in everywhere), None)
+                or (self._waiting[0] if is_idle else None)
+            )
+            if waiter is None:
+                return
+            fitting = loaded.get(waiter.task) if waiter.task is not None else None
+            self._hand_over(fitting or min(free, key=lambda seat: (seat.task is not None, seat.slot.num_away)), waiter)
+
+    def _hand_over(self, seat: _Seat, waiter: _Waiter) -> None:
+        self._waiting.remove(waiter)
+        self._free.remove(seat)
+        seat.task = waiter.task
+        seat.slot.num_away += 1
+        self._num_leases += 1
+        waiter.seat.set_result(seat)
 
     async def _session(self, seat: _Seat) -> PageSession:
         host = await self._host(seat.slot)
@@ -232,16 +272,15 @@ class SessionPool:
         if keep:
             slot.num_failures = 0
         else:
-            seat.session = None
+            seat.session, seat.task = None, None
             if session is not None:
                 await self._close_session(seat, session)
         slot.num_away -= 1
         slot.is_draining = slot.is_draining or self._is_worn(slot)
         if slot.is_draining and slot.num_away == 0:
             await self._recycle(slot)
-        async with self._available:
-            self._free.append(seat)
-            self._available.notify_all()
+        self._free.append(seat)
+        self._serve()
 
     async def _close_session(self, seat: _Seat, session: PageSession) -> None:
         try:
@@ -255,7 +294,8 @@ class SessionPool:
             return False
         if slot.num_resets >= self._recycle_resets:
             return True
-        return slot.num_resets % MEMORY_CHECK_EVERY == 0 and slot.host.memory_mib() > self._recycle_memory_mib
+        allowed_mib = self._recycle_memory_mib or BASE_MEMORY_MIB + SESSION_MEMORY_MIB * slot.num_seats
+        return slot.num_resets % MEMORY_CHECK_EVERY == 0 and slot.host.memory_mib() > allowed_mib
 
     async def _recycle(self, slot: _Slot) -> None:
         host, slot.host = slot.host, None

@@ -7,7 +7,7 @@ import time
 
 from assets.requests import CollectRequest, StageResult
 from pipelines import prefect_server
-from pipelines.sandboxes import EpisodeService
+from pipelines.sandboxes import EpisodeService, num_waiting
 from pipelines.workers.context import WorkerContext, requests_for
 from pipelines.workers.storing import store_episodes
 from sandbox.task import Split
@@ -34,7 +34,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
             episodes = run_collection(
                 service,
                 requests,
-                num_sessions=request.sandbox.num_sessions,
+                num_at_once=num_waiting(request.sandbox),
                 max_retries=request.sandbox.max_retries,
                 progress=context.progress(),
             )
