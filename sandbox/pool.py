@@ -271,6 +271,7 @@ class SessionPool:
             session.num_resets = 0
         if keep:
             slot.num_failures = 0
+            seat.task = session.loaded_task if session is not None else None
         else:
             seat.session, seat.task = None, None
             if session is not None:
