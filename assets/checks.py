@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import dagster as dg
+import duckdb
 
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
@@ -115,7 +116,7 @@ class Gate:
             *(_spec(invariant.name, invariant.asset, invariant.meaning, blocking=True) for invariant in self.invariants),
             *(
                 _spec(
-                    f"expectations_{table}",
+                    _suite_check(table),
                     asset,
                     f"The Great Expectations suite of `{table}`, made from the catalogue.",
                     blocking=asset in self.guards,
@@ -152,20 +153,31 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(name=gate.name, specs=gate.specs(), can_subset=True)
     def run_gate(context: dg.AssetCheckExecutionContext, tables: WarehouseResource) -> Iterator[dg.AssetCheckResult]:
-        iteration = context.partition_key
-        reports = {table: validate(tables.warehouse, table, iteration) for names in gate.suites.values() for table in names}
-        docs = build_data_docs(tables.home, list(reports.values()))
-        for invariant in gate.invariants:
-            yield _run_invariant(invariant, tables, iteration)
-        for asset, names in gate.suites.items():
-            for table in names:
-                yield _suite_result(asset, reports[table], docs)
+        iteration, wanted = context.partition_key, context.selected_asset_check_keys
+        with connect(tables.warehouse) as con:
+            for invariant in gate.invariants:
+                if dg.AssetCheckKey(dg.AssetKey(invariant.asset), invariant.name) in wanted:
+                    yield _run_invariant(con, invariant, iteration)
+        suites = [
+            (asset, validate(tables.warehouse, table, iteration))
+            for asset, names in gate.suites.items()
+            for table in names
+            if dg.AssetCheckKey(dg.AssetKey(asset), _suite_check(table)) in wanted
+        ]
+        if suites:
+            docs = build_data_docs(tables.home, [report for _, report in suites])
+            for asset, report in suites:
+                yield _suite_result(asset, report, docs)
 
     return run_gate
 
 
-def _run_invariant(invariant: Invariant, tables: WarehouseResource, iteration: str) -> dg.AssetCheckResult:
-    violations = connect(tables.warehouse).execute(invariant.sql, {"iteration": iteration}).to_arrow_table()
+def _suite_check(table: str) -> str:
+    return f"expectations_{table}"
+
+
+def _run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iteration: str) -> dg.AssetCheckResult:
+    violations = con.sql(invariant.sql, params={"iteration": iteration}).to_arrow_table()
     shown = json.loads(json.dumps(violations.slice(0, ROWS_SHOWN).to_pylist(), default=str))
     return dg.AssetCheckResult(
         passed=violations.num_rows == 0,
@@ -181,7 +193,7 @@ def _suite_result(asset: str, report: ValidationReport, docs: Path) -> dg.AssetC
     return dg.AssetCheckResult(
         passed=report.success,
         asset_key=asset,
-        check_name=f"expectations_{report.table}",
+        check_name=_suite_check(report.table),
         description=f"{len(failures)} expectations failed: {json.dumps(failures)[:MESSAGE_CHARS]}"
         if failures
         else "every expectation holds",
