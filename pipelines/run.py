@@ -54,7 +54,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         )
     with instance:
         reap_dead_runs(instance, home)
-        server = prefect_server.start(home)
+        server = prefect_server.start(home) if len(completed(instance)) < num_iterations else None
         try:
             _turn(num_iterations, home, profile, instance, console)
         finally:

@@ -1,0 +1,193 @@
+"""Homes on which the wheel really turns: `turned_home` is turned once for all tests (read it, do not write), `copy_of` gives one to
+write on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+import pytest
+
+from warehouse.home import Home
+from warehouse.locks import FileLock
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILE = "smoke"
+TURN_TIMEOUT_S = 1500
+"""A turn takes a minute and a half; on a busy machine much longer."""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A FLYWHEEL_HOME and the command line on it. Everything that runs for it carries `base` in its environment or its command."""
+
+    base: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    """More of the environment."""
+
+    @property
+    def home(self) -> Home:
+        return Home(self.base / "home")
+
+    @property
+    def warehouse(self) -> Warehouse:
+        return Warehouse(self.home)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        ours = {"FLYWHEEL_HOME": str(self.base / "home"), "FLYWHEEL_PROFILE": PROFILE, "TMPDIR": str(self.base / "tmp"), "COLUMNS": "200"}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("FLYWHEEL_", "DAGSTER_", "PREFECT_"))}
+        chromium = {name: os.environ[name] for name in ("FLYWHEEL_CHROMIUM", "FLYWHEEL_BROWSER_USER") if name in os.environ}
+        return {**inherited, **chromium, **ours, **self.settings}
+
+    def start(self, *command: str, **more: Any) -> subprocess.Popen[str]:
+        """`python COMMAND…` on this home, in a session of its own."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=self.environment, start_new_session=True, **{**streams, **more})
+
+    def flywheel(self, *arguments: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end; stdout and stderr apart."""
+        process = self.start("-m", "pipelines.cli", *arguments, stderr=subprocess.PIPE)
+        try:
+            output, errors = process.communicate(timeout=timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+        return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with connect(self.warehouse) as con:
+            return con.execute(query, list(values)).fetchall()
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever runs for this home, browsers included."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and self._is_ours(process):
+                    found.append(process)
+        return found
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        mark = str(self.base)
+        return any(mark in part for part in process.cmdline()) or any(mark in value for value in process.environ().values())
+
+    def left_after(self, seconds: float) -> list[str]:
+        """The command lines of what still runs for this home after so long; returns as soon as there is nothing."""
+        deadline = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        described = []
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                described.append(f"{process.pid} {' '.join(process.cmdline())[:300]}")
+        return described
+
+    def remove(self) -> None:
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _new_base() -> Path:
+    """Browsers run as another user when we are root: their profiles must not lie below a folder that is closed to others."""
+    base = Path(tempfile.mkdtemp(prefix="flywheel-test-"))
+    base.chmod(0o755)
+    (base / "tmp").mkdir(mode=0o755)
+    return base
+
+
+@pytest.fixture
+def new_wheel() -> Iterator[Callable[..., Wheel]]:
+    """`new_wheel(**environment)`: an empty home, removed after the test with every process that is left of it."""
+    made: list[Wheel] = []
+
+    def make(**settings: str) -> Wheel:
+        made.append(Wheel(_new_base(), settings))
+        return made[-1]
+
+    yield make
+    for wheel in made:
+        wheel.remove()
+
+
+@pytest.fixture
+def copy_of(new_wheel: Callable[..., Wheel]) -> Callable[..., Wheel]:
+    """`copy_of(wheel, **environment)`: the same home again, to write on."""
+
+    def copy(wheel: Wheel, **settings: str) -> Wheel:
+        made = new_wheel(**settings)
+        shutil.copytree(wheel.home.root, made.base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
+        return made
+
+    return copy
+
+
+@dataclass(frozen=True)
+class Turned(Wheel):
+    """A wheel that has turned once, with what the command printed and how long it took."""
+
+    output: str = ""
+    seconds: float = 0.0
+
+    @cached_property
+    def _con(self) -> duckdb.DuckDBPyConnection:
+        return connect(self.warehouse)
+
+    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._con.execute(query, list(values)).fetchall()
+
+
+@pytest.fixture(scope="session")
+def turned_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
+    """`flywheel run --iterations 1 --profile smoke` in an empty home; once, whichever worker of the suite comes first."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        turned = _turn(_new_base())
+        yield turned
+        turned.remove()
+        return
+    shared = tmp_path_factory.getbasetemp().parent
+    with FileLock(shared / "turned.lock"):
+        record = shared / "turned.json"
+        if not record.exists():
+            turned = _turn(_new_base())
+            record.write_text(json.dumps({"base": str(turned.base), "output": turned.output, "seconds": turned.seconds, "users": 0}))
+        kept = json.loads(record.read_text())
+        record.write_text(json.dumps({**kept, "users": kept["users"] + 1}))
+    turned = Turned(Path(kept["base"]), output=kept["output"], seconds=kept["seconds"])
+    yield turned
+    with FileLock(shared / "turned.lock"):
+        kept = json.loads(record.read_text())
+        record.write_text(json.dumps({**kept, "users": kept["users"] - 1}))
+        if kept["users"] == 1:
+            turned.remove()
+            record.unlink()
+
+
+def _turn(base: Path) -> Turned:
+    wheel = Turned(base)
+    started = time.monotonic()
+    ran = wheel.flywheel("run", "--iterations", "1", "--profile", PROFILE, timeout_s=TURN_TIMEOUT_S)
+    seconds = time.monotonic() - started
+    if ran.returncode != 0:
+        logs = "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in wheel.home.work.glob("*.log"))
+        wheel.remove()
+        pytest.fail(f"the wheel did not turn:\n{ran.stdout}\n{ran.stderr}\n{logs}", pytrace=False)
+    return Turned(base, output=ran.stdout, seconds=seconds)
