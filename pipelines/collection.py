@@ -21,6 +21,8 @@ from agent.episode import Episode, EpisodeRequest
 from agent.pool_collector import crashed_episode
 from pipelines.progress import Progress
 from pipelines.sandboxes import EpisodeService
+from warehouse.errors import SandboxError
+from warehouse.identity import content_id
 
 RESULT_VERSION = "1"
 """Part of every cache key; goes up when what an episode's result holds changes."""
@@ -30,7 +32,8 @@ _SERVICE: list[EpisodeService] = []
 
 
 def _cache_key(_context: Any, parameters: dict[str, Any]) -> str:
-    return f"{RESULT_VERSION}-{parameters['episode_id']}"
+    """The whole request counts: an episode asked for at another temperature has the same id and is another result."""
+    return f"{RESULT_VERSION}-{parameters['episode_id']}-{content_id('request', parameters['request'])}"
 
 
 @task(name="episode", task_run_name="{task_name} · {episode_id}", cache_key_fn=_cache_key, persist_result=True, result_serializer="json")
@@ -44,15 +47,20 @@ async def run_episode_task(episode_id: str, task_name: str, request: str) -> dic
 
 @flow(name="collection", validate_parameters=False, log_prints=False)
 def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progress: Progress) -> list[Episode]:
-    """Run every request; one episode each, in the order of the requests."""
+    """Run every request; one episode each, in the order of the requests.
+
+    Raises what is not the sandbox's doing, e.g. a server that is gone: the worker is then started again and goes on.
+    """
     attempt = run_episode_task.with_options(retries=max_retries, retry_delay_seconds=0.5)
     futures = {attempt.submit(request.episode_id, request.task.name, request.model_dump_json()): request for request in requests}
     episodes: dict[str, Episode] = {}
     for future in as_completed(list(futures)):
         request = futures[future]
         result = future.result(raise_on_failure=False)
-        if isinstance(result, BaseException):
+        if isinstance(result, SandboxError):
             episodes[request.episode_id] = crashed_episode(request, result, num_retries=max_retries, duration_ms=0.0)
+        elif isinstance(result, BaseException):
+            raise result
         else:
             episodes[request.episode_id] = Episode.model_validate(result)
         solved = sum(episode.is_success for episode in episodes.values())
