@@ -61,8 +61,6 @@ def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResourc
     version = open_iteration(context.instance, warehouse, following, released)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(version),
-        metadata=describe(
-            read=warehouse.versions(),
-            **{"next iteration": following, "released policy": released.checkpoint_id, "across iterations": picture(as_markdown(drawing))},
-        ),
+        metadata=describe(read=warehouse.versions())
+        | {"next iteration": following, "released policy": released.checkpoint_id, "across iterations": picture(as_markdown(drawing))},
     )

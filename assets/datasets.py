@@ -11,8 +11,9 @@ from assets.metadata import describe
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.mixing import Kind, snapshot
+from warehouse.mixing import snapshot
 from warehouse.query import connect
+from warehouse.samples import Kind
 from warehouse.tables import Warehouse
 
 KINDS: tuple[Kind, ...] = ("ct", "sft")

@@ -73,9 +73,8 @@ def of_result(result: StageResult, *, config: BaseModel | None = None, **more: A
         figures=result.metrics,
         wrote=result.table_versions,
         duration_s=result.duration_s,
-        **result.notes,
         **more,
-    )
+    ) | dict(result.notes)
 
 
 def data_version(*parts: Any) -> dg.DataVersion:

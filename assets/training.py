@@ -4,11 +4,11 @@ CT may run on a slower cadence than SFT and RL; a skipped stage passes its input
 """
 
 import dagster as dg
+from pydantic import BaseModel
 
 from assets.carrier import iteration_input
 from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS, SEED_ITERATION, iteration_number, previous_key
-from assets.profile import Profile
 from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from warehouse import registry
@@ -44,14 +44,13 @@ def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:
 
 
 def _trained(
-    warehouse: Warehouse, result: StageResult, settings: Profile, iteration: str, stage: str, config: object
+    warehouse: Warehouse, result: StageResult, iteration: str, stage: str, config: BaseModel
 ) -> dg.MaterializeResult[None]:
     curves = training_curves(connect(warehouse), iteration, stage)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(str(result.checkpoint_id)),
-        metadata=of_result(
-            result, config=config, checkpoint=result.checkpoint_id, **({"curves": picture(as_markdown(curves))} if curves else {})
-        ),  # type: ignore[arg-type]
+        metadata=of_result(result, config=config, checkpoint=result.checkpoint_id)
+        | ({"curves": picture(as_markdown(curves))} if curves else {}),
     )
 
 
@@ -85,7 +84,7 @@ def ct_model(
         dataset_id=_dataset_id(warehouse, iteration, "ct"),
         config=config,
     )
-    return _trained(warehouse, runner.run(context, request), settings, iteration, "ct_model", config)
+    return _trained(warehouse, runner.run(context, request), iteration, "ct_model", config)
 
 
 @dg.asset(
@@ -110,7 +109,7 @@ def sft_model(
         checkpoint_id=registry.made_by(warehouse, iteration, "ct_model").checkpoint_id,
         dataset_id=_dataset_id(warehouse, iteration, "sft"),
     )
-    return _trained(warehouse, runner.run(context, request), settings, iteration, "sft_model", config)
+    return _trained(warehouse, runner.run(context, request), iteration, "sft_model", config)
 
 
 def build_rl_asset(domain: str) -> dg.AssetsDefinition:
@@ -140,7 +139,7 @@ def build_rl_asset(domain: str) -> dg.AssetsDefinition:
             checkpoint_id=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
             replay_dataset_ids=tuple(_dataset_id(warehouse, iteration, kind) for kind in ("sft", "ct")),
         )
-        return _trained(warehouse, runner.run(context, request), settings, iteration, rl_stage(domain), settings.rl)
+        return _trained(warehouse, runner.run(context, request), iteration, rl_stage(domain), settings.rl)
 
     return rl_model
 

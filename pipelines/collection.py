@@ -74,7 +74,7 @@ def run_collection(
     """The flow, on this process's service."""
     _SERVICE[:] = [service]
     try:
-        runner = ThreadPoolTaskRunner(max_workers=num_at_once)
-        return collect_episodes.with_options(task_runner=runner)(requests, max_retries, progress)
+        runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=num_at_once)
+        return collect_episodes.with_options(task_runner=runner)(requests, max_retries, progress)  # type: ignore[arg-type]
     finally:
         _SERVICE.clear()

@@ -34,7 +34,7 @@ def lock_path(home: Home) -> Path:
 
 @dg.executor(
     name="one_iteration_at_a_time",
-    config_schema=multiprocess_executor.config_schema,
+    config_schema=multiprocess_executor.config_schema.as_field(),
     requirements=multiprocess_executor.get_requirements({}),
 )
 def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
@@ -52,7 +52,7 @@ def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
 
 def _given(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a launcher set on purpose: Dagster fills the rest with its own defaults."""
-    defaults = {"max_concurrent": (None, 0), "start_method": ({"spawn": {}},)}
+    defaults: dict[str, tuple[Any, ...]] = {"max_concurrent": (None, 0), "start_method": ({"spawn": {}},)}
     return {name: value for name, value in config.items() if value not in defaults.get(name, ())}
 
 

@@ -1,6 +1,7 @@
 """Jobs: one iteration, its parts, the seed, and `next_iteration`, the one click that launches the first incomplete iteration."""
 
 import os
+from typing import Any
 
 import dagster as dg
 from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
@@ -82,4 +83,4 @@ def next_iteration() -> None:
     submit_next_iteration()
 
 
-JOBS = [seed_job, iteration_job, collect_job, evaluate_job, merge_job, next_iteration]
+JOBS: list[Any] = [seed_job, iteration_job, collect_job, evaluate_job, merge_job, next_iteration]

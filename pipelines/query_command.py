@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import duckdb
 from rich.console import Console
@@ -17,6 +18,7 @@ from warehouse.tables import Warehouse
 
 ROWS_SHOWN = 200
 CELL_CHARS = 80
+DIRECTIONS: dict[str, Literal["up", "down", "both"]] = {"up": "up", "down": "down", "both": "both"}
 
 
 def run_query(warehouse: Warehouse, query: str, as_of: str | None, as_json: bool, console: Console) -> None:
@@ -59,11 +61,12 @@ def show_lineage(
     """Print a lineage tree; draw it where asked."""
     from warehouse.lineage import trace
 
-    if direction not in ("up", "down", "both"):
-        raise ConfigError(f"--direction {direction!r}: up, down and both are allowed")
+    way = DIRECTIONS.get(direction)
+    if way is None:
+        raise ConfigError(f"--direction {direction!r}: {', '.join(DIRECTIONS)} are allowed")
     if "/" in identity:
         identity = checkpoint_named(warehouse, identity).checkpoint_id
-    graph = trace(connect(warehouse), identity, direction=direction, depth=depth)
+    graph = trace(connect(warehouse), identity, direction=way, depth=depth)
     console.print(graph.to_tree())
     if svg is not None:
         svg.write_text(graph.to_svg())
