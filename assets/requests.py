@@ -67,7 +67,7 @@ class MergeRequest(StageRequest):
     """Interpolate the specialists; search the weights on the eval split where none are given."""
 
     worker: Literal["merge"] = "merge"
-    checkpoint_ids: tuple[str, ...]
+    specialists: dict[str, str] = Field(description="stage that trained it → checkpoint id")
     tasks: TaskSettings
     sandbox: SandboxSettings
     merge: MergeSettings

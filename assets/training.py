@@ -43,9 +43,7 @@ def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:
     return str(rows["dataset_id"][0].as_py())
 
 
-def _trained(
-    warehouse: Warehouse, result: StageResult, iteration: str, stage: str, config: BaseModel
-) -> dg.MaterializeResult[None]:
+def _trained(warehouse: Warehouse, result: StageResult, iteration: str, stage: str, config: BaseModel) -> dg.MaterializeResult[None]:
     curves = training_curves(connect(warehouse), iteration, stage)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(str(result.checkpoint_id)),
@@ -166,7 +164,7 @@ def build_merge_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
             tasks=settings.tasks,
             sandbox=settings.sandbox,
             merge=settings.merge,
-            checkpoint_ids=tuple(registry.made_by(warehouse, iteration, rl_stage(domain)).checkpoint_id for domain in domains),
+            specialists={rl_stage(domain): registry.made_by(warehouse, iteration, rl_stage(domain)).checkpoint_id for domain in domains},
         )
         result = runner.run(context, request)
         return dg.MaterializeResult(

@@ -18,7 +18,7 @@ from warehouse import registry
 
 def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     warehouse = context.warehouse
-    parents = [registry.find(warehouse, checkpoint_id).folder for checkpoint_id in request.checkpoint_ids]
+    parents = [registry.find(warehouse, checkpoint_id).folder for checkpoint_id in request.specialists.values()]
     scores: dict[Weights, float] = {}
     weights = request.merge.weights
     if weights is None and len(parents) == 1:
@@ -41,7 +41,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     return StageResult(
         checkpoint_id=card.checkpoint_id,
         table_versions={"checkpoints": version},
-        metrics={f"weight/{stage}": weight for stage, weight in zip(_names(context, request), weights, strict=True)},
+        metrics={f"weight/{stage}": weight for stage, weight in zip(request.specialists, weights, strict=True)},
         details={"search": [{"weights": list(tried), "eval success": score} for tried, score in sorted(scores.items())]},
     )
 
@@ -60,7 +60,3 @@ async def _search(request: MergeRequest, context: WorkerContext, parents: list[P
             progress.update(len(scores), len(grid), "candidates", {"success": scores[weights]})
     shutil.rmtree(folder, ignore_errors=True)
     return scores
-
-
-def _names(context: WorkerContext, request: MergeRequest) -> list[str]:
-    return [registry.find(context.warehouse, checkpoint_id).stage for checkpoint_id in request.checkpoint_ids]
