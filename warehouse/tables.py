@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
@@ -34,6 +34,7 @@ ITERATION_PATTERN = re.compile(r"\d{4}")
 STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
+COMMITS_PER_CHECKPOINT = 100
 VACUUMED = "VACUUM END"
 """Operation of the commit after which older versions may have lost their files."""
 _FOREVER = "interval 36500 days"
@@ -254,10 +255,16 @@ class Warehouse:
                 delta, data, mode=mode, predicate=predicate, partition_by=spec.partition_by or None,
                 writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
                 schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
+                post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
             )  # fmt: skip
             return int(delta.version())
 
-        return retry_commit(f"table {spec.name}, partition {iteration}/{stage}", write)
+        version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", write)
+        if version % COMMITS_PER_CHECKPOINT == 0:
+            # Only a shortcut for readers, and the commit has happened: that a checkpoint fails must not look as if the commit had.
+            with suppress(DeltaError, OSError):
+                DeltaTable(self.folder(spec.name)).create_checkpoint()
+        return version
 
     def _create(self, spec: Table) -> DeltaTable:
         folder = self.folder(spec.name)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from warehouse import tables
 from warehouse.catalogue import TABLES
 from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
 from warehouse.home import Home
@@ -75,7 +76,7 @@ def test_as_of_is_the_last_commit_up_to_an_iteration_and_no_later_row(warehouse:
     assert _ids(warehouse, version=3) == ["ep-0001", "ep-0002", "ep-0003"]
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["rollouts", "evaluation"]), st.integers(0, 3)), max_size=8))
 def test_any_history_reads_like_a_dictionary_of_partitions(
     writes: list[tuple[int, str, int]], tmp_path_factory: pytest.TempPathFactory, make: Any
@@ -136,18 +137,19 @@ def test_a_screenshot_is_stored_once(warehouse: Warehouse, make: Any) -> None:
     assert warehouse.version("screenshots", as_of="0000") == first + 1
 
 
-def test_old_versions_are_kept_for_ever(warehouse: Warehouse, make: Any) -> None:
+def test_old_versions_are_kept_for_ever(warehouse: Warehouse, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "COMMITS_PER_CHECKPOINT", 4)
     warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
     delta = warehouse.delta("episodes")
     assert delta is not None
     configuration = delta.metadata().configuration
     assert configuration["delta.enableExpiredLogCleanup"] == "false"
     assert configuration["delta.logRetentionDuration"] == "interval 36500 days"
-    for _ in range(101):  # past the log's first checkpoint
+    for _ in range(6):  # past the log's first checkpoint
         warehouse.replace_partition("routes", [{"episode_id": "a", "route": "ct", "reason": "V=0"}], **FIRST)
     assert list((warehouse.folder("routes") / "_delta_log").glob("*.checkpoint.parquet"))
     assert warehouse.read("routes", version=1).num_rows == 1
-    assert len(warehouse.history("routes")) == 102
+    assert len(warehouse.history("routes")) == 7
 
 
 def test_a_home_of_an_older_catalogue_gains_the_new_column(warehouse: Warehouse, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +249,7 @@ write(5)
 if sys.argv[2] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    write(20_000)
+    write(8_000)
 except StorageFull as error:
     print(error)
 print(warehouse.version("verdicts"), warehouse.read("verdicts").num_rows, write(6), warehouse.read("verdicts").num_rows)
