@@ -67,6 +67,12 @@ class PageTask(Protocol):
         ...
 
     @property
+    def frame_time_ms(self) -> float:
+        """Page time between two frames, where frames are under control: 1000 / 60 for pages whose motion counts, longer (and cheaper)
+        for pages that stand still between actions. Timers fire at their time either way."""
+        ...
+
+    @property
     def ready_script(self) -> str:
         """JavaScript expression: true once a loaded page can be started."""
         ...

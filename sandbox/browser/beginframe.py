@@ -1,7 +1,7 @@
 """FramedPage: a page whose frames and clock are ours (headless shell with begin-frame control, virtual time from the page's birth).
 
-Page time stands still unless we let it pass, a frame (1/60 s) at a time: first the clock advances and timers fire, then a frame is
-drawn at the same instant. So a page sees the same times, frames and inputs in every run, at whatever speed the machine has; between
+Page time stands still unless we let it pass, a frame at a time: first the clock advances and timers fire, then a frame is drawn at the
+same instant. So a page sees the same times, frames and inputs in every run, at whatever speed the machine has; between
 our calls everything is frozen, CSS animations included. While a page loads, its clock waits for its files.
 """
 
@@ -13,10 +13,12 @@ from collections.abc import Sequence
 
 from sandbox.browser.cdp import Params
 from sandbox.browser.cdp_page import CdpPage, answers_without_frame
-from sandbox.browser.input import Gesture, Pause, Phase
+from sandbox.browser.input import Pause, Phase
 from warehouse.errors import SandboxError
 
-FRAME_MS = 1000 / 60
+GESTURE_FRAME_MS = 1000 / 60
+"""Between the phases of a gesture frames follow each other as on a screen."""
+
 EPOCH_S = 1_750_000_000
 """Every page is born at this moment (2025-06-15, 15:06:40 UTC)."""
 
@@ -32,26 +34,24 @@ class FramedPage(CdpPage):
     _ticks_base_ms = 0.0
 
     async def _open(self) -> None:
-        self._budget_spent = asyncio.Event()
         await super()._open()
-        self.browser.connection.listen(self._session_id, "Emulation.virtualTimeBudgetExpired", lambda _: self._budget_spent.set())
-        await self._set_clock({"policy": "pause", "initialVirtualTime": EPOCH_S})
+        await self._send("Emulation.setVirtualTimePolicy", {"policy": "pause", "initialVirtualTime": EPOCH_S})
 
     @property
     def time_ms(self) -> float:
         return self._elapsed_ms
 
-    async def _set_clock(self, params: Params) -> None:
-        self._ticks_base_ms = (await self._send("Emulation.setVirtualTimePolicy", params))["virtualTimeTicksBase"]
-
     async def _advance_clock(self, ms: float, policy: str = "advance") -> None:
-        self._budget_spent.clear()
-        await self._set_clock({"policy": policy, "budget": ms})
-        await self.browser.connection.until(self._budget_spent)
+        """Let page time pass: timers fire in their order and at their time, nothing is drawn."""
+        spent = self.browser.connection.expect(self._session_id, "Emulation.virtualTimeBudgetExpired")
+        answer, _ = await asyncio.gather(self._send("Emulation.setVirtualTimePolicy", {"policy": policy, "budget": ms}), spent)
+        self._ticks_base_ms = answer["virtualTimeTicksBase"]
         self._elapsed_ms += ms
 
-    async def _frame(self, *, screenshot: bool = False) -> bytes | None:
-        params: Params = {"frameTimeTicks": self._ticks_base_ms + self._elapsed_ms, "interval": FRAME_MS}
+    async def _tick(self, ms: float = GESTURE_FRAME_MS, *, screenshot: bool = False) -> bytes | None:
+        """Let page time pass, then draw a frame at that instant."""
+        await self._advance_clock(ms)
+        params: Params = {"frameTimeTicks": self._ticks_base_ms + self._elapsed_ms, "interval": ms}
         if screenshot:
             params["screenshot"] = {"format": "png", "optimizeForSpeed": True}
         answer = await self.browser.begin_frame_now(self._session_id, params)
@@ -60,10 +60,6 @@ class FramedPage(CdpPage):
         if "screenshotData" not in answer:
             raise SandboxError("The browser drew a frame without the screenshot that was asked for; start the episode again.")
         return b64decode(answer["screenshotData"])
-
-    async def _tick(self, *, screenshot: bool = False) -> bytes | None:
-        await self._advance_clock(FRAME_MS)
-        return await self._frame(screenshot=screenshot)
 
     async def load(self, url: str) -> None:
         self._loading = True
@@ -76,19 +72,18 @@ class FramedPage(CdpPage):
         await self._tick()
 
     async def perform(self, phases: Sequence[Phase]) -> None:
-        for phase in phases:
+        """A frame follows each phase but the last: what follows a gesture draws one."""
+        for number, phase in enumerate(phases, start=1):
             if isinstance(phase, Pause):
                 await self.settle(phase.ms, screenshot=False)
-            elif phase:
-                await self._perform(phase)
-
-    async def _perform(self, phase: tuple[Gesture, ...]) -> None:
-        answers = [answer for gesture in phase for answer in self._send_gesture(gesture)]
-        if answers_without_frame(phase):
+                continue
+            answers = [answer for gesture in phase for answer in self._send_gesture(gesture)]
+            if not answers_without_frame(phase):
+                await self._answered_by_frames(answers)
+                continue
             await asyncio.gather(*answers)
-            await self._tick()
-        else:
-            await self._answered_by_frames(answers)
+            if number < len(phases):
+                await self._tick()
 
     async def _answered_by_frames(self, answers: list[asyncio.Future[Params]]) -> None:
         await self.evaluate("0")  # by now the input has reached the page, so the same frame delivers it in every run
@@ -104,7 +99,8 @@ class FramedPage(CdpPage):
         await self._answered_by_frames(self._send_rest())
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
-        num_frames = max(1, round(ms / FRAME_MS))
+        num_frames = max(1, round(ms / self._source.frame_time_ms))
+        frame_ms = max(ms, GESTURE_FRAME_MS) / num_frames
         for _ in range(num_frames - 1):
-            await self._tick()
-        return await self._tick(screenshot=screenshot)
+            await self._tick(frame_ms)
+        return await self._tick(frame_ms, screenshot=screenshot)

@@ -37,6 +37,7 @@ class Connection:
     def __init__(self, *, on_lost: Callable[[], None] | None = None) -> None:
         self._pending: dict[int, _Pending] = {}
         self._listeners: dict[tuple[str | None, str], Listener] = {}
+        self._expected: dict[tuple[str | None, str], asyncio.Future[Params]] = {}
         self._next_id = 0
         self._on_lost = on_lost
         self._lost: str | None = None
@@ -76,25 +77,25 @@ class Connection:
         """Call `listener(params)` on every such event of a session (None: the browser's own); one listener for each."""
         self._listeners[session_id, method] = listener
 
+    def expect(self, session_id: str, method: str) -> asyncio.Future[Params]:
+        """The next such event of a session; BrowserCrashed or SandboxError where browser or page goes away first."""
+        future: asyncio.Future[Params] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        if self._lost is not None:
+            future.set_exception(BrowserCrashed(self._lost))
+        else:
+            self._expected[session_id, method] = future
+        return future
+
     def forget(self, session_id: str) -> None:
-        """Drop the listeners of a session that was closed, and fail its commands in flight: they will never be answered."""
+        """Drop the listeners of a session that was closed, and fail what is awaited of it: it will never come."""
         for key in [key for key in self._listeners if key[0] == session_id]:
             del self._listeners[key]
         for number in [number for number, pending in self._pending.items() if pending.session_id == session_id]:
             pending = self._pending.pop(number)
-            if not pending.future.done():
-                pending.future.set_exception(SandboxError(f"The page was closed before it answered {pending.method}."))
-
-    async def until(self, event: asyncio.Event) -> None:
-        """Wait for an event that one of the listeners sets. Raises BrowserCrashed where the browser goes away first."""
-        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._is_lost_event.wait())]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if self._lost is not None:
-            raise BrowserCrashed(self._lost)
+            _fail(pending.future, SandboxError(f"The page was closed before it answered {pending.method}."))
+        for key in [key for key in self._expected if key[0] == session_id]:
+            _fail(self._expected.pop(key), SandboxError(f"The page was closed before its {key[1]}."))
 
     async def sleep(self, seconds: float) -> None:
         """Let real time pass. Raises BrowserCrashed where the browser goes away meanwhile."""
@@ -119,10 +120,11 @@ class Connection:
         self._is_lost_event.set()
         all_pending, self._pending = self._pending, {}
         for pending in all_pending.values():
-            if not pending.future.done():
-                pending.future.set_exception(
-                    BrowserCrashed(f"{reason} {pending.method} was not answered; start the episode again on a new session.")
-                )
+            again = "start the episode again on a new session."
+            _fail(pending.future, BrowserCrashed(f"{reason} {pending.method} was not answered; {again}"))
+        all_expected, self._expected = self._expected, {}
+        for future in all_expected.values():
+            _fail(future, BrowserCrashed(reason))
         if self._on_lost is not None:
             self._on_lost()
 
@@ -136,9 +138,12 @@ class Connection:
             else:
                 pending.future.set_result(message["result"])
         else:
-            listener = self._listeners.get((message.get("sessionId"), message["method"]))
-            if listener is not None:
-                listener(message.get("params", {}))
+            key, params = (message.get("sessionId"), message["method"]), message.get("params", {})
+            if (listener := self._listeners.get(key)) is not None:
+                listener(params)
+            expected = self._expected.pop(key, None)
+            if expected is not None and not expected.done():
+                expected.set_result(params)
 
 
 class _ReadEnd(asyncio.Protocol):
@@ -167,6 +172,11 @@ class _WriteEnd(asyncio.BaseProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose("The browser stopped reading its debugging pipe: it crashed or was killed.")
+
+
+def _fail(future: asyncio.Future[Params], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _retrieve(future: asyncio.Future[Params]) -> None:

@@ -57,7 +57,7 @@ class CdpHost:
 
     async def open_page(self, source: PageTask, root: Path) -> Page:
         page_class = FramedPage if self.browser.begin_frame else LivePage
-        return await page_class.open(self.browser, viewport_px=source.viewport_px, area_px=source.area_px, root=root)
+        return await page_class.open(self.browser, source, root)
 
     def memory_mib(self) -> float:
         return self.browser.memory_mib()

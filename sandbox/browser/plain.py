@@ -30,8 +30,7 @@ class LivePage(CdpPage):
         try:
             await self._navigate(url)
             while not self._is_loaded:
-                self._loaded.clear()
-                await self.browser.connection.until(self._loaded)
+                await self.browser.connection.expect(self._session_id, "Page.lifecycleEvent")
         finally:
             self._loading = False
 

@@ -158,6 +158,8 @@ class MiniWobSource:
     """At the page's own 160×210 some dialogs fall off the window."""
     area_px = (160, 210)
     step_time_ms = 50.0
+    frame_time_ms = 50.0
+    """These pages stand still between actions, but for animations of jQuery UI, which go by the clock."""
     ready_script = "document.readyState === 'complete' && typeof core !== 'undefined' && core.cover_div !== null"
 
     @property

@@ -25,6 +25,7 @@ class HtmlSource:
     viewport_px = (320, 320)
     area_px = (240, 300)
     step_time_ms = 50.0
+    frame_time_ms = 1000 / 60
     ready_script = "typeof start === 'function'"
     state_script = "state()"
     environment = "test pages"

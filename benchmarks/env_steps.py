@@ -1,0 +1,277 @@
+"""Environment steps a second: our sessions beside the official MiniWoB++ environment (selenium) and BrowserGym, in one run.
+
+A step is a click, then a screenshot and the elements of the page; all play the same tasks with the same number of workers, each worker
+one process with one page. Blocks of steps are interleaved, repeat by repeat, so that what else the machine does falls on all alike;
+figures are medians over the repeats. CPU milliseconds a step count the worker and its browsers, and depend less on a busy machine.
+
+Peers run in venvs of their own under .bench/, made on first use. The official environment needs chromedriver beside Chromium
+(on Debian: apt-get install chromium-driver).
+
+    python benchmarks/env_steps.py --workers 1 2 --json .bench/env_steps.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from sandbox.browser.chromium import find_chromium
+from sandbox.miniwob.source import MiniWobSource
+
+HERE = Path(__file__).resolve().parent
+TASKS = ("click-checkboxes", "login-user", "choose-list", "click-tab")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """An environment under test: a worker program, what its venv holds (nothing: ours), how many steps make a block."""
+
+    name: str
+    program: str
+    argument: str
+    venv: str | None = None
+    packages: tuple[str, ...] = ()
+    steps_per_block: int
+
+
+CONTESTANTS = (
+    Contestant(name="flywheel", program="flywheel_steps.py", argument="beginframe", steps_per_block=60),
+    Contestant(name="flywheel, plain", program="flywheel_steps.py", argument="plain", steps_per_block=10),
+    Contestant(name="flywheel, playwright", program="flywheel_steps.py", argument="playwright", steps_per_block=10),
+    Contestant(
+        name="official miniwob", program="official_steps.py", argument="", steps_per_block=15,
+        venv="official", packages=("miniwob==1.1.0", "selenium==4.51.0"),
+    ),
+    Contestant(
+        name="browsergym", program="browsergym_steps.py", argument="delay", steps_per_block=4,
+        venv="browsergym", packages=("browsergym-miniwob==0.14.3", "playwright==1.44.0"),
+    ),
+    Contestant(
+        name="browsergym, no sleep", program="browsergym_steps.py", argument="no-delay", steps_per_block=4,
+        venv="browsergym", packages=("browsergym-miniwob==0.14.3", "playwright==1.44.0"),
+    ),
+    Contestant(name="floor (bare commands)", program="flywheel_steps.py", argument="floor", steps_per_block=60),
+)  # fmt: skip
+TARGETS = {"official miniwob": 5.0, "browsergym": 40.0}
+"""What `flywheel` is to reach, times the peer's steps a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Medians over the repeats; rates are of all workers together."""
+
+    name: str
+    workers: int
+    steps_per_s: float
+    steps_per_s_low: float
+    steps_per_s_high: float
+    step_ms: float
+    cpu_ms_per_step: float
+    reset_ms: float
+    times_ours: float
+    """Our steps a second over this one's."""
+
+
+class Worker:
+    """A worker process; `ask` sends a request, `answer` waits for its reply."""
+
+    def __init__(self, contestant: Contestant, python: Path, log: Path) -> None:
+        environment = os.environ | {
+            "PYTHONPATH": str(HERE.parent),
+            "MINIWOB_URL": (MiniWobSource().root / "miniwob").as_uri() + "/",
+            "BENCH_CHROMIUM": str(find_chromium(headless_shell=False).path),
+        }
+        if driver := shutil.which("chromedriver"):
+            environment |= {"MINIWOB_CHROME_BINARY": environment["BENCH_CHROMIUM"], "MINIWOB_CHROMEDRIVER": driver}
+        self.contestant, self._log = contestant, log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [str(python), str(HERE / "peers" / contestant.program), contestant.argument],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
+            )  # fmt: skip
+
+    def ask(self, **request: Any) -> None:
+        if self._process.stdin is None:
+            raise RuntimeError("worker without standard input")
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise RuntimeError(f"The worker of {self.contestant.name} died; its last words: {self._log.read_text()[-1500:]}")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def cpu_s(self) -> float:
+        """Processor time of the worker and everything that lives below it."""
+        total = 0.0
+        for process in [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]:
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+        return total
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        children = psutil.Process(self._process.pid).children(recursive=True) if self._process.poll() is None else []
+        try:
+            self.ask(do="end")
+            self._process.wait(timeout=30)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+        for child in children:  # peers leave browsers behind when they are cut off
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+
+
+def python_of(contestant: Contestant, root: Path, console: Console) -> Path:
+    """The interpreter that runs a contestant; makes its venv on first use."""
+    if contestant.venv is None:
+        return Path(sys.executable)
+    folder = root / contestant.venv
+    ready = folder / "ready.json"
+    wanted = json.dumps(contestant.packages)
+    if not ready.exists() or ready.read_text() != wanted:
+        console.print(f"making {folder} with {', '.join(contestant.packages)} …")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *contestant.packages], check=True)
+        ready.write_text(wanted)
+    return folder / "bin/python"
+
+
+@dataclass(slots=True, kw_only=True)
+class Samples:
+    """What one contestant's blocks took."""
+
+    steps_per_s: list[float]
+    step_ms: list[float]
+    cpu_ms: list[float]
+    reset_ms: list[float]
+
+
+def run_blocks(workers: Sequence[Worker], task: str, seed: int) -> tuple[list[float], list[float], float]:
+    """Reset seconds and step seconds of each worker, and processor seconds a step, for one block of steps on one task."""
+    for worker in workers:
+        worker.ask(do="reset", task=task, seed=seed)
+    resets = [worker.answer()["seconds"] for worker in workers]
+    before_s = sum(worker.cpu_s() for worker in workers)
+    num = workers[0].contestant.steps_per_block
+    for worker in workers:
+        worker.ask(do="steps", num=num)
+    steps = [worker.answer()["seconds"] / num for worker in workers]
+    cpu_s = (sum(worker.cpu_s() for worker in workers) - before_s) / (num * len(workers))
+    return resets, steps, cpu_s
+
+
+def measure(
+    contestants: Sequence[Contestant], num_workers: int, repeats: int, tasks: Sequence[str], root: Path, console: Console
+) -> list[Figure]:
+    """Interleaved blocks of every contestant; the first reset of a page is not counted."""
+    samples = {contestant.name: Samples(steps_per_s=[], step_ms=[], cpu_ms=[], reset_ms=[]) for contestant in contestants}
+    with ExitStack() as stack:
+        crews = {
+            contestant.name: [
+                stack.enter_context(Worker(contestant, python_of(contestant, root, console), root / f"{contestant.program}.log"))
+                for _ in range(num_workers)
+            ]
+            for contestant in contestants
+        }
+        for repeat in range(repeats):
+            order = [contestants[(n + repeat) % len(contestants)] for n in range(len(contestants))]
+            rates: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+            for task in tasks:
+                for contestant in order:
+                    crew = crews[contestant.name]
+                    run_blocks(crew, task, seed=repeat)  # loads the page
+                    resets, steps, cpu_s = run_blocks(crew, task, seed=1000 + repeat)
+                    rates[contestant.name].append(sum(1 / seconds for seconds in steps))
+                    kept = samples[contestant.name]
+                    kept.step_ms += [seconds * 1000 for seconds in steps]
+                    kept.reset_ms += [seconds * 1000 for seconds in resets]
+                    kept.cpu_ms.append(cpu_s * 1000)
+            for name, of_tasks in rates.items():
+                samples[name].steps_per_s.append(statistics.harmonic_mean(of_tasks))
+            console.print(f"  {num_workers} worker(s), repeat {repeat + 1} of {repeats} done")
+    return [figure(name, num_workers, kept, samples[contestants[0].name]) for name, kept in samples.items()]
+
+
+def figure(name: str, num_workers: int, kept: Samples, ours: Samples) -> Figure:
+    """The ratio is the median of the repeats' ratios: what disturbed a repeat disturbed both."""
+    return Figure(
+        name=name,
+        workers=num_workers,
+        steps_per_s=statistics.median(kept.steps_per_s),
+        steps_per_s_low=min(kept.steps_per_s),
+        steps_per_s_high=max(kept.steps_per_s),
+        step_ms=statistics.median(kept.step_ms),
+        cpu_ms_per_step=statistics.median(kept.cpu_ms),
+        reset_ms=statistics.median(kept.reset_ms),
+        times_ours=statistics.median(ours_rate / rate for ours_rate, rate in zip(ours.steps_per_s, kept.steps_per_s, strict=True)),
+    )
+
+
+def show(figures: Sequence[Figure], console: Console) -> None:
+    headings = ("environment", "steps/s", "lowest–highest", "ms a step", "CPU ms a step", "ms a reset", "flywheel is … times as fast")
+    for num_workers in sorted({each.workers for each in figures}):
+        table = Table(title=f"environment steps, {num_workers} worker(s)")
+        for heading in headings:
+            table.add_column(heading, justify="left" if heading == "environment" else "right")
+        for each in (each for each in figures if each.workers == num_workers):
+            target = TARGETS.get(each.name)
+            times = f"{each.times_ours:.1f}" + (f" (aim {target:.0f})" if target else "")
+            rates = (f"{each.steps_per_s:.1f}", f"{each.steps_per_s_low:.1f}–{each.steps_per_s_high:.1f}")
+            table.add_row(each.name, *rates, f"{each.step_ms:.1f}", f"{each.cpu_ms_per_step:.1f}", f"{each.reset_ms:.0f}", times)
+        console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers to measure (default: 1 2)")
+    parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats; figures are their medians (default: 5)")
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), help=f"MiniWoB tasks (default: {' '.join(TASKS)})")
+    names = ", ".join(contestant.name for contestant in CONTESTANTS[1:])
+    parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help=f"leave some out: {names}")
+    parser.add_argument("--root", type=Path, default=Path(".bench"), help="where the peers' venvs are made (default: .bench)")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    arguments = parser.parse_args()
+    console = Console()
+    contestants = [contestant for contestant in CONTESTANTS if contestant.name not in arguments.without]
+    if contestants[0].name != "flywheel":
+        parser.error("flywheel cannot be left out: everything is compared with it")
+    if shutil.which("chromedriver") is None and any(contestant.venv == "official" for contestant in contestants):
+        parser.error("the official environment needs chromedriver: apt-get install chromium-driver, or --without 'official miniwob'")
+    arguments.root.mkdir(parents=True, exist_ok=True)
+    figures = []
+    for num_workers in arguments.workers:
+        figures += measure(contestants, num_workers, arguments.repeats, arguments.tasks, arguments.root.absolute(), console)
+    show(figures, console)
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({"tasks": arguments.tasks, "targets": TARGETS, "figures": [asdict(each) for each in figures]}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()
