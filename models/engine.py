@@ -34,6 +34,7 @@ class EmbeddedEngine:
     def __init__(self, model: ShiftQwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, checkpoint_id: str) -> None:
         self._model = ShiftQwen3ForCausalLM(model.config)
         self._tokenizer = tokenizer
+        self._is_closed = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine", initializer=torch.set_num_threads, initargs=(1,))
         self.load_weights(model.state_dict(), checkpoint_id)
 
@@ -64,6 +65,8 @@ class EmbeddedEngine:
 
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
         """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens."""
+        if self._is_closed:
+            raise ModelError(f"the engine of {self._policy_id} is closed: open another with EmbeddedEngine.from_checkpoint")
         return await asyncio.get_running_loop().run_in_executor(self._worker, self.answer, list(prompts))
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Response]:
@@ -92,4 +95,5 @@ class EmbeddedEngine:
 
     def close(self) -> None:
         """End the worker thread; may be called twice."""
+        self._is_closed = True
         self._worker.shutdown(wait=True)

@@ -36,6 +36,7 @@ from models.checkpoint import Card, load_model, load_tokenizer, quiet, read_card
 from models.configs import SupervisedConfig
 from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
 from models.tokenizer import encode_chat
+from models.training_forward import hidden_where
 from warehouse.errors import ConfigError, TrainingDiverged
 
 COMPLETE_FILE = "complete"
@@ -127,12 +128,11 @@ def fit(
 def weighted_loss(model: Any, input_ids: Tensor, loss_weights: Tensor) -> Tensor:
     """Mean negative log-likelihood of the tokens, weighted: sum(w·nll) / sum(w). `input_ids`, `loss_weights`: (B, T), padded on the right.
 
-    Padding needs no mask: causal attention never looks to the right. Logits are made only where a weight is positive.
+    Logits are made only where a weight is positive.
     """
-    hidden = model.model(input_ids=input_ids[:, :-1], use_cache=False).last_hidden_state
     weights = loss_weights[:, 1:]
     is_learned = weights > 0
-    logits = model.lm_head(hidden[is_learned]).float()
+    logits = model.get_output_embeddings()(hidden_where(model, input_ids[:, :-1], is_learned)).float()
     losses = nn.functional.cross_entropy(logits, input_ids[:, 1:][is_learned], reduction="none")
     learned = weights[is_learned]
     total: Tensor = (losses * learned).sum() / learned.sum()
@@ -161,7 +161,7 @@ class _WeightedTrainer(Trainer):
         matrices = [parameter for name, parameter in named if parameter.dim() == 2 and "embed" not in name]
         others = [parameter for name, parameter in named if parameter.dim() != 2 or "embed" in name]
         groups = [{"params": matrices, "weight_decay": self._config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = AdamW(groups, lr=self._config.learning_rate, betas=(0.9, self._config.adam_beta2))
+        self.optimizer = AdamW(groups, lr=self._config.learning_rate, betas=(0.9, self._config.adam_beta2), fused=True)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:

@@ -1,9 +1,9 @@
 """The quickstart policy's tokenizer: words are single tokens, everything else is spelled, and the same string is the same tokens
 wherever it stands. Built here once per seed policy; afterwards it is an ordinary `tokenizer.json` that AutoTokenizer opens.
 
-A text is folded to ASCII and cut into runs of letters and digits, single punctuation marks, and tags (`<button>`, `[12]`, `<nl>`). A run
-that is in the vocabulary is one token; any other run is spelled by character. Spaces are not tokens: what was written *without* a space
-carries the glue mark `‿` instead, so that decoding gives back the exact text (up to folded characters and runs of spaces):
+A text is folded to ASCII and cut into runs of letters and digits, single punctuation marks, and tags (`<button>`, `[12]`, and `<nl>` for
+a new line). A run that is in the vocabulary is one token; any other run is spelled by character. Spaces are not tokens: what was written
+*without* a space carries the glue mark `‿` instead, so that decoding gives back the exact text (up to folded characters and white space):
 
     Ok, see Tab #3   ->  Ok ‿, see Tab # ‿‿ 3        `‿,` is a comma joined to what stands before it,
     zK9              ->  z ‿K ‿9                      `‿‿` joins a run to the mark before it.
@@ -73,6 +73,7 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     core.normalizer = normalizers.Sequence([
         normalizers.NFKD(),
         normalizers.StripAccents(),
+        normalizers.Replace("\n<", " <"),  # a line that begins with a tag needs no other sign
         normalizers.Replace("\n", f" {NEWLINE} "),
         normalizers.Replace(Regex(r"[\x00-\x1f\x7f]"), " "),
         normalizers.Replace(Regex(r"[^\x00-\x7f]"), "?"),
@@ -153,4 +154,4 @@ def decode(tokenizer: PreTrainedTokenizerFast, token_ids: Sequence[int]) -> str:
 
 
 def _id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
-    return int(tokenizer.convert_tokens_to_ids(token))
+    return int(str(tokenizer.convert_tokens_to_ids(token)))

@@ -37,9 +37,7 @@ class PpoConfig(BaseModel):
     screenshots: Annotated[bool, Field(description="record screenshots of learning episodes; a text policy does without")] = False
     reward: Annotated[
         Literal["success", "score"],
-        Field(
-            description="success: the verdict, 0 or 1, at the end (binary, as UI-TARS-2); score: the verifier's number and step rewards"
-        ),
+        Field(description="success: the verdict, 0 or 1, at the end (binary, as UI-TARS-2); score: the verifier's number and step rewards"),
     ] = "success"
 
     # Advantages

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from models.ppo.advantages import rewards_at_last_tokens
 from models.ppo.buffer import Trajectory, TurnBatch, turn_batches
 from models.ppo.losses import value_loss
+from models.training_forward import hidden_where
 from warehouse.errors import CheckpointError, TrainingDiverged
 
 Level = Literal["token", "step"]
@@ -34,7 +35,7 @@ CRITIC_WEIGHTS = "critic.safetensors"
 class Critic(nn.Module):
     """Backbone and value head. The head starts at zero, so that an untrained critic says 0 everywhere."""
 
-    def __init__(self, backbone: nn.Module, hidden_size: int) -> None:
+    def __init__(self, backbone: PreTrainedModel, hidden_size: int) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = nn.Linear(hidden_size, 1)
@@ -44,14 +45,13 @@ class Critic(nn.Module):
     @classmethod
     def of_policy(cls, model: PreTrainedModel) -> Critic:
         """A critic on a copy of the policy's backbone."""
-        critic = cls(copy.deepcopy(model.base_model), model.config.hidden_size)
+        critic = cls(cast(PreTrainedModel, copy.deepcopy(model.base_model)), model.config.hidden_size)
         return critic.to(device=model.device, dtype=torch.float32)
 
     def forward(self, batch: TurnBatch, level: Level) -> Tensor:
         """Values at the batch's response positions (level token) or first response positions (level step), row by row."""
-        hidden_BTH = self.backbone(input_ids=batch.inputs_BT).last_hidden_state
         marked_BT = batch.response_BT if level == "token" else batch.first_BT
-        return self.head(hidden_BTH[marked_BT])[:, 0]  # type: ignore[no-any-return]
+        return self.head(hidden_where(self.backbone, batch.inputs_BT, marked_BT))[:, 0]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

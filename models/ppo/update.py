@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from models.ppo.buffer import Trajectory, TurnBatch, turn_batches
 from models.ppo.config import PpoConfig
 from models.ppo.losses import policy_loss, token_weights
+from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
 
 Floats = NDArray[np.float64]
@@ -56,8 +57,7 @@ class _Tally:
 def response_log_distribution(model: PreTrainedModel, batch: TurnBatch, temperature: float) -> Tensor:
     """log p(token | before) over the vocabulary (N, V) at every response position, under the distribution that is sampled from. Logits
     are computed at these positions only."""
-    hidden_BTH = model.base_model(input_ids=batch.inputs_BT, use_cache=False).last_hidden_state
-    logits_NV = model.get_output_embeddings()(hidden_BTH[batch.response_BT])
+    logits_NV = model.get_output_embeddings()(hidden_where(model, batch.inputs_BT, batch.response_BT))
     return log_softmax(logits_NV.float() / temperature, dim=-1)
 
 
@@ -71,8 +71,7 @@ def replay_loss(model: PreTrainedModel, samples: Sequence[ReplaySample], *, pad_
         weights_BT[row, : len(sample.weights)] = torch.tensor(sample.weights)
     ids_BT, weights_BT = ids_BT.to(model.device), weights_BT.to(model.device)
     marked_BT = weights_BT[:, 1:] > 0
-    hidden_BTH = model.base_model(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
-    logits_NV = model.get_output_embeddings()(hidden_BTH[marked_BT]).float()
+    logits_NV = model.get_output_embeddings()(hidden_where(model, ids_BT[:, :-1], marked_BT)).float()
     losses_N = nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][marked_BT], reduction="none")
     weights_N = weights_BT[:, 1:][marked_BT]
     return (losses_N * weights_N).sum() / weights_N.sum().clamp(min=1e-8)

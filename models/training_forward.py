@@ -1,0 +1,80 @@
+"""The forward pass that training wants: final hidden states only where a token is learned, for ShiftQwen3 about a third cheaper than the
+model's own. The numbers and gradients are the model's (a test holds them to it); generation is models/decoder.py.
+
+Most tokens of a policy's samples are context: of them the last layer needs keys and values only. Projections that read the same input
+are fused. Any other Hugging Face decoder goes through its own forward.
+
+Shapes: B rows, T tokens, D hidden size, H heads, K head size, Q learned tokens of the row that has most, N learned tokens of all rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from models.shift_qwen3 import ShiftQwen3Model
+
+
+def hidden_where(model: PreTrainedModel, input_ids_BT: Tensor, wanted_BT: Tensor) -> Tensor:
+    """Final hidden states (N, D) at the positions where `wanted_BT` is True, in reading order. Rows are padded on the right, if at all:
+    causal attention never looks there, so no mask is needed."""
+    decoder = model.base_model
+    if isinstance(decoder, ShiftQwen3Model) and model.config.num_key_value_heads == model.config.num_attention_heads:
+        return _shift_qwen3(decoder, input_ids_BT, wanted_BT)
+    hidden_BTD: Tensor = decoder(input_ids=input_ids_BT, use_cache=False).last_hidden_state
+    return hidden_BTD[wanted_BT]
+
+
+def _shift_qwen3(model: ShiftQwen3Model, input_ids_BT: Tensor, wanted_BT: Tensor) -> Tensor:
+    positions_1T = torch.arange(input_ids_BT.shape[1], device=input_ids_BT.device).unsqueeze(0)
+    x_BTD = model.embed(input_ids_BT, positions_1T)
+    cos_1TK, sin_1TK = model.rotary_emb(x_BTD, positions_1T)
+    for layer in list(model.layers)[:-1]:
+        x_BTD = _layer(layer, x_BTD, x_BTD, (cos_1TK, sin_1TK), None)
+    # Learned positions of each row first, in their order, filled up with others to the length of the longest.
+    num_wanted = int(wanted_BT.sum(dim=1).max())
+    places_BQ = wanted_BT.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :num_wanted]
+    asking_BQD = x_BTD.gather(1, places_BQ.unsqueeze(-1).expand(-1, -1, x_BTD.shape[-1]))
+    x_BQD = _layer(model.layers[-1], x_BTD, asking_BQD, (cos_1TK, sin_1TK), places_BQ)
+    normed_BQD = _norm(x_BQD, model.norm)
+    return normed_BQD[wanted_BT.gather(1, places_BQ)]
+
+
+def _layer(layer: Any, x_BTD: Tensor, asking_BQD: Tensor, rotary: tuple[Tensor, Tensor], places_BQ: Tensor | None) -> Tensor:
+    """One decoder layer whose queries are at `places_BQ` (None: everywhere); keys and values are everywhere."""
+    attention, mlp = layer.self_attn, layer.mlp
+    heads = (attention.config.num_attention_heads, attention.head_dim)
+    cos_1TK, sin_1TK = rotary
+    if places_BQ is None:
+        weight = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        query, key, value = functional.linear(_norm(x_BTD, layer.input_layernorm), weight).unflatten(-1, (3, *heads)).unbind(2)
+        mask, query_rotary = None, rotary
+    else:
+        weight = torch.cat([attention.k_proj.weight, attention.v_proj.weight])
+        key, value = functional.linear(_norm(x_BTD, layer.input_layernorm), weight).unflatten(-1, (2, *heads)).unbind(2)
+        query = functional.linear(_norm(asking_BQD, layer.input_layernorm), attention.q_proj.weight).unflatten(-1, heads)
+        mask = (torch.arange(x_BTD.shape[1], device=x_BTD.device) <= places_BQ.unsqueeze(-1)).unsqueeze(1)
+        query_rotary = (cos_1TK[0][places_BQ], sin_1TK[0][places_BQ])
+    query, key = _rotate(_norm(query, attention.q_norm), query_rotary), _rotate(_norm(key, attention.k_norm), rotary)
+    attended = functional.scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, is_causal=mask is None, scale=attention.scaling
+    )
+    x_BQD = asking_BQD + functional.linear(attended.transpose(1, 2).flatten(2), attention.o_proj.weight)
+    normed = _norm(x_BQD, layer.post_attention_layernorm)
+    gate, up = functional.linear(normed, torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])).chunk(2, dim=-1)
+    return x_BQD + functional.linear(functional.silu(gate) * up, mlp.down_proj.weight)
+
+
+def _norm(x: Tensor, norm: Any) -> Tensor:
+    return functional.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+
+
+def _rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotary position embedding of x (B, T, H, K) by tables (B or 1, T, K)."""
+    cos, sin = (table.unsqueeze(2) for table in rotary)
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin

@@ -1,0 +1,170 @@
+"""Supervised training: it learns, repeats itself to the bit, resumes to the bit after a kill, and names what is wrong."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from agent.policy import Message
+from models.checkpoint import load_model, read_card, save
+from models.configs import SupervisedConfig
+from models.metrics import MetricLog, Progress, read_metrics
+from models.supervised import COMPLETE_FILE, TrainingSample, train_supervised, weighted_loss
+from warehouse.errors import CheckpointError, ConfigError, TrainingDiverged
+
+CONFIG = SupervisedConfig(steps=24, warmup_steps=4, batch_tokens=256, save_every=5, log_every=2)
+
+
+def samples(num: int = 60) -> list[TrainingSample]:
+    """Say again the word that was asked for."""
+    rng = random.Random(0)
+    made = []
+    for _ in range(num):
+        word = rng.choice(("Ok", "Submit", "zK9", "see", "then"))
+        messages = (Message(role="user", content=f'Find "{word}" then hello', loss=1.0), Message(role="assistant", content=word, loss=1.0))
+        made.append(TrainingSample(messages=messages, weight=rng.choice((1.0, 2.0))))
+    return made
+
+
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_learns_and_says_so(seed_checkpoint: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    config = CONFIG.model_copy(update={"steps": 60})
+    card = train_supervised(
+        config, samples(), init=seed_checkpoint, output=tmp_path / "sft", stage="sft_model", iteration="0001", datasets=("dataset-1",),
+        on_progress=seen.append,
+    )  # fmt: skip
+    assert card == read_card(tmp_path / "sft")
+    assert card.parents == (read_card(seed_checkpoint).checkpoint_id,)
+    assert card.config == config.model_dump(mode="json")
+    assert [progress.step for progress in seen] == list(range(2, 61, 2))
+    assert seen[-1].metrics["loss"] < 0.2 * seen[0].metrics["loss"]
+    assert seen[-1].metrics["learning_rate"] < 1e-4 < seen[2].metrics["learning_rate"]
+    assert read_metrics(tmp_path / "sft.run") == seen
+    assert any(path.name.startswith("events.out.tfevents") for path in (tmp_path / "sft.run").iterdir())
+    assert not list((tmp_path / "sft.run").glob("checkpoint-*")), "nothing to resume is left behind"
+
+
+def test_the_same_run_gives_the_same_weights_and_another_seed_does_not(seed_checkpoint: Path, tmp_path: Path) -> None:
+    def run(name: str, seed: int) -> bytes:
+        config = CONFIG.model_copy(update={"seed": seed})
+        train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / name, stage="ct_model", iteration="0001")
+        return weights_of(tmp_path / name)
+
+    assert run("one", 0) == run("again", 0) != run("other", 1)
+
+
+class Stop(Exception):
+    """What a test raises in place of a kill."""
+
+
+def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(seed_checkpoint: Path, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"init": seed_checkpoint, "stage": "ct_model", "iteration": "0001"}
+    whole = train_supervised(CONFIG, samples(), output=tmp_path / "whole", **common)
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 18:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train_supervised(CONFIG, samples(), output=tmp_path / "cut", on_progress=stop, **common)
+    half = tmp_path / "cut.run" / "checkpoint-15"
+    (half / COMPLETE_FILE).unlink()
+    resumed = train_supervised(CONFIG, samples(), output=tmp_path / "cut", **common)
+    assert resumed.metrics["resumed_from_step"] == 10
+    assert resumed.checkpoint_id == whole.checkpoint_id
+    assert weights_of(tmp_path / "cut") == weights_of(tmp_path / "whole")
+    assert read_metrics(tmp_path / "cut.run") == read_metrics(tmp_path / "whole.run"), "every step is reported once"
+    afresh = train_supervised(CONFIG, samples(), output=tmp_path / "cut", resume=False, **common)
+    assert afresh.checkpoint_id == whole.checkpoint_id
+    assert afresh.metrics["resumed_from_step"] == 0
+
+
+KILLED_CONFIG = CONFIG.model_copy(update={"steps": 120, "save_every": 7})
+KILLED = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+spec = spec_from_file_location("body", sys.argv[1])
+body = module_from_spec(spec)
+spec.loader.exec_module(body)
+body.torch.set_num_threads(1)
+init, output = map(Path, sys.argv[2:])
+body.train_supervised(body.KILLED_CONFIG, body.samples(), init=init, output=output, stage="ct_model", iteration="0001")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_run_killed_at_random_moments_ends_in_the_same_weights(seed_checkpoint: Path, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"init": seed_checkpoint, "stage": "ct_model", "iteration": "0001"}
+    whole = train_supervised(KILLED_CONFIG, samples(), output=tmp_path / "whole", **common)
+    output, run_folder, moments, kills = tmp_path / "cut", tmp_path / "cut.run", random.Random(0), 0
+    command = [sys.executable, "-c", KILLED, __file__, str(seed_checkpoint), str(output)]
+    while not output.exists():
+        process = subprocess.Popen(command, cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONPATH": "."})
+        num_lines = len(read_metrics(run_folder))
+        while kills < 3 and process.poll() is None and len(read_metrics(run_folder)) <= num_lines:
+            time.sleep(0.02)  # until it trains
+        time.sleep(moments.uniform(0.0, 0.7))
+        if kills < 3 and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills
+    assert read_card(output).checkpoint_id == whole.checkpoint_id
+    assert read_metrics(run_folder) == read_metrics(tmp_path / "whole.run")
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(seed_checkpoint: Path, tmp_path: Path, make_model: Callable[..., Any]) -> None:
+    config = CONFIG.model_copy(update={"learning_rate": 1.0, "max_grad_norm": 1e30, "warmup_steps": 0, "steps": 200})
+    model, tokenizer = make_model()
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("inf"))
+    save(tmp_path / "broken", model, tokenizer, stage="seed_policy", iteration="0000")
+    with pytest.raises(TrainingDiverged, match="at step 1 of 200"):
+        train_supervised(config, samples(), init=tmp_path / "broken", output=tmp_path / "out", stage="ct_model", iteration="0001")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_to_learn_and_no_checkpoint_are_told(seed_checkpoint: Path, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"output": tmp_path / "out", "stage": "ct_model", "iteration": "0001"}
+    silent = TrainingSample(messages=(Message(role="user", content="hello"), Message(role="assistant", content="Ok")))
+    with pytest.raises(ConfigError, match="none of the 1 samples"):
+        train_supervised(CONFIG, [silent], init=seed_checkpoint, **common)
+    with pytest.raises(CheckpointError):
+        train_supervised(CONFIG, samples(), init=tmp_path / "nowhere", **common)
+
+
+def test_the_loss_is_the_weighted_mean_over_tokens(seed_checkpoint: Path) -> None:
+    model = load_model(seed_checkpoint)
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, model.config.pad_token_id, model.config.pad_token_id]])
+    weights = torch.tensor([[0.0, 0.5, 0.0, 1.0], [0.0, 2.0, 0.0, 0.0]])
+    logprobs = model(ids).logits.log_softmax(dim=-1)
+    expected = -(0.5 * logprobs[0, 0, 6] + 1.0 * logprobs[0, 2, 8] + 2.0 * logprobs[1, 0, 10]) / 3.5
+    torch.testing.assert_close(weighted_loss(model, ids, weights), expected)
+
+
+def test_metrics_leave_out_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path)
+    for step in (1, 2, 3):
+        log.write(Progress(step=step, num_steps=3, metrics={"loss": 1.0 / step}))
+    log.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "num_')
+    assert [progress.step for progress in read_metrics(tmp_path)] == [1, 2, 3]
+    MetricLog(tmp_path, resume_step=2).close()
+    assert [progress.step for progress in read_metrics(tmp_path)] == [1, 2]
