@@ -1,0 +1,215 @@
+"""`kill -9` of everything that can be killed, while the wheel turns. Whatever had been acknowledged is there once; nothing is left behind.
+
+Each trial turns iterations on a copy of a turned home until its kills are done, goes on as a person would (the same command again), and
+asks SQL. Moments are random and seeded, as fractions of what each stage took before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from agent.episode import Episode
+from assets.checks import INVARIANTS
+from warehouse.query import connect
+
+pytestmark = pytest.mark.timeout(3600)
+
+GONE_S = 15.0
+"""Nothing may be left behind longer than this."""
+MAX_COMMANDS = 8
+MAX_ITERATIONS = 4
+POLL_S = 0.25
+
+TARGETS = {
+    "command": ["command"] * 3,
+    "run": ["run"] * 3,
+    "supervised": ["worker ct_model", "worker sft_model", "worker sft_model"],
+    "rl": ["worker rl_pointing", "worker rl_forms", "worker rl_pointing"],
+    "chromium": ["browser rl_pointing", "browser rl_forms", "browser rollouts"],
+    "prefect": ["server rollouts"] * 3,
+    "everything": ["worker merged_policy", "worker evaluation", "worker rollouts", "worker annotations"],
+}
+"""What is killed, one after the other: `worker STAGE`, `browser STAGE` and `server STAGE` only while that stage works."""
+
+
+def acknowledged(wheel: Any) -> set[str]:
+    """Episodes that were said to be finished: in the tables, in a trainer's spool, or in a collection's results."""
+    found = {episode for (episode,) in wheel.sql("select episode_id from episodes")}
+    for path in wheel.home.checkpoints.glob("*/*.run/*/episodes/round-*.jsonl"):
+        found |= set(_spooled(path))
+    for path in (wheel.home.prefect / "results").glob("*-episode-*"):
+        found |= set(re.findall(r"episode-[0-9a-f]+", path.name))
+    return found
+
+
+def _spooled(path: Path) -> Iterator[str]:
+    data = path.read_bytes()
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        yield Episode.model_validate_json(line).episode_id
+
+
+def assert_nothing_lost(wheel: Any, promised: set[str]) -> None:
+    """Every promised episode is stored, none twice, and no rule of the wheel is broken in any iteration."""
+    stored = [episode for (episode,) in wheel.sql("select episode_id from episodes")]
+    assert len(stored) == len(set(stored)), "an episode is counted twice"
+    assert promised - set(stored) == set(), "an acknowledged episode is lost"
+    assert wheel.sql("select episode_id from routes group by all having count(*) > 1") == []
+    routed = "select episode_id from episodes where purpose in ('rollout', 'annotation')"
+    assert wheel.sql(f"{routed} except select episode_id from routes") == []
+    assert wheel.sql(f"select episode_id from routes except {routed}") == []
+    for kind in ("ct", "sft"):
+        assert wheel.sql(f"select sample_id from {kind}_samples where not withdrawn group by all having count(*) > 1") == []
+    assert wheel.sql("select outcome from episodes where outcome = 'crashed' and error not like '%Browser%'") == []
+    for (iteration,) in wheel.sql("select distinct iteration from routes"):
+        with connect(wheel.warehouse) as con:
+            for invariant in INVARIANTS:
+                assert con.execute(invariant.sql, {"iteration": iteration}).fetchall() == [], f"{invariant.name} of {iteration}"
+
+
+@dataclass
+class Trial:
+    """One home on which kills are carried out while `flywheel run` goes on."""
+
+    wheel: Any
+    kills: list[str]
+    random: random.Random
+    seconds: dict[str, float]
+    """What each stage took when nothing was killed."""
+    promised: set[str] = field(default_factory=set)
+    log: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        for num_iterations in range(2, MAX_ITERATIONS + 1):
+            self.turn(num_iterations)
+            if not self.kills:
+                return
+        pytest.fail(f"{self.kills} never met their targets:\n" + "\n".join(self.log))
+
+    def turn(self, num_iterations: int) -> None:
+        """Give the command again and again, as a person would, until the iteration is complete."""
+        for _ in range(MAX_COMMANDS):
+            output = self.wheel.base / "command.log"
+            with output.open("a") as log:
+                command = self.wheel.start("-m", "pipelines.cli", "run", "--iterations", str(num_iterations), stdout=log)
+            self.kill_during(command)
+            self.note(f"the command ended with {command.returncode}")
+            if command.returncode == 0:
+                return
+            assert self.wheel.left_after(GONE_S) == [], "\n".join(self.log)
+        pytest.fail("\n".join([*self.log, output.read_text()[-3000:]]))
+
+    def kill_during(self, command: subprocess.Popen[str]) -> None:
+        while command.poll() is None:
+            if not self.kills:
+                command.wait()
+                return
+            kind, _, stage = self.kills[0].partition(" ")
+            target = self.find(kind, stage, command)
+            if target is None:
+                time.sleep(POLL_S)
+                continue
+            wait_s = self.random.random() * self.seconds[stage or "iteration"]
+            if self.is_gone_after(wait_s, target):
+                self.note(f"{self.kills[0]} was gone before {wait_s:.1f} s")
+                continue
+            with contextlib.suppress(psutil.NoSuchProcess):
+                target.kill()
+            self.promised |= acknowledged(self.wheel)
+            self.note(f"{self.kills.pop(0)} killed after {wait_s:.1f} s; {len(self.promised)} episodes acknowledged")
+            self.is_gone_after(GONE_S, target)
+
+    def find(self, kind: str, stage: str, command: subprocess.Popen[str]) -> psutil.Process | None:
+        if kind == "command":
+            return psutil.Process(command.pid)
+        if kind == "run":
+            return self.process_with("pipelines.turn")
+        worker = self.process_with("pipelines.workers", f"/{stage}")
+        if kind == "worker" or worker is None:
+            return worker
+        if kind == "server":
+            return self.process_with("prefect.server.api")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in worker.children():
+                if any(part.startswith("--user-data-dir=") for part in child.cmdline()):
+                    return child
+        return None
+
+    def process_with(self, *marks: str) -> psutil.Process | None:
+        for process in self.wheel.processes():
+            with contextlib.suppress(psutil.Error):
+                command = " ".join(process.cmdline())
+                if all(re.search(rf"{re.escape(mark)}(\s|$|:)", command) for mark in marks):
+                    return process
+        return None
+
+    @staticmethod
+    def is_gone_after(seconds: float, process: psutil.Process) -> bool:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    time.sleep(POLL_S)
+                    continue
+            return True
+        return False
+
+    def note(self, text: str) -> None:
+        self.log.append(f"{time.strftime('%X')} {text}")
+
+
+@pytest.fixture
+def stage_seconds(turned_home) -> dict[str, float]:
+    results = {path.parent.name: json.loads(path.read_text())["duration_s"] for path in turned_home.home.work.glob("0001/*/result.json")}
+    return {**results, "iteration": sum(results.values())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_killed_three_times_the_wheel_goes_on(target: str, turned_home, copy_of, stage_seconds):
+    trial = Trial(copy_of(turned_home), list(TARGETS[target]), random.Random(f"faults {target}"), stage_seconds)
+    trial.run()
+    print("\n".join(trial.log))
+    assert_nothing_lost(trial.wheel, trial.promised)
+    assert trial.wheel.left_after(GONE_S) == []
+
+
+def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of):
+    """The worker of one RL stage by itself, killed in the midst of its first round."""
+    wheel = copy_of(turned_home)
+    folder = wheel.home.work / "0001" / "rl_pointing"
+    (folder / "result.json").unlink()
+    checkpoint = wheel.home.checkpoints / "0001" / "rl_pointing"
+    spools = checkpoint.with_name("rl_pointing.run")
+    shutil.rmtree(checkpoint)
+    shutil.rmtree(spools)
+    before = {episode for (episode,) in wheel.sql("select episode_id from episodes where stage <> 'rl_pointing'")}
+
+    with (wheel.base / "worker.log").open("w") as log:
+        worker = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
+        while worker.poll() is None and not any(list(_spooled(path)) for path in spools.glob("*/episodes/*.jsonl")):
+            time.sleep(0.02)
+        worker.kill()
+        worker.wait()
+        kept = {episode for path in spools.glob("*/episodes/*.jsonl") for episode in _spooled(path)}
+        assert kept and wheel.left_after(GONE_S) == []
+
+        again = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
+        assert again.wait(900) == 0, (wheel.base / "worker.log").read_text()[-3000:]
+    assert_nothing_lost(wheel, before | kept)
+    (path,) = spools.glob("*/episodes/round-0001.jsonl")
+    spooled = list(_spooled(path))
+    assert len(spooled) == len(set(spooled)), "what was finished is not run again"
+    assert wheel.left_after(GONE_S) == []
