@@ -86,6 +86,13 @@ INVARIANTS = (
         sql="select episode_id, count(*) as times from episodes group by episode_id having times > 1 and max(iteration) = $iteration",
     ),
     Invariant(
+        name="policies_registered",
+        asset="rollouts",
+        meaning="whoever acted outside of RL is a registered checkpoint",
+        sql="""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
+               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation', 'evaluation')""",
+    ),
+    Invariant(
         name="screenshots_present",
         asset="rollouts",
         meaning="every screenshot that a step names is stored",

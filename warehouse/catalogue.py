@@ -34,6 +34,12 @@ class Column:
     """`table.column` that this value names; the lineage view and the foreign-key checks are made of these."""
     names_nothing: tuple[str, ...] = ()
     """Values of a referencing column that are no id, e.g. `oracle`."""
+    may_dangle: bool = False
+    """What a value names need not have been kept: lineage follows it where it was, and no check asks for it."""
+
+    @property
+    def checked_reference(self) -> str | None:
+        return None if self.may_dangle else self.references
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,8 @@ _TABLES = (
         _col("seed", INT, "seed of the instance", minimum=0),
         _col("split", STRING, "split of the instance", values=SPLITS),
         _col("attempt", INT, "sampling index, not a retry", minimum=0),
-        _col("policy_id", STRING, "checkpoint that acted, or `oracle`", references="checkpoints.checkpoint_id", names_nothing=("oracle",)),
+        _col("policy_id", STRING, "checkpoint that acted (in RL: the policy of that round, which is not kept), or `oracle`",
+             references="checkpoints.checkpoint_id", names_nothing=("oracle",), may_dangle=True),
         _col("temperature", FLOAT, "sampling temperature; 0 is greedy", minimum=0),
         _col("instruction", STRING, "what the agent was asked", nullable=True),
         _col("outcome", STRING, "how it ended", values=OUTCOMES),

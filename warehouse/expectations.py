@@ -89,7 +89,7 @@ def _expression(name: str, type_: pa.DataType) -> pc.Expression:
 
 def _with_reference_columns(warehouse: Warehouse, spec: Table, rows: pa.Table) -> pa.Table:
     """For each reference a column that holds the values which name no row, and null elsewhere; string lists become `present`."""
-    references = [column for column in spec.columns if column.references is not None and column.name in rows.column_names]
+    references = [column for column in spec.columns if column.checked_reference is not None and column.name in rows.column_names]
     if references and rows.num_rows:
         with connect(warehouse) as con:
             con.register("rows_to_check", rows)
@@ -129,7 +129,7 @@ def expectations_of(spec: Table) -> Iterator[Any]:
     """The table's expectations, as objects of Great Expectations."""
     gxe = _great_expectations().expectations
     columns = [column.name for column in spec.columns]
-    references = [reference_column(column) for column in spec.columns if column.references is not None]
+    references = [reference_column(column) for column in spec.columns if column.checked_reference is not None]
     yield gxe.ExpectTableColumnsToMatchSet(column_set=columns + references, exact_match=True)
     key, notes = _key(spec), "the key, inside a partition"
     if len(key) == 1:
@@ -149,7 +149,7 @@ def expectations_of(spec: Table) -> Iterator[Any]:
             yield gxe.ExpectColumnValuesToBeBetween(
                 column=column.name, min_value=column.minimum, max_value=column.maximum, notes=column.meaning
             )
-        if column.references is not None:
+        if column.checked_reference is not None:
             yield gxe.ExpectColumnValuesToBeNull(column=reference_column(column), notes=f"{column.name} names a row of {column.references}")
 
 
