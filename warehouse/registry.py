@@ -1,6 +1,8 @@
-"""The registry of checkpoints: which stage of which iteration made which weights, and where they lie. A thin reading of the table `checkpoints`.
+"""The registry of checkpoints: which stage of which iteration made which weights, and where they lie. A thin reading of the table
+`checkpoints`.
 
-A stage that passes its input on (CT between cadences, a release that kept the previous policy) registers the same checkpoint id under its own name.
+A stage that passes its input on (CT between cadences, a release that kept the previous policy) registers the same checkpoint id under
+its own name.
 """
 
 from __future__ import annotations
@@ -58,7 +60,13 @@ def register(
 def pass_on(warehouse: Warehouse, source: Registered, *, iteration: str, stage: str, note: str) -> int:
     """Register a stage that hands its input on unchanged, and say why."""
     return register(
-        warehouse, iteration=iteration, stage=stage, checkpoint_id=source.checkpoint_id, folder=source.folder, parents=source.parents, note=note
+        warehouse,
+        iteration=iteration,
+        stage=stage,
+        checkpoint_id=source.checkpoint_id,
+        folder=source.folder,
+        parents=source.parents,
+        note=note,
     )
 
 
@@ -75,7 +83,7 @@ def find(warehouse: Warehouse, checkpoint_id: str) -> Registered:
     table = warehouse.read("checkpoints")
     rows = table.filter(pc.equal(table["checkpoint_id"], checkpoint_id)).to_pylist()
     if not rows:
-        raise CheckpointError(f"no checkpoint {checkpoint_id} is registered; `flywheel sql \"from checkpoints\"` lists those that are")
+        raise CheckpointError(f'no checkpoint {checkpoint_id} is registered; `flywheel sql "from checkpoints"` lists those that are')
     return _registered(warehouse, min(rows, key=lambda row: (row["iteration"], row["stage"])))
 
 
