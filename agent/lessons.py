@@ -14,7 +14,30 @@ from agent.practice_page import Move, PracticePage, Widget
 from agent.vocabulary import words
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-SYLLABLES = ("an", "be", "chi", "do", "en", "fa", "gri", "ha", "in", "ka", "la", "ma", "ni", "or", "pa", "ri", "sa", "ta", "ur", "ver", "ya", "zo")
+SYLLABLES = (
+    "an",
+    "be",
+    "chi",
+    "do",
+    "en",
+    "fa",
+    "gri",
+    "ha",
+    "in",
+    "ka",
+    "la",
+    "ma",
+    "ni",
+    "or",
+    "pa",
+    "ri",
+    "sa",
+    "ta",
+    "ur",
+    "ver",
+    "ya",
+    "zo",
+)
 CLICKABLE = ("button", "link", "checkbox", "radio", "tab", "input", "item", "header", "textarea", "select", "image")
 CONFIRM = ("Submit", "Login", "OK", "Ok", "Send", "Save", "Done", "Search", "Next")
 ORDINALS = ("1st", "2nd", "3rd", "4th", "5th", "6th")
@@ -53,7 +76,9 @@ class Pen:
             return f"{self.word()} {self.word()}"
         if kind < 0.9:
             return f"{self.word()} {self.string(5)}"
-        return self.word() + self.rng.choice((",", ".", "!", "?", ":", f" #{self.rng.randint(1, 9)}", f" of {self.word()}", f"-{self.string(3)}"))
+        return self.word() + self.rng.choice(
+            (",", ".", "!", "?", ":", f" #{self.rng.randint(1, 9)}", f" of {self.word()}", f"-{self.string(3)}")
+        )
 
     def names(self, num: int) -> list[str]:
         """Different names."""
@@ -96,8 +121,16 @@ def find(pen: Pen) -> Lesson:
             return Lesson(instruction, pen.page(widgets), [Move("click", goal)])
         twin.text = pen.string() + "2"
     instruction = pen.say(
-        'How to use the {role} "{name}"?', 'Find the {role} "{name}".', 'Look for "{name}".', "Choose {name} here.", "Go to {name} now.",
-        'Press the "{name}" {role}.', "Open {name}.", "Use {role} {name}.", role=goal.role, name=goal.text,
+        'How to use the {role} "{name}"?',
+        'Find the {role} "{name}".',
+        'Look for "{name}".',
+        "Choose {name} here.",
+        "Go to {name} now.",
+        'Press the "{name}" {role}.',
+        "Open {name}.",
+        "Use {role} {name}.",
+        role=goal.role,
+        name=goal.text,
     )
     return Lesson(instruction, pen.page(widgets), [Move("click", goal)])
 
@@ -119,16 +152,26 @@ def count(pen: Pen) -> Lesson:
 
 def leave(pen: Pen) -> Lesson:
     """Close a window, or answer it: the small x, or the button that is named."""
-    widgets = [Widget("text", pen.name()), Widget("button", "x"), Widget("text", " ".join(pen.word() for _ in range(pen.rng.randint(2, 9))))]
+    widgets = [
+        Widget("text", pen.name()),
+        Widget("button", "x"),
+        Widget("text", " ".join(pen.word() for _ in range(pen.rng.randint(2, 9)))),
+    ]
     widgets += [Widget("button", name) for name in pen.rng.sample(("Cancel", "OK", "Yes", "No", "Help"), pen.rng.randint(0, 2))]
     if pen.rng.random() < 0.5:
         widgets = widgets[1:]
     goal = pen.rng.choice([widget for widget in widgets if widget.role == "button"])
     if goal.text == "x" and pen.rng.random() < 0.6:
-        return Lesson(pen.say("Leave this window.", "Close this message with its x.", "Make the window go away."), PracticePage(widgets),
-                      [Move("click", goal)])
-    return Lesson(pen.say('Answer the message with "{name}".', 'Leave the window by "{name}".', name=goal.text), PracticePage(widgets),
-                  [Move("click", goal)])
+        return Lesson(
+            pen.say("Leave this window.", "Close this message with its x.", "Make the window go away."),
+            PracticePage(widgets),
+            [Move("click", goal)],
+        )
+    return Lesson(
+        pen.say('Answer the message with "{name}".', 'Leave the window by "{name}".', name=goal.text),
+        PracticePage(widgets),
+        [Move("click", goal)],
+    )
 
 
 def _fill(field: Widget, text: str) -> list[Move]:
@@ -152,7 +195,9 @@ def fill_in(pen: Pen) -> Lesson:
         instruction = pen.say('Write {it} in the box, then push {ok}.', "Fill in {it} and {ok}.", "Put {it} there; finish with {ok}.",
                               it=quoted[0], ok=confirm.text)  # fmt: skip
     elif len(set(values)) == 1:
-        instruction = pen.say("Write {it} in all boxes, then push {ok}.", "Repeat {it} in each box; finish with {ok}.", it=quoted[0], ok=confirm.text)
+        instruction = pen.say(
+            "Write {it} in all boxes, then push {ok}.", "Repeat {it} in each box; finish with {ok}.", it=quoted[0], ok=confirm.text
+        )
     elif num == 2:
         instruction = pen.say("Fill the form with {a} and {b}, finish with {ok}.", "Put the name {a} and the code {b} in the boxes, then push {ok}.",
                               "The boxes are for {a} and {b}. Then {ok}.", a=quoted[0], b=quoted[1], ok=confirm.text)  # fmt: skip
@@ -177,7 +222,9 @@ def calculate(pen: Pen) -> Lesson:
     field, confirm = Widget("input"), pen.confirm()
     instruction = pen.say("Work out the value and write it in the box, then push {ok}.", "What is the result? Finish with {ok}.",
                           "Do the sum, write its result, then push {ok}.", ok=confirm.text)  # fmt: skip
-    return Lesson(instruction, PracticePage([Widget("text", f"{problem} ="), field, confirm]), [*_fill(field, value), Move("click", confirm)])
+    return Lesson(
+        instruction, PracticePage([Widget("text", f"{problem} ="), field, confirm]), [*_fill(field, value), Move("click", confirm)]
+    )
 
 
 def fact(rng: random.Random) -> tuple[str, str]:
@@ -232,7 +279,9 @@ def complete(pen: Pen) -> Lesson:
     )  # fmt: skip
     confirm.shows_when = lambda: field.text != start
     label = [Widget("text", pen.word())] if pen.rng.random() < 0.6 else []
-    return Lesson(instruction, PracticePage([*label, field, *items, confirm]), [*_fill(field, start), Move("click", picked), Move("click", confirm)])
+    return Lesson(
+        instruction, PracticePage([*label, field, *items, confirm]), [*_fill(field, start), Move("click", picked), Move("click", confirm)]
+    )
 
 
 def in_order(pen: Pen) -> Lesson:
@@ -250,7 +299,9 @@ def reveal(pen: Pen) -> Lesson:
     text = Widget("text", " ".join(pen.word() for _ in range(pen.rng.randint(2, 10))), shows_when=lambda: "expanded" in header.states)
     if pen.rng.random() < 0.5:
         button.shows_when = lambda: "expanded" in header.states
-    instruction = pen.say("Open the part called {name}, then push {ok}.", "Unfold this part and push {ok}.", name=header.text, ok=button.text)
+    instruction = pen.say(
+        "Open the part called {name}, then push {ok}.", "Unfold this part and push {ok}.", name=header.text, ok=button.text
+    )
     return Lesson(instruction, PracticePage([header, text, button]), [Move("click", header), Move("click", button)])
 
 
@@ -264,7 +315,10 @@ def choose(pen: Pen) -> Lesson:
 
 def look_up(pen: Pen) -> Lesson:
     """A table of names and values: write the value that stands beside a name."""
-    keys, values = pen.names(pen.rng.randint(2, 5)), [pen.name() if pen.rng.random() < 0.8 else str(pen.rng.randint(1900, 2030)) for _ in range(5)]
+    keys, values = (
+        pen.names(pen.rng.randint(2, 5)),
+        [pen.name() if pen.rng.random() < 0.8 else str(pen.rng.randint(1900, 2030)) for _ in range(5)],
+    )
     place = pen.rng.randrange(len(keys))
     field, confirm = Widget("input"), pen.confirm()
     table = [Widget("text", text) for pair in zip(keys, values, strict=False) for text in pair]

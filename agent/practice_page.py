@@ -59,13 +59,23 @@ class PracticePage:
     def observe(self, instruction: str) -> Observation:
         elements = tuple(
             Element(
-                role=widget.role, text=widget.shown_text, states=widget.shown_states, x_px=WIDTH_PX // 2, y_px=ROW_PX * place + ROW_PX // 2,
-                width_px=WIDTH_PX, height_px=ROW_PX,
+                role=widget.role,
+                text=widget.shown_text,
+                states=widget.shown_states,
+                x_px=WIDTH_PX // 2,
+                y_px=ROW_PX * place + ROW_PX // 2,
+                width_px=WIDTH_PX,
+                height_px=ROW_PX,
             )
             for place, widget in enumerate(self._visible)
         )
         return Observation(
-            instruction=instruction, elements=elements, screenshot=None, width_px=WIDTH_PX, height_px=ROW_PX * (len(elements) + 1), time_ms=0.0
+            instruction=instruction,
+            elements=elements,
+            screenshot=None,
+            width_px=WIDTH_PX,
+            height_px=ROW_PX * (len(elements) + 1),
+            time_ms=0.0,
         )
 
     def action(self, move: Move) -> Action:

@@ -2,7 +2,7 @@
 
 Coordinates are integer pixels in the session's viewport, origin top left; a grammar with relative coordinates resolves them before it
 builds an action. `InvalidAction` is a value like the others: it is recorded and fed back to the agent, never raised.
-Source: the UI-TARS 1.x / UI-TARS-2 computer, mobile, game and SDK action sets (reference: UI-TARS-2, arXiv 2509.02544, and its public client).
+Source: the computer, mobile, game and SDK action sets of UI-TARS 1.x and UI-TARS-2 (arXiv 2509.02544, and its public client).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """SessionPool: browsers kept alive, and leases on the sessions in them. Which pages run in a session is the sources' business.
 
 A pool belongs to the event loop that entered it. Browsers start when first needed. Loading a page costs as much as several steps, so a
-session that comes free goes first to who waits for the task that it has loaded: let more episodes wait than there are sessions. One that crashed or hung is replaced; whoever used it
-gets the error and may lease again. One that ran many episodes or grew large is replaced once nobody uses it.
+session that comes free goes first to who waits for the task that it has loaded: let more episodes wait than there are sessions. A
+browser that crashed or hung is replaced; whoever used it gets the error and may lease again. One that ran many episodes or grew large is
+replaced once nobody uses it.
 """
 
 from __future__ import annotations

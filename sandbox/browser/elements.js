@@ -37,7 +37,9 @@
   const SKIPPED = new Set(["SCRIPT", "STYLE", "TEMPLATE", "NOSCRIPT", "HEAD", "LINK", "META", "BR", "WBR", "DATALIST", "defs", "title"]);
   const BUTTON_TYPES = new Set(["submit", "button", "reset", "image", "file", "color"]);
   const INPUT_ROLES = { checkbox: "checkbox", radio: "radio", range: "slider", number: "spinner" };
-  const TAG_ROLES = { BUTTON: "button", TEXTAREA: "textarea", SELECT: "select", SUMMARY: "header", IMG: "image", CANVAS: "image", VIDEO: "image" };
+  const TAG_ROLES = {
+    BUTTON: "button", TEXTAREA: "textarea", SELECT: "select", SUMMARY: "header", IMG: "image", CANVAS: "image", VIDEO: "image",
+  };
   const ARIA_ROLES = {
     button: "button", link: "link", checkbox: "checkbox", switch: "checkbox", radio: "radio", tab: "tab", textbox: "input",
     searchbox: "input", combobox: "input", spinbutton: "spinner", slider: "slider", menuitem: "item", menuitemcheckbox: "checkbox",
@@ -50,7 +52,9 @@
     blue: [0, 0, 255], yellow: [255, 255, 0], cyan: [0, 255, 255], magenta: [255, 0, 255], orange: [255, 165, 0],
     pink: [255, 192, 203], purple: [128, 0, 128], olive: [128, 128, 0], brown: [165, 42, 42],
   };
-  const HUES = [[20, "red"], [45, "orange"], [70, "yellow"], [165, "green"], [195, "cyan"], [260, "blue"], [290, "purple"], [340, "magenta"], [360, "red"]];
+  const HUES = [
+    [20, "red"], [45, "orange"], [70, "yellow"], [165, "green"], [195, "cyan"], [260, "blue"], [290, "purple"], [340, "magenta"], [360, "red"],
+  ];
 
   const found = [];
   const clean = (text) => (text || "").replace(/\s+/g, " ").trim().slice(0, maxText);
@@ -84,8 +88,9 @@
     if (!hit) return false;
     if (hit === element || element.contains(hit)) return true;
     // An outline has no inside, and some things let clicks through: what shows there is what holds them, or its other shapes.
-    if (element instanceof SVGElement) return hit.contains(element) || (getComputedStyle(element).fill === "none" && element.ownerSVGElement.contains(hit));
-    return hit.contains(element) && getComputedStyle(element).pointerEvents === "none";
+    const style = getComputedStyle(element);
+    if (element instanceof SVGElement) return hit.contains(element) || (style.fill === "none" && element.ownerSVGElement.contains(hit));
+    return hit.contains(element) && style.pointerEvents === "none";
   }
 
   const AROUND = [0.5, 0.25, 0.75, 0.1, 0.9];
@@ -200,7 +205,8 @@
     if (name !== undefined) return name;
     const tag = element.tagName;
     if (role === "checkbox" || role === "radio") {
-      return (element.labels && element.labels.length && clean(element.labels[0].innerText)) || labelText(element) || (tag === "INPUT" ? "" : clean(element.innerText));
+      const label = element.labels && element.labels.length ? clean(element.labels[0].innerText) : "";
+      return label || labelText(element) || (tag === "INPUT" ? "" : clean(element.innerText));
     }
     if (tag === "SELECT") return clean(element.selectedOptions.length ? element.selectedOptions[0].label : "");
     if (tag === "INPUT" && role === "button") return clean(element.value) || labelText(element) || clean(element.title || element.alt);
@@ -292,12 +298,16 @@
     }
     const role = roleOf(element, style);
     if (role === "select" && (element.multiple || element.size > 1)) {
-      for (const option of element.options) add("item", clean(option.label), statesOf(option, "item"), option, option.getClientRects(), cut(rect, clip));
+      const inside = cut(rect, clip);
+      for (const option of element.options) {
+        add("item", clean(option.label), statesOf(option, "item"), option, option.getClientRects(), inside);
+      }
       return true;
     }
     if (role) {
       // The right end of a number field turns into its arrows under the pointer.
-      const rects = element.type === "number" ? [{ ...rect.toJSON(), right: rect.right - Math.min(20, rect.width / 2) }] : element.getClientRects();
+      const arrows = element.type === "number" ? Math.min(20, rect.width / 2) : 0;
+      const rects = arrows ? [{ ...rect.toJSON(), right: rect.right - arrows }] : element.getClientRects();
       add(role, textOf(element, role), statesOf(element, role), element, rects, clip);
       return true;
     }
