@@ -199,7 +199,9 @@ def fill_in(pen: Pen) -> Lesson:
             "Write {it} in all boxes, then push {ok}.", "Repeat {it} in each box; finish with {ok}.", it=quoted[0], ok=confirm.text
         )
     elif num == 2:
-        instruction = pen.say("Fill the form with {a} and {b}, finish with {ok}.", "Put the name {a} and the code {b} in the boxes, then push {ok}.",
+        instruction = pen.say(
+            "Fill the form with {a} and {b}, finish with {ok}.",
+            "Put the name {a} and the code {b} in the boxes, then push {ok}.",
                               "The boxes are for {a} and {b}. Then {ok}.", a=quoted[0], b=quoted[1], ok=confirm.text)  # fmt: skip
     else:
         instruction = pen.say("Fill the form with {all}, finish with {ok}.", "Put {all} in the boxes, then push {ok}.",
@@ -272,7 +274,9 @@ def complete(pen: Pen) -> Lesson:
     items = [Widget("item", text, shows_when=lambda: field.text == start, fills=field) for text in sorted(texts)]
     picked = next(item for item in items if item.text.endswith(end)) if is_ending_asked else items[0]
     instruction = (
-        pen.say('Complete the name that begins "{a}" and finishes "{b}", then {ok}.', 'Find what begins "{a}" and has "{b}" last. Push {ok}.',
+        pen.say(
+            'Complete the name that begins "{a}" and finishes "{b}", then {ok}.',
+            'Find what begins "{a}" and has "{b}" last. Push {ok}.',
                 a=start, b=end, ok=confirm.text)
         if is_ending_asked
         else pen.say('Complete the name that begins "{a}", then {ok}.', 'Find what begins "{a}". Push {ok}.', a=start, ok=confirm.text)
@@ -322,7 +326,9 @@ def look_up(pen: Pen) -> Lesson:
     place = pen.rng.randrange(len(keys))
     field, confirm = Widget("input"), pen.confirm()
     table = [Widget("text", text) for pair in zip(keys, values, strict=False) for text in pair]
-    instruction = pen.say("Look up {key} in the table and write it in the box, then push {ok}.", "What stands beside {key}? Write it and {ok}.",
+    instruction = pen.say(
+        "Look up {key} in the table and write it in the box, then push {ok}.",
+        "What stands beside {key}? Write it and {ok}.",
                           key=keys[place], ok=confirm.text)  # fmt: skip
     return Lesson(instruction, PracticePage([*table, field, confirm]), [*_fill(field, values[place]), Move("click", confirm)])
 
