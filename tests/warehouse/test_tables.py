@@ -249,7 +249,7 @@ write(5)
 if sys.argv[2] == "limit":
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    write(8_000)
+    write(20_000)
 except StorageFull as error:
     print(error)
 print(warehouse.version("verdicts"), warehouse.read("verdicts").num_rows, write(6), warehouse.read("verdicts").num_rows)
