@@ -13,7 +13,7 @@ FLYWHEEL       = .venv/bin/flywheel
 PYTEST         = $(PYTHON_IN_VENV) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run ui doctor test test-slow test-all check bench lock clean
+.PHONY: help setup run ui doctor test test-slow test-all check lint types imports bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,9 +39,15 @@ test-slow: setup ## the slow tests alone
 test-all: setup ## all tests that this machine can run
 	$(PYTEST) -m "not gpu" $(ARGS)
 
-check: setup ## ruff, mypy and the import contract
+check: lint types imports ## ruff, mypy and the import contract (make -k check: all three, whatever fails)
+
+lint: setup
 	$(PYTHON_IN_VENV) -m ruff check
+
+types: setup
 	$(PYTHON_IN_VENV) -m mypy
+
+imports: setup
 	.venv/bin/lint-imports --no-logo
 
 bench: setup ## the benchmarks, one after the other: a table each
