@@ -53,7 +53,8 @@
     pink: [255, 192, 203], purple: [128, 0, 128], olive: [128, 128, 0], brown: [165, 42, 42],
   };
   const HUES = [
-    [20, "red"], [45, "orange"], [70, "yellow"], [165, "green"], [195, "cyan"], [260, "blue"], [290, "purple"], [340, "magenta"], [360, "red"],
+    [20, "red"], [45, "orange"], [70, "yellow"], [165, "green"], [195, "cyan"], [260, "blue"], [290, "purple"], [340, "magenta"],
+    [360, "red"],
   ];
 
   const found = [];

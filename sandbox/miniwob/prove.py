@@ -3,7 +3,7 @@
     python -m sandbox.miniwob.prove                                    # every task, 40 seeds each
     python -m sandbox.miniwob.prove --group quickstart --seeds 10
     python -m sandbox.miniwob.prove --tasks login-user,click-tab --disturb 0.3
-    python -m sandbox.miniwob.prove --markdown docs/miniwob.md         # rewrites the table between the file's markers
+    python -m sandbox.miniwob.prove --markdown docs/miniwob.md         # rewrites its rows in the table between the file's markers
 
 Seeds are of the `train` split, for held-out tasks of `eval`: what is only ever reported stays unseen. With `--disturb P` a second run of
 each seed takes a random action instead of the oracle's with probability P a step; counted is how often the oracle still succeeds where
@@ -182,14 +182,16 @@ def print_table(proofs: Sequence[Proof], console: Console) -> None:
 
 
 def write_markdown(proofs: Sequence[Proof], path: Path) -> None:
-    """Replace what stands between the markers. Raises ConfigError where the file has none."""
+    """Replace the proved tasks' rows between the markers, in the order of the task list. Raises ConfigError where there are none."""
     text = path.read_text(encoding="utf-8")
     if not all(marker in text for marker in MARKERS):
         raise ConfigError(f"{path} has no place for the table: it needs the lines {MARKERS[0]} and {MARKERS[1]}.")
     head, rest = text.split(MARKERS[0], 1)
-    tail = rest.split(MARKERS[1], 1)[1]
+    before, tail = rest.split(MARKERS[1], 1)
+    rows = {cells[1].strip(): line for line in before.splitlines() if len(cells := line.split("|")) == len(COLUMNS) + 2}
+    rows |= {row[0]: "| " + " | ".join(row) + " |" for row in table_rows(proofs)}
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += ["| " + " | ".join(row) + " |" for row in table_rows(proofs)]
+    lines += [rows[name] for name in load_tasks() if name in rows]
     path.write_text(f"{head}{MARKERS[0]}\n" + "\n".join(lines) + f"\n{MARKERS[1]}{tail}", encoding="utf-8")
 
 
