@@ -24,13 +24,16 @@ COUNTERS_FILE = "counters.json"
 
 
 class Counters(BaseModel):
-    """Everything small: `round_index` is the last completed round, `metrics` and `policy_ids` hold one entry a round."""
+    """Everything small: `round_index` is the last completed round, `metrics` and `policy_ids` hold one entry a round, `seeds_met` (how
+    many train seeds were used) and `success_rates` one a task id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     round_index: int = 0
     num_updates: int = 0
     gate: Gate = Gate()
+    seeds_met: dict[str, int] = {}
+    success_rates: dict[str, float] = {}
     metrics: tuple[dict[str, float], ...] = ()
     policy_ids: tuple[str, ...] = ()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agent.collector import Collector
-from agent.episode import Episode, EpisodeRequest
+from agent.episode import Episode
 from agent.policy import Policy, Prompt, Response
 from models import checkpoint
 from models.engine import EmbeddedEngine
@@ -27,6 +28,7 @@ from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import CRITIC_WEIGHTS, Critic, load_critic, save_critic
+from models.ppo.curriculum import quotas, round_requests, updated_rates
 from models.ppo.metrics import episode_metrics
 from models.ppo.spool import EpisodeSpool
 from models.ppo.state import Counters, load_state, save_state
@@ -34,7 +36,7 @@ from models.ppo.update import PolicyLearner, ReplayPool
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
 from models.shift_qwen3 import ShiftQwen3ForCausalLM
-from sandbox.task import Split, Task
+from sandbox.task import Task
 from warehouse.errors import ConfigError, ModelError, SandboxError
 from warehouse.identity import bytes_id, content_id, files_id, stable_seed
 
@@ -200,8 +202,11 @@ class _Trainer:
             "update_s": time.perf_counter() - collected_s,
             "update_cpu_s": time.process_time() - collected_cpu_s,
         }
+        met = Counter(self.counters.seeds_met) + Counter(episode.request.task.task_id for episode in episodes)
         self.counters = Counters(
             round_index=index,
+            seeds_met=dict(met),
+            success_rates=updated_rates(self.counters.success_rates, episodes),
             num_updates=self._learner.num_updates,
             gate=self._value_learner.gate if self._value_learner else self.counters.gate,
             metrics=(*self.counters.metrics, metrics),
@@ -212,7 +217,9 @@ class _Trainer:
 
     async def _collect(self, collector: Collector, policy: Policy, index: int, policy_id: str) -> list[Episode]:
         """The round's episodes in the order of their requests; those that an earlier start of this round finished are not run again."""
-        requests = round_requests(self._run.tasks, self._config, index, policy_id)
+        counters = self.counters
+        counts = quotas(self._run.tasks, self._config, counters.success_rates)
+        requests = round_requests(self._run.tasks, counts, counters.seeds_met, self._config, policy_id)
         answered = self.spool.recover(index)
         open_requests = [request for request in requests if request.episode_id not in answered]
         if open_requests:
@@ -256,19 +263,6 @@ class _Trainer:
         )  # fmt: skip
         critic = run.output / CRITIC_FOLDER if self._value_learner is not None else None
         return PpoResult(card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, critic=critic, spool=self.spool)
-
-
-def round_requests(tasks: Sequence[Task], config: PpoConfig, round_index: int, policy_id: str) -> list[EpisodeRequest]:
-    """One request a task and seed; each round (from 1) takes the train seeds after those of the round before."""
-    count = config.episodes_per_task
-    skip = config.seed_offset + (round_index - 1) * count
-    return [
-        EpisodeRequest(
-            purpose="rl", task=task, seed=seed, policy_id=policy_id, temperature=config.temperature, screenshots=config.screenshots
-        )
-        for task in tasks
-        for seed in task.seeds(Split.TRAIN, count, skip=skip)
-    ]
 
 
 class _TimedPolicy:
