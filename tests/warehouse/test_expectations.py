@@ -143,7 +143,7 @@ def test_data_docs_stand_alone_and_list_every_page(warehouse: Warehouse, make: A
     text = index.read_text()
     assert text.index("0001") < text.index("0000") and "✘ 1 failed" in text and "✔ all hold" in text
     episodes = (index.parent / "0001" / "episodes.html").read_text()
-    assert "weird" in episodes and "1 of 52 expectations failed" in episodes
+    assert "weird" in episodes and re.search(r"1 of \d+ expectations failed", episodes)
 
 
 def test_importing_the_suites_does_not_import_great_expectations() -> None:
