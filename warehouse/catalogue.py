@@ -53,7 +53,8 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable, metadata={"meaning": c.meaning}) for c in self.columns])
+        """Names and types only: what a column means is said here, and a reworded meaning must not keep old tables from being written."""
+        return pa.schema([pa.field(column.name, column.type, nullable=column.nullable) for column in self.columns])
 
     @property
     def partition_by(self) -> list[str]:
