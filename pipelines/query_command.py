@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Literal
 
-import duckdb
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from warehouse import registry
 from warehouse.errors import CheckpointError, ConfigError, UnknownTable
-from warehouse.query import connect
+from warehouse.query import connect, run
 from warehouse.tables import Warehouse
 
 ROWS_SHOWN = 200
@@ -22,14 +21,8 @@ DIRECTIONS: dict[str, Literal["up", "down", "both"]] = {"up": "up", "down": "dow
 
 
 def run_query(warehouse: Warehouse, query: str, as_of: str | None, as_json: bool, console: Console) -> None:
-    """Print a query's rows. Raises ConfigError with DuckDB's own words when it is wrong."""
-    try:
-        result = connect(warehouse, as_of=as_of).sql(query)
-        if result is None:
-            return
-        table = result.to_arrow_table()
-    except duckdb.Error as error:
-        raise ConfigError(f"the query was not understood: {error}") from error
+    """Print a query's rows. Raises QueryError with DuckDB's own words when it is wrong, CorruptTable for a damaged file."""
+    table = run(warehouse, query, as_of=as_of)
     if as_json:
         for row in table.to_pylist():
             print(json.dumps(row, default=str))
@@ -64,8 +57,6 @@ def show_lineage(
     way = DIRECTIONS.get(direction)
     if way is None:
         raise ConfigError(f"--direction {direction!r}: {', '.join(DIRECTIONS)} are allowed")
-    if "/" in identity:
-        identity = checkpoint_named(warehouse, identity).checkpoint_id
     graph = trace(connect(warehouse), identity, direction=way, depth=depth)
     console.print(graph.to_tree())
     if svg is not None:
