@@ -30,7 +30,7 @@ class PpoConfig(BaseModel):
     # Collection
     rounds: Annotated[Count, Field(description="collect-then-update rounds")] = 6
     episodes_per_task: Annotated[Count, Field(description="episodes a task and round on average, each on a seed of its own")] = 28
-    adaptive_episodes: Annotated[bool, Field(description="spend a round's episodes on the tasks whose outcome is open")] = True
+    adaptive_episodes: Annotated[bool, Field(description="spend a round's episodes on the tasks whose outcome is open")] = False
     seed_offset: Annotated[
         int, Field(ge=0, description="train seeds of each task to skip, so that no run meets the seeds of an earlier one")
     ] = 0

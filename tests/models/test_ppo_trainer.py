@@ -187,7 +187,7 @@ def test_a_run_makes_a_checkpoint_a_critic_metrics_and_a_spool(weak: Weak, tmp_p
 
 
 def test_requests_are_train_seeds_and_no_round_meets_those_of_another() -> None:
-    config = PpoConfig(episodes_per_task=5, seed_offset=3)
+    config = PpoConfig(episodes_per_task=5, seed_offset=3, adaptive_episodes=True)
     met: Counter[str] = Counter()
     seen: list[tuple[str, int]] = []
     for rates in ({}, {TASK.task_id: 1.0, OTHER.task_id: 0.5}, {TASK.task_id: 0.5, OTHER.task_id: 0.0}):
@@ -203,11 +203,11 @@ def test_episodes_go_where_the_outcome_is_open() -> None:
     tasks = [TASK.model_copy(update={"name": f"task-{i}"}) for i in range(5)]
     ids = [task.task_id for task in tasks]
     rates = dict(zip(ids, (0.0, 0.1, 0.5, 0.9, 1.0), strict=True))
-    found = [quotas(tasks, PpoConfig(episodes_per_task=20), rates)[task_id] for task_id in ids]
+    found = [quotas(tasks, PpoConfig(episodes_per_task=20, adaptive_episodes=True), rates)[task_id] for task_id in ids]
     assert found[2] > found[1] == found[3] > found[0] == found[4] >= 2
     assert 80 <= sum(found) <= 102
-    assert set(quotas(tasks, PpoConfig(episodes_per_task=20, adaptive_episodes=False), rates).values()) == {20}
-    lonely = quotas(tasks, PpoConfig(episodes_per_task=20), dict.fromkeys(ids, 1.0) | {ids[0]: 0.5})
+    assert set(quotas(tasks, PpoConfig(episodes_per_task=20), rates).values()) == {20}
+    lonely = quotas(tasks, PpoConfig(episodes_per_task=20, adaptive_episodes=True), dict.fromkeys(ids, 1.0) | {ids[0]: 0.5})
     assert lonely[ids[0]] == 40  # no task takes more than twice its part
 
 
