@@ -88,9 +88,9 @@ INVARIANTS = (
     Invariant(
         name="policies_registered",
         asset="rollouts",
-        meaning="whoever acted outside of RL is a registered checkpoint",
+        meaning="whoever acted for the data sets is a registered checkpoint",
         sql="""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
-               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation', 'evaluation')""",
+               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')""",
     ),
     Invariant(
         name="screenshots_present",
