@@ -107,13 +107,19 @@ class Worker:
     def ask(self, **request: Any) -> None:
         if self._process.stdin is None:
             raise RuntimeError("worker without standard input")
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise self._died() from error
+
+    def _died(self) -> RuntimeError:
+        return RuntimeError(f"The worker of {self.contestant.name} died; its last words: {self._log.read_text()[-1500:]}")
 
     def answer(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
-            raise RuntimeError(f"The worker of {self.contestant.name} died; its last words: {self._log.read_text()[-1500:]}")
+            raise self._died()
         reply: dict[str, Any] = json.loads(line)
         return reply
 
@@ -136,7 +142,7 @@ class Worker:
         try:
             self.ask(do="end")
             self._process.wait(timeout=30)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
+        except (RuntimeError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()
         for child in children:  # peers leave browsers behind when they are cut off

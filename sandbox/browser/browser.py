@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import shutil
 import subprocess
 from functools import lru_cache
@@ -16,6 +17,8 @@ from typing import Any
 from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
 from warehouse.errors import BrowserCrashed, BrowserMissing
+
+_LOG = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT_S = 60.0
 FRAME_TIMEOUT_S = 2.0
@@ -61,6 +64,8 @@ class Browser:
                 await browser.close()
                 raise
             else:
+                if not sandboxed:
+                    _LOG.warning("Chromium runs without its own sandbox: the kernel gives an unprivileged user no namespaces.")
                 return browser
         raise BrowserCrashed(
             f"{executable.path} did not start within {LAUNCH_TIMEOUT_S:.0f} s. It wrote: {log[-600:] or 'nothing'}. "

@@ -92,20 +92,22 @@ class Profile:
 
 def reap_profiles() -> int:
     """Remove the profile folders of processes that are gone; how many there were."""
-    num_reaped = 0
-    for folder in scratch_root().glob("profile-*/"):
-        lock_path = folder.with_suffix(".lock")
+    return sum(_reap(folder) for folder in scratch_root().glob("profile-*") if folder.suffix != ".lock")
+
+
+def _reap(folder: Path) -> bool:
+    """Remove one folder if its process is gone. Others make and remove theirs at the same time."""
+    lock_path = folder.with_suffix(".lock")
+    try:
         if not lock_path.exists() and folder.stat().st_mtime > time.time() - 60:
-            continue  # being made right now
+            return False  # being made right now
         with lock_path.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
             lock_path.unlink(missing_ok=True)
-            num_reaped += 1
-    return num_reaped
+    except OSError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=32)
