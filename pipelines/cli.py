@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from warehouse.errors import ConfigError, FlywheelError
-from warehouse.home import Home
+from warehouse.errors import ConfigError, FlywheelError, StorageFull
+from warehouse.home import Home, is_full_disk
 from warehouse.tables import Warehouse
 
 app = typer.Typer(
@@ -193,8 +194,16 @@ def main() -> None:
     try:
         app()
     except FlywheelError as error:
-        Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: {error}", highlight=False)
-        sys.exit(1)
+        _fail(error)
+    except Exception as error:
+        if not is_full_disk(error):
+            raise
+        _fail(StorageFull(f"the disk is full: {error}. Free some space and give the same command again; what is finished is kept"))
+
+
+def _fail(error: FlywheelError) -> None:
+    Console(stderr=True).print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ while nobody holds the lock is dead, which is how `reap_dead_runs` knows.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
 """Tells steps which process is their run's: their parent is the fork server, which outlives the run as long as they live."""
 START_METHOD = {"forkserver": {"preload_modules": ["pipelines.definitions"]}}
 """Steps are forked from a process that has imported the definitions already, instead of importing them once each."""
+START_GRACE_S = 180.0
+"""From the launch of a run to its lock: the process has to import everything first."""
+HOLDS_LOCK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, *HOLDS_LOCK]
 _HELD: list[FileLock] = []
 """Keeps the lock alive as long as the process of the run."""
 
@@ -57,15 +62,28 @@ def _given(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reap_dead_runs(instance: dg.DagsterInstance, home: Home) -> list[str]:
-    """Mark runs as failed whose process is gone, so that they hold no place in the queue; returns their ids."""
+    """Mark runs as failed whose process is gone, so that they hold no place in the queue; returns their ids.
+
+    A run takes the lock before it counts as started. One that does not yet may still be about to: it is given START_GRACE_S.
+    """
     if holder_of(lock_path(home)) is not None:
         return []
-    alive = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.CANCELING]
-    dead = instance.get_runs(dg.RunsFilter(statuses=alive, tags={ITERATION_TAG: "true"}))
+    dead = []
+    for record in instance.get_run_records(dg.RunsFilter(statuses=UNFINISHED, tags={ITERATION_TAG: "true"})):
+        status, age_s = record.dagster_run.status, time.time() - record.update_timestamp.timestamp()
+        if status in HOLDS_LOCK or (status != dg.DagsterRunStatus.QUEUED and age_s > START_GRACE_S):
+            dead.append(record.dagster_run)
     for run in dead:
         instance.report_run_failed(run, "the process of this run is gone")
     return [run.run_id for run in dead]
 
 
+def unfinished_runs(instance: dg.DagsterInstance) -> Sequence[dg.DagsterRun]:
+    """Runs that turn the wheel, or will: whatever is neither done nor dead."""
+    return instance.get_runs(dg.RunsFilter(statuses=UNFINISHED, tags={ITERATION_TAG: "true"}))
+
+
 ITERATION_TAG = "flywheel/iteration"
 """On every run that turns the wheel; the run queue lets one of them through at a time."""
+LAUNCH_TAG = "flywheel/launch"
+"""On a run of pipelines/turn.py: by which whoever started that process finds it."""

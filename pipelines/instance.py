@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import dagster as dg
 import yaml
 
-from warehouse.errors import ConfigError
+from warehouse.errors import ConfigError, StorageFull
 from warehouse.home import HOME_VARIABLE, Home, atomic_write
 
 PROJECT = Path(__file__).resolve().parent.parent
 POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
+NEEDED_MIB = 256
 
 
 def prepare(home: Home) -> dict[str, str]:
@@ -33,6 +35,16 @@ def prepare(home: Home) -> dict[str, str]:
         HOME_VARIABLE: str(home.root),
         "DAGSTER_DISABLE_TELEMETRY": "1",
     }
+
+
+def check_room(home: Home) -> None:
+    """Raises StorageFull when the disk of a home could not even take the records of an iteration: better said before it begins."""
+    free_mib = shutil.disk_usage(home.dagster).free / 2**20
+    if free_mib < NEEDED_MIB:
+        raise StorageFull(
+            f"{home.root} has {free_mib:.0f} MiB left and an iteration needs {NEEDED_MIB} or more: free some space, or set {HOME_VARIABLE} "
+            "to a folder on another disk"
+        )
 
 
 def open_instance(home: Home) -> dg.DagsterInstance:

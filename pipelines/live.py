@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines import progress
+from pipelines.executor import LAUNCH_TAG
 from warehouse.home import Home
 
 MARKS = {
@@ -35,7 +36,7 @@ class Display:
     def run(self) -> dg.DagsterRun | None:
         """The Dagster run as it is now, or None before it exists."""
         if self._run_id is None:
-            runs = self._instance.get_runs(dg.RunsFilter(tags={"flywheel/launch": self._tag}), limit=1)
+            runs = self._instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: self._tag}), limit=1)
             self._run_id = runs[0].run_id if runs else None
         return self._instance.get_run_by_id(self._run_id) if self._run_id else None
 

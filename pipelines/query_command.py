@@ -71,11 +71,11 @@ def merge_checkpoints(warehouse: Warehouse, parents: list[str], output: Path, we
     """Merge and say what was made. Raises MergeError, CheckpointError or ConfigError."""
     from models.merge import merge_linear
 
-    folders = [Path(name) if Path(name, "config.json").is_file() else _folder(warehouse, name) for name in parents]
     try:
-        alphas = [float(part) for part in weights.split(",")] if weights else [1 / len(folders)] * len(folders)
+        alphas = [float(part) for part in weights.split(",")] if weights else [1 / len(parents)] * len(parents)
     except ValueError as error:
         raise ConfigError(f"--weights {weights!r} is not a comma-separated list of numbers, e.g. 0.5,0.5") from error
+    folders = [Path(name) if Path(name, "config.json").is_file() else _folder(warehouse, name) for name in parents]
     card = merge_linear(folders, alphas, output)
     console.print(f"{card.checkpoint_id} in {output}")
 

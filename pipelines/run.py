@@ -24,7 +24,7 @@ from assets.partitions import SEED_ITERATION
 from assets.profile import Profile
 from pipelines import prefect_server, profiles
 from pipelines.executor import lock_path, reap_dead_runs
-from pipelines.instance import open_instance
+from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
 from pipelines.processes import end_group
@@ -40,9 +40,11 @@ MAX_LAUNCHES = 3
 def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
     """Complete iterations until there are `num_iterations` in this home; returns the profile.
 
-    Raises ConfigError for a bad profile, IterationLocked when the wheel is being turned already, StageFailed with the failing step's words.
+    Raises ConfigError for a bad profile, StorageFull when there is hardly any room, IterationLocked when the wheel is being turned
+    already, StageFailed with the failing step's words.
     """
     profile = profiles.load(profile_name, overrides)
+    check_room(home)
     os.environ[profiles.PROFILE_VARIABLE] = profile_name
     os.environ[profiles.OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
     instance = open_instance(home)

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import dagster as dg
 
 from assets.profile import Profile
+from pipelines.executor import reap_dead_runs, unfinished_runs
 from pipelines.jobs import TAGS, first_incomplete, iteration_job
+from warehouse.home import Home
 
 
 def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
@@ -13,7 +15,8 @@ def build_schedules(profile: Profile) -> list[dg.ScheduleDefinition]:
 
     @dg.schedule(cron_schedule=profile.schedule.cron, job=iteration_job, name="recurring_retraining")
     def recurring_retraining(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        running = context.instance.get_runs(dg.RunsFilter(tags=TAGS, statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.QUEUED]))
+        reap_dead_runs(context.instance, Home.from_env())
+        running = unfinished_runs(context.instance)
         if running:
             yield dg.SkipReason(f"run {running[0].run_id} still turns the wheel")
             return

@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.profile import Profile
 from assets.resources import WarehouseResource
-from pipelines.executor import ITERATION_TAG
+from pipelines.executor import ITERATION_TAG, unfinished_runs
 from pipelines.jobs import TAGS, completed, evaluate_job, first_incomplete, iteration_job
 from warehouse.query import connect
 
@@ -34,6 +34,8 @@ def _growth_sensor(name: str, table: str, threshold: int) -> dg.SensorDefinition
         key = first_incomplete(context.instance)
         if key is None:
             return dg.SkipReason("the seed is not made yet")
+        if running := unfinished_runs(context.instance):
+            return dg.SkipReason(f"run {running[0].run_id} turns the wheel already")
         if rows - seen < threshold:
             return dg.SkipReason(f"{rows - seen} of {threshold} new rows in {table}")
         return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"{name}-{key}-{rows}", partition_key=key, tags=TAGS)], cursor=str(rows))

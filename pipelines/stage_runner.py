@@ -23,6 +23,8 @@ from warehouse.home import Home, atomic_write
 REQUEST, RESULT, ERROR = "request.json", "result.json", "error.json"
 THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
+ROOM_FOR_A_WORD = 64 * 1024
+"""Bytes; with less the worker could not even leave its error."""
 FINAL = "final"
 """Metadata of a failure: true when launching again would only fail again."""
 NO_RETRY = (
@@ -97,6 +99,8 @@ class PipesStageRunner(StageRunner):
             left = json.loads((folder / ERROR).read_text())
         except FileNotFoundError:
             left = {"type": "WorkerKilled", "message": f"the worker ended without a word: {error}"}
+            if shutil.disk_usage(folder).free < ROOM_FOR_A_WORD:
+                left = {"type": "StorageFull", "message": f"the disk of {folder} is full: free some space and launch again"}
         is_final = left["type"] in NO_RETRY
         return dg.Failure(
             description=f"{request.stage} of iteration {request.iteration}: {left['type']}: {left['message']}",

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
+import uuid
 
 import dagster as dg
 
 from pipelines.definitions import defs
-from pipelines.executor import reap_dead_runs
+from pipelines.executor import LAUNCH_TAG, reap_dead_runs
 from pipelines.instance import open_instance
 from pipelines.jobs import TAGS
 from pipelines.processes import die_with_parent
+from warehouse.errors import FlywheelError
 from warehouse.home import Home
 
 
@@ -34,13 +36,19 @@ def main(job: str, key: str | None, run_tag: str) -> int:
     home = Home.from_env()
     instance = open_instance(home)
     reap_dead_runs(instance, home)
-    tags = {**TAGS, "flywheel/launch": run_tag, **({"dagster/partition": key} if key else {})}
-    with dg.execute_job(dg.reconstructable(JOBS[job]), instance=instance, tags=tags) as result:
-        return 0 if result.success else 1
+    tags = {**TAGS, LAUNCH_TAG: run_tag, **({"dagster/partition": key} if key else {})}
+    try:
+        with dg.execute_job(dg.reconstructable(JOBS[job]), instance=instance, tags=tags) as result:
+            return 0 if result.success else 1
+    except FlywheelError as error:
+        for run in instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: run_tag})):
+            instance.report_run_failed(run, str(error))
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
     parent = os.environ.get("FLYWHEEL_PARENT_PID")
     if parent is not None:
         die_with_parent(int(parent))
-    sys.exit(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("FLYWHEEL_LAUNCH", "")))
+    sys.exit(main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None, os.environ.get("FLYWHEEL_LAUNCH") or uuid.uuid4().hex))

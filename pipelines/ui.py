@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipelines import prefect_server, profiles
 from pipelines.executor import reap_dead_runs
-from pipelines.instance import PROJECT, open_instance
+from pipelines.instance import PROJECT, check_room, open_instance
 from pipelines.jobs import DAGSTER_URL_VARIABLE
 from pipelines.processes import end_group
 from warehouse.errors import ConfigError
@@ -33,6 +33,7 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
     Raises ConfigError for a bad profile or a port in use, StageFailed when the Prefect server does not come up.
     """
     profiles.load(profile_name, overrides)
+    check_room(home)
     _check_port(port)
     url = f"http://127.0.0.1:{port}"
     os.environ[profiles.PROFILE_VARIABLE] = profile_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from warehouse.errors import StorageFull, WriteConflict
-from warehouse.home import FULL_DISK_ERRNOS
+from warehouse.home import is_full_disk
 
 MAX_ATTEMPTS = 12
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.02, 1.0
@@ -31,17 +30,10 @@ def retry_commit(what: str, write: Callable[[], int]) -> int:
                     f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice?"
                 ) from error
         except (DeltaError, OSError) as error:
-            if not _is_full_disk(error):
+            if not is_full_disk(error):
                 raise
             raise StorageFull(
                 f"{what}: the disk is full and nothing was committed ({error}). Free space, then run the stage again"
             ) from error
         time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt) * random.uniform(0.5, 1.0))
         attempt += 1
-
-
-def _is_full_disk(error: BaseException) -> bool:
-    if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
-        return True
-    text = str(error)
-    return any(f"os error {number}" in text or os.strerror(number) in text for number in FULL_DISK_ERRNOS)

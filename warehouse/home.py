@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from warehouse.errors import StorageFull
+from warehouse.errors import ConfigError, StorageFull
 
 HOME_VARIABLE = "FLYWHEEL_HOME"
 DEFAULT_HOME = ".flywheel"
@@ -71,8 +71,21 @@ class Home:
 
     def _folder(self, name: str) -> Path:
         folder = self.root / name
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if is_full_disk(error):
+                raise StorageFull(f"no room for the folder {folder}: free space on its disk") from error
+            raise ConfigError(f"{folder} cannot be made ({error}): set {HOME_VARIABLE} to a folder that you may write to") from error
         return folder
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether an error, of whatever library, says that the disk has no room."""
+    if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
+        return True
+    text = str(error)
+    return "disk is full" in text or any(f"os error {number}" in text or os.strerror(number) in text for number in FULL_DISK_ERRNOS)
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -93,7 +106,7 @@ def atomic_write(path: Path, data: bytes) -> None:
     except BaseException as error:
         with contextlib.suppress(OSError):
             aside.unlink()
-        if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:
+        if is_full_disk(error):
             raise StorageFull(f"no room for {path} ({len(data)} bytes): free space on its disk and run the stage again") from error
         raise
     _sync_folder(path.parent)

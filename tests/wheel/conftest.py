@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,7 @@ from warehouse.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILE = "smoke"
+SERVE_TIMEOUT_S = 300
 TURN_TIMEOUT_S = 1500
 """A turn takes a minute and a half; on a busy machine much longer."""
 
@@ -99,10 +102,13 @@ class Wheel:
                 described.append(f"{process.pid} {' '.join(process.cmdline())[:300]}")
         return described
 
-    def remove(self) -> None:
+    def end_processes(self) -> None:
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
                 process.kill()
+
+    def remove(self) -> None:
+        self.end_processes()
         shutil.rmtree(self.base, ignore_errors=True)
 
 
@@ -138,6 +144,47 @@ def copy_of(new_wheel: Callable[..., Wheel]) -> Callable[..., Wheel]:
         return made
 
     return copy
+
+
+@dataclass(frozen=True)
+class Served:
+    """`flywheel ui` on a home."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")[-5000:]
+
+
+@pytest.fixture
+def serve() -> Callable[..., contextlib.AbstractContextManager[Served]]:
+    """`with serve(wheel, *arguments) as page:` serves `flywheel ui` until the block ends; yields once Dagster answers."""
+
+    @contextlib.contextmanager
+    def serving(wheel: Wheel, *arguments: str) -> Iterator[Served]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        path = wheel.base / "ui.log"
+        with path.open("w") as log:
+            process = wheel.start("-m", "pipelines.cli", "ui", "--port", str(port), "--profile", PROFILE, *arguments, stdout=log)
+        page = Served(f"http://127.0.0.1:{port}", process, path)
+        try:
+            deadline = time.monotonic() + SERVE_TIMEOUT_S
+            while page.url not in path.read_text() and time.monotonic() < deadline:
+                assert process.poll() is None, page.said()
+                time.sleep(0.5)
+            assert page.url in path.read_text(), page.said()
+            yield page
+        finally:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            wheel.end_processes()
+
+    return serving
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""The command line with wrong input: exit status 1 and a sentence, never a traceback; and help that names what there is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines import cli
+from pipelines.executor import lock_path
+from warehouse.home import Home
+from warehouse.locks import FileLock
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("run", "ui", "status", "eval", "sql", "lineage", "export", "merge", "report", "doctor")
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run the command in this process; what it says as it fails."""
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "home"))
+    for name in ("FLYWHEEL_PROFILE", "FLYWHEEL_PROFILE_OVERRIDES"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["flywheel", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        assert ended.value.code == 1, f"{said.out}\n{said.err}"
+        assert "Traceback" not in said.err and "Traceback" not in said.out
+        return " ".join(said.err.split())
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["run", "eval 0001/merged_policy", "ui"])
+def test_an_unknown_profile_is_named_with_those_there_are(fails: Say, command: str):
+    said = fails(*command.split(), "--profile", "nightly")
+    assert said.startswith("ConfigError: there is no profile `nightly`") and "quickstart, smoke" in said
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("rl.round=3", ["rl.round", "unknown key"]),
+        ("seed=many", ["seed", "'many'"]),
+        ("rl.rounds", ["not KEY=VALUE", "--set rl.rounds=4"]),
+        ("rl.rounds={", ["not YAML"]),
+        ("tasks.group=nothing", ["tasks.group", "quickstart"]),
+        ("seed.deep=1", ["`seed` is not a group"]),
+    ],
+)
+def test_a_wrong_setting_is_named(fails: Say, setting: str, words: list[str]):
+    said = fails("run", "--profile", "smoke", "--set", setting)
+    assert said.startswith("ConfigError:") and all(word in said for word in words), said
+
+
+def test_queries_that_are_wrong_are_answered_in_a_sentence(fails: Say):
+    assert "selct" in fails("sql", "selct 1")
+    assert "no_such_table" in fails("sql", "from no_such_table")
+    assert "two" in fails("sql", "from episodes", "--as-of", "two")
+    assert "Error:" in fails("sql", "copy (select 1) to '/tmp/never.csv'")
+    assert not Path("/tmp/never.csv").exists()
+
+
+@pytest.mark.parametrize("arguments", [("eval", "checkpoint-unknown"), ("eval", "0009/merged_policy"), ("lineage", "episode-unknown")])
+def test_what_nobody_knows_is_named(fails: Say, arguments: tuple[str, ...]):
+    said = fails(*arguments)
+    assert arguments[1].split("/")[0] in said
+
+
+def test_other_wrong_words_are_named_with_what_is_allowed(fails: Say, tmp_path: Path):
+    assert "holdout" in fails("eval", "0001/merged_policy", "--split", "train")
+    assert "trl" in fails("export", str(tmp_path / "out"), "--format", "csv")
+    assert "dataset-unknown" in fails("export", str(tmp_path / "out"), "--dataset", "dataset-unknown")
+    assert "up" in fails("lineage", "episode-unknown", "--direction", "sideways")
+    assert "weights" in fails("merge", "a", "b", "-o", str(tmp_path / "m"), "--weights", "half,half")
+
+
+def test_a_home_that_cannot_be_made_is_named(fails: Say, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "file"))
+    said = fails("run", "--profile", "smoke")
+    assert said.startswith("ConfigError:") and "FLYWHEEL_HOME" in said
+
+
+def test_a_wheel_that_is_turning_already_is_named_with_its_process(fails: Say, tmp_path: Path):
+    with FileLock(lock_path(Home(tmp_path / "home"))):
+        said = fails("run", "--profile", "smoke")
+    assert said.startswith(f"IterationLocked: process {os.getpid()} is turning the wheel")
+
+
+def test_a_port_in_use_is_named(fails: Say):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        said = fails("ui", "--profile", "smoke", "--port", str(taken.getsockname()[1]))
+    assert said.startswith("ConfigError: port") and "--port" in said
+
+
+def test_a_disk_without_room_is_named_before_anything_starts(fails: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(small)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
+    try:
+        monkeypatch.setenv("FLYWHEEL_HOME", str(small / "home"))
+        said = fails("run", "--profile", "smoke")
+        assert said.startswith("StorageFull:") and "MiB left" in said
+        (small / "filler").write_bytes(b"x" * (7 << 20))
+        with pytest.raises(OSError, match="No space left"):
+            (small / "rest").write_bytes(b"x" * (4 << 20))
+        assert fails("run", "--profile", "smoke").startswith("StorageFull:")
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+def test_an_empty_home_has_a_status_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "home"))
+    runner = CliRunner()
+    assert "nothing has run" in runner.invoke(cli.app, ["status"]).output
+    assert '"iterations": []' in runner.invoke(cli.app, ["status", "--json"]).output
+    assert runner.invoke(cli.app, ["sql", "select count(*) from episodes"]).exit_code == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str):
+    ran = CliRunner().invoke(cli.app, [command, "--help"])
+    assert ran.exit_code == 0 and "Usage" in ran.output and len(ran.output.splitlines()) > 8
+
+
+def test_the_command_lists_its_commands_and_the_module_is_the_command():
+    ran = subprocess.run([sys.executable, "-m", "pipelines.cli", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and ran.stderr == ""
+    assert all(f" {command} " in ran.stdout for command in COMMANDS)
+    wrong = subprocess.run([sys.executable, "-m", "pipelines.cli", "turn"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert wrong.returncode == 2 and "No such command" in wrong.stderr

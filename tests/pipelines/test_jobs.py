@@ -1,0 +1,47 @@
+"""Which iteration comes next, and the one click that launches it."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from pipelines.definitions import build_defs
+from pipelines.jobs import DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
+
+
+def test_before_the_seed_there_is_no_iteration(place):
+    assert first_incomplete(place.instance) is None
+    assert completed(place.instance) == []
+
+
+def test_the_first_open_iteration_that_has_not_closed_comes_next(place):
+    place.open("0001")
+    assert first_incomplete(place.instance) == "0001"
+    place.close("0001")
+    place.open("0002")
+    assert (first_incomplete(place.instance), completed(place.instance)) == ("0002", ["0001"])
+    place.open("0003")
+    assert first_incomplete(place.instance) == "0002", "one that was left out comes first"
+
+
+def test_every_job_resolves_and_covers_what_it_says(place):
+    definitions = build_defs()
+    assets = {spec.key.to_user_string(): spec for spec in definitions.resolve_all_asset_specs()}
+    computed = {
+        job.name: {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
+        for job in (definitions.resolve_job_def(name) for name in ("seed_wheel", "iteration", "collect", "evaluate", "merge_search"))
+    }
+    assert computed["seed_wheel"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
+    assert computed["iteration"] == set(assets) - computed["seed_wheel"] - {"iteration_input"}
+    assert computed["collect"] == {"rollouts", "annotations", "verdicts", "routes", "ct_samples", "sft_samples"}
+    assert computed["evaluate"] == {"evaluations", "released_policy"}
+    assert computed["merge_search"] == {"merged_policy"}
+
+
+def test_the_click_says_how_to_mend_a_dagster_that_does_not_answer(place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(DAGSTER_URL_VARIABLE, "http://127.0.0.1:9")
+    result = next_iteration.execute_in_process(instance=place.instance, raise_on_error=False)
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
+    assert failure.step_failure_data.user_failure_data is not None
+    assert DAGSTER_URL_VARIABLE in str(failure.step_failure_data.user_failure_data.description)

@@ -1,0 +1,93 @@
+"""Progress files: what a worker says, what a display reads, and that neither waits for the other."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+
+import dagster as dg
+from rich.console import Console
+
+from pipelines import progress
+from pipelines.executor import LAUNCH_TAG
+from pipelines.live import Display
+from pipelines.progress import Progress, Snapshot, read
+
+
+def worker(folder: Path, said: list[str] | None = None) -> Progress:
+    folder.mkdir(parents=True, exist_ok=True)
+    return Progress(folder, iteration="0001", stage="rollouts", log=(said if said is not None else []).append)
+
+
+def test_what_is_said_can_be_read(tmp_path: Path):
+    worker(tmp_path).update(3, 12, "episodes", {"success": 0.5})
+    snapshot = read(tmp_path)
+    assert snapshot is not None
+    assert (snapshot.stage, snapshot.done, snapshot.total, snapshot.unit, snapshot.metrics) == (
+        "rollouts",
+        3,
+        12,
+        "episodes",
+        {"success": 0.5},
+    )
+
+
+def test_the_file_is_written_seldom_but_the_last_word_always(tmp_path: Path):
+    said: list[str] = []
+    speaker = worker(tmp_path, said)
+    for done in range(1, 101):
+        speaker.update(done, 100, "steps", {"loss": 1 / done})
+        if done == 50:
+            assert read(tmp_path).done < 50
+    assert read(tmp_path).done == 100
+    assert said[-1] == "rollouts: 100/100 steps loss=0.01"
+    assert len(said) <= 3
+
+
+def test_time_left_is_extrapolated_and_unknown_at_first():
+    def at(done: int, total: int) -> float | None:
+        return Snapshot(stage="s", iteration="0001", unit="steps", done=done, total=total, started_at=100.0, updated_at=110.0).seconds_left
+
+    assert at(5, 20) == 30.0
+    assert at(20, 20) == 0.0
+    assert at(0, 20) is None and at(5, 0) is None
+
+
+def test_nothing_and_half_a_file_read_as_nothing(tmp_path: Path):
+    assert read(tmp_path) is None
+    (tmp_path / "progress.json").write_text('{"stage": "rollo')
+    assert read(tmp_path) is None
+
+
+def test_a_reader_never_sees_half_a_snapshot(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(progress, "FILE_INTERVAL_S", 0.0)
+    speaker, stop = worker(tmp_path), threading.Event()
+    speaker.update(0, 0, "steps")
+
+    def speak() -> None:
+        while not stop.is_set():
+            speaker.update(1, 0, "steps", {f"metric {number}": 1.0 for number in range(50)})
+
+    speaking = threading.Thread(target=speak)
+    speaking.start()
+    try:
+        assert all(read(tmp_path) is not None for _ in range(300))
+    finally:
+        stop.set()
+        speaking.join()
+
+
+def test_the_display_shows_how_far_the_working_stage_is(place):
+    run = place.add_run(dg.DagsterRunStatus.STARTED, **{LAUNCH_TAG: "tag"})
+    folder = place.home.work / "0001" / "rollouts"
+    worker(folder).update(3, 12, "episodes", {"success": 0.5})
+    display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
+    assert display.run().run_id == run.run_id
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(display.render())
+    shown = console.export_text()
+    assert "iteration 0001 (1 of 1)" in shown and "rollouts" in shown and "3/12 episodes" in shown and "success 0.5" in shown
+    (folder / "result.json").write_text("{}")
+    console.print(display.render())
+    assert "3/12" not in console.export_text(), "a finished stage is not shown as working"

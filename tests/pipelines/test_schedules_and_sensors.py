@@ -1,0 +1,163 @@
+"""Every schedule tick and every sensor, evaluated on a real instance and real tables: when it asks for a run, and when it says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.resources import WarehouseResource
+from pipelines import profiles
+from pipelines.definitions import build_defs
+from pipelines.executor import lock_path
+from pipelines.schedules import build_schedules
+from pipelines.sensors import MAX_RELAUNCHES, RELAUNCH_TAG, build_sensors, relaunch_failed_iteration
+from warehouse.locks import FileLock
+
+SETTINGS = {"schedule.new_samples": 3, "schedule.new_annotations": 2, "schedule.regression": 0.1}
+MESSAGES = [{"role": "user", "content": "Click.", "screenshot_id": None, "loss": 0.0}]
+
+
+def skip_reason(outcome: Any) -> str:
+    reason = outcome.skip_reason if isinstance(outcome, dg.SensorResult) else outcome
+    assert isinstance(reason, dg.SkipReason)
+    return str(reason.skip_message)
+
+
+def sample(number: int) -> dict[str, Any]:
+    return {
+        "sample_id": f"sample-{number}", "origin": "demonstration", "domain": "pointing", "messages": MESSAGES, "episode_id": None,
+        "step_index": None, "annotation_id": None, "verdict": None, "withdrawn": False,
+    }  # fmt: skip
+
+
+def annotation(number: int) -> dict[str, Any]:
+    return {
+        "annotation_id": f"annotation-{number}", "episode_id": f"episode-{number}", "step_index": 0, "annotator": "oracle",
+        "origin": "scripted", "mode": "relabel", "decision": "accept", "proposal": "a", "response": "a", "messages": MESSAGES,
+        "withdrawn": False,
+    }  # fmt: skip
+
+
+def evaluation(task: str, num_success: int) -> dict[str, Any]:
+    return {
+        "checkpoint_id": "checkpoint-1", "checkpoint_role": "merged_policy", "task_id": f"task-{task}", "task_name": task,
+        "domain": "pointing", "split": "eval", "num_episodes": 10, "num_success": num_success, "num_crashed": 0,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def sensors(place) -> dict[str, Any]:
+    """`sensors[name](cursor)` evaluates one."""
+    tables = WarehouseResource(root=str(place.home.root))
+
+    def evaluator(sensor: dg.SensorDefinition) -> Any:
+        return lambda cursor=None: sensor(dg.build_sensor_context(instance=place.instance, cursor=cursor, resources={"tables": tables}))
+
+    return {
+        sensor.name: evaluator(sensor)
+        for sensor in build_sensors(profiles.load("smoke", SETTINGS))
+        if sensor.name != "relaunch_failed_iteration"
+    }
+
+
+def tick(place: Any, **settings: str) -> Any:
+    (schedule,) = build_schedules(profiles.load("smoke", settings))
+    context = dg.build_schedule_context(instance=place.instance, repository_def=build_defs().get_repository_def())
+    return schedule.evaluate_tick(context)
+
+
+def test_a_tick_asks_for_the_first_incomplete_iteration(place):
+    (schedule,) = build_schedules(profiles.load("smoke", {"schedule.cron": "5 4 * * *"}))
+    assert schedule.cron_schedule == "5 4 * * *"
+    assert "seed" in tick(place).skip_message
+    place.open("0001")
+    (request,) = tick(place).run_requests
+    assert (request.partition_key, request.tags["flywheel/iteration"]) == ("0001", "true")
+    place.open("0002")
+    place.close("0001")
+    assert tick(place).run_requests[0].partition_key == "0002"
+
+
+@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.NOT_STARTED])
+def test_a_tick_while_the_wheel_turns_asks_for_nothing(place, status):
+    place.open("0001")
+    run = place.add_run(status)
+    with FileLock(lock_path(place.home)):
+        outcome = tick(place)
+    assert not outcome.run_requests and run.run_id in outcome.skip_message
+
+
+def test_a_tick_is_not_held_up_by_a_run_that_was_killed(place):
+    place.open("0001")
+    run = place.add_run(dg.DagsterRunStatus.STARTED)
+    assert tick(place).run_requests[0].partition_key == "0001"
+    assert place.instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "row"), [("enough_new_data", "sft_samples", sample), ("new_annotations", "annotations", annotation)]
+)
+def test_growth_starts_an_iteration_once(place, sensors, name, table, row):
+    assert "seed" in skip_reason(sensors[name]())
+    place.open("0001")
+    assert f"0 of {SETTINGS['schedule.new_samples' if table == 'sft_samples' else 'schedule.new_annotations']}" in skip_reason(
+        sensors[name]()
+    )
+    place.warehouse.replace_partition(table, [row(number) for number in range(3)], iteration="0000", stage="seed")
+    turning = place.add_run(dg.DagsterRunStatus.STARTED)
+    assert turning.run_id in skip_reason(sensors[name]()), "while the wheel turns it waits"
+    place.instance.report_run_failed(turning)
+    fired = sensors[name]()
+    (request,) = fired.run_requests
+    assert request.partition_key == "0001" and request.run_key
+    assert "0 of" in skip_reason(sensors[name](fired.cursor)), "the same rows start nothing twice"
+    place.warehouse.replace_partition(table, [row(number) for number in range(3, 7)], iteration="0001", stage="routing")
+    assert sensors[name](fired.cursor).run_requests
+
+
+def test_a_regression_asks_for_another_evaluation_once(place, sensors):
+    regression = sensors["regression"]
+    assert "no iteration has closed" in skip_reason(regression())
+    place.warehouse.replace_partition("evaluations", [evaluation("a", 9), evaluation("b", 7)], iteration="0001", stage="evaluation")
+    place.open("0001")
+    place.close("0001")
+    first = regression()
+    assert "no regression" in skip_reason(first)
+    assert "no iteration has closed" in skip_reason(regression(first.cursor))
+
+    place.warehouse.replace_partition("evaluations", [evaluation("a", 6), evaluation("b", 6)], iteration="0002", stage="evaluation")
+    place.open("0002")
+    place.close("0002")
+    second = regression(first.cursor)
+    (request,) = second.run_requests
+    assert request.partition_key == "0002"
+    assert "no iteration has closed" in skip_reason(regression(second.cursor))
+
+
+def test_a_failed_iteration_is_launched_again_but_not_for_ever(place):
+    def after(**tags: str) -> Any:
+        run = place.add_run(dg.DagsterRunStatus.FAILURE, **tags)
+        event = dg.DagsterEvent(event_type_value=dg.DagsterEventType.RUN_FAILURE.value, job_name="iteration", message="failed")
+        context = dg.build_run_status_sensor_context(
+            sensor_name="relaunch_failed_iteration", dagster_event=event, dagster_instance=place.instance, dagster_run=run
+        ).for_run_failure()
+        return run, relaunch_failed_iteration(context)
+
+    run, request = after(**{"dagster/partition": "0002"})
+    assert (request.partition_key, request.tags[RELAUNCH_TAG], request.run_key) == ("0002", "1", f"relaunch-{run.run_id}")
+    _, request = after(**{"dagster/partition": "0002", RELAUNCH_TAG: str(MAX_RELAUNCHES)})
+    assert "already" in skip_reason(request)
+
+
+def test_everything_that_starts_runs_by_itself_is_off_until_switched_on(place):
+    repository = build_defs().get_repository_def()
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        "enough_new_data",
+        "new_annotations",
+        "regression",
+        "relaunch_failed_iteration",
+    }
+    assert [sensor.name for sensor in repository.sensor_defs if sensor.default_status != dg.DefaultSensorStatus.STOPPED] == []
+    assert [schedule.name for schedule in repository.schedule_defs if schedule.default_status != dg.DefaultScheduleStatus.STOPPED] == []

@@ -1,0 +1,163 @@
+"""The runner of stages with real workers: a request is worked once, a half-finished one goes on, and failures speak."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psutil
+import pytest
+
+from assets.profile import SandboxSettings, SeedSettings, TaskSettings
+from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
+from assets.resources import StageRunner
+from pipelines.executor import RUN_PID_VARIABLE
+from pipelines.stage_runner import FINAL, REQUEST, RESULT, ROOM_FOR_A_WORD, PipesStageRunner, finished_result, work_folder
+from warehouse.home import Home
+from warehouse.locks import FileLock
+
+pytestmark = pytest.mark.timeout(600)
+
+SEED = InitialiseRequest(iteration="0000", stage="seed_policy", seed=0)
+BAD = DemonstrateRequest(
+    iteration="0000", stage="seed_demonstrations", seed=0, tasks=TaskSettings(group="nothing", domains=("pointing",)),
+    sandbox=SandboxSettings(num_sessions=1), seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),
+)  # fmt: skip
+GOOD = BAD.model_copy(update={"tasks": TaskSettings(group="smoke", domains=("pointing", "forms"))})
+
+
+class Ran:
+    """What one run of a stage came to: a result, or the failure that Dagster was told."""
+
+    def __init__(self, place: Any, request: StageRequest) -> None:
+        self.result: StageResult | None = None
+
+        @dg.asset
+        def stage(context: dg.AssetExecutionContext, runner: StageRunner) -> None:
+            self.result = runner.run(context, request)
+
+        resources = {"runner": PipesStageRunner(root=str(place.home.root))}
+        self.run = dg.materialize([stage], instance=place.instance, resources=resources, raise_on_error=False)
+        self.log = [entry.user_message for entry in place.instance.all_logs(self.run.run_id)]
+
+    @property
+    def failure(self) -> dg.Failure:
+        (event,) = [event for event in self.run.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
+        assert event.step_failure_data.user_failure_data is not None
+        data = event.step_failure_data.user_failure_data
+        return dg.Failure(description=data.description, metadata=data.metadata)
+
+    @property
+    def is_final(self) -> bool:
+        return bool((self.failure.metadata or {})[FINAL].value)
+
+
+@pytest.fixture
+def run_stage(place, monkeypatch: pytest.MonkeyPatch) -> Callable[[StageRequest], Ran]:
+    monkeypatch.delenv(RUN_PID_VARIABLE, raising=False)
+    return lambda request: Ran(place, request)
+
+
+def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
+    first = run_stage(SEED)
+    assert first.run.success and first.result.checkpoint_id and first.result.duration_s > 0
+    folder = work_folder(place.home, "0000", "seed_policy")
+    worked_at = (folder / RESULT).stat().st_mtime_ns
+    again = run_stage(SEED)
+    assert again.result == first.result
+    assert (folder / RESULT).stat().st_mtime_ns == worked_at
+    assert any("was finished before; its result is reused" in line for line in again.log)
+    assert finished_result(folder, SEED.model_copy(update={"seed": 1})) is None, "another request is not answered by it"
+
+
+def test_a_half_finished_stage_keeps_what_it_has_and_a_different_one_does_not(place):
+    folder = work_folder(place.home, "0000", "seed_policy")
+    PipesStageRunner._prepare(folder, SEED)
+    (folder / "half").write_text("kept")
+    (folder / "error.json").write_text("{}")
+    PipesStageRunner._prepare(folder, SEED)
+    assert (folder / "half").exists() and not (folder / "error.json").exists()
+    assert finished_result(folder, SEED) is None
+    PipesStageRunner._prepare(folder, SEED.model_copy(update={"seed": 1}))
+    assert sorted(path.name for path in folder.iterdir()) == [REQUEST]
+
+
+def test_a_workers_own_error_is_told_and_final(run_stage):
+    ran = run_stage(BAD)
+    assert "seed_demonstrations of iteration 0000: ConfigError" in ran.failure.description
+    assert "nothing" in ran.failure.description and "quickstart" in ran.failure.description
+    assert ran.is_final
+
+
+def test_a_missing_browser_is_told_and_final(run_stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(tmp_path / "nowhere"))
+    ran = run_stage(GOOD)
+    assert "BrowserMissing" in ran.failure.description and str(tmp_path / "nowhere") in ran.failure.description
+    assert ran.is_final
+
+
+def test_a_killed_worker_may_be_tried_again(run_stage, place):
+    mark = str(work_folder(place.home, "0000", "seed_demonstrations"))
+
+    def kill() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    if mark in process.cmdline():
+                        process.kill()
+                        return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    ran = run_stage(GOOD)
+    killer.join()
+    assert "WorkerKilled" in ran.failure.description and not ran.is_final
+
+
+@pytest.mark.slow
+def test_a_folder_that_another_worker_holds_is_left_alone(run_stage, place):
+    folder = work_folder(place.home, "0000", "seed_demonstrations")
+    with FileLock(folder / "lock") as lock:
+        ran = run_stage(GOOD)
+        assert f"process {lock.holder()} still works in" in ran.failure.description
+    assert not ran.is_final
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 4 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_is_named_and_final(small_disk: Path, place, monkeypatch: pytest.MonkeyPatch):
+    """Dagster's records are elsewhere, so that it can tell; the stage meets the full disk when it stores its rows."""
+    monkeypatch.delenv(RUN_PID_VARIABLE, raising=False)
+    home = Home(small_disk / "home")
+    PipesStageRunner._prepare(work_folder(home, "0000", "seed_demonstrations"), GOOD)
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - ROOM_FOR_A_WORD))
+    there = replace(place, home=home)
+    ran = Ran(there, GOOD)
+    assert "StorageFull" in ran.failure.description and "space" in ran.failure.description
+    assert ran.is_final
+    filler.unlink()
+    again = Ran(there, GOOD)
+    assert again.run.success, json.dumps(again.log[-5:])
+    assert again.result.counts["outcome/success"] == again.result.counts["episodes"] == 10
