@@ -7,7 +7,6 @@ where it is; dialogs are accepted, popups closed (browser.py), downloads refused
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -169,8 +168,3 @@ class CdpPage:
 def answers_without_frame(phase: tuple[Gesture, ...]) -> bool:
     """Presses and keys are answered at once; moves and wheel turns wait for a frame, unless a press after them flushes them out."""
     return not isinstance(phase[-1], PointerMove | Wheel)
-
-
-def call(function: str, *arguments: Any) -> str:
-    """JavaScript expression that calls a function expression with JSON arguments."""
-    return f"({function})({', '.join(json.dumps(argument) for argument in arguments)})"

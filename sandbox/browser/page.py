@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -97,6 +98,11 @@ def crop_png(png: bytes, size_px: tuple[int, int]) -> bytes:
     out = io.BytesIO()
     part.save(out, format="PNG", compress_level=1)
     return out.getvalue()
+
+
+def call(function: str, *arguments: Any) -> str:
+    """JavaScript expression that calls a function expression with JSON arguments."""
+    return f"({function})({', '.join(json.dumps(argument) for argument in arguments)})"
 
 
 @asynccontextmanager

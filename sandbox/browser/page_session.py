@@ -16,9 +16,8 @@ from urllib.parse import unquote, urlsplit
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.browser import environment
-from sandbox.browser.cdp_page import call
 from sandbox.browser.input import Refusal, gestures
-from sandbox.browser.page import Page, PageNotes, crop_png, time_limit
+from sandbox.browser.page import Page, PageNotes, call, crop_png, time_limit
 from sandbox.browser.scratch import readable_root
 from sandbox.page_task import PageState, PageTask, PageTasks
 from sandbox.session import Observation, Transition, Verdict

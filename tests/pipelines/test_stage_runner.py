@@ -1,7 +1,5 @@
 """The runner of stages with real workers: a request is worked once, a half-finished one goes on, and failures speak."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -19,7 +19,7 @@ from sandbox import actions
 from sandbox.browser.browser import Browser
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, find_chromium
 from sandbox.browser.page_session import Limits
-from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles, scratch_root
+from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles
 from sandbox.pool import SessionPool
 from warehouse.errors import BrowserCrashed, BrowserMissing, PageNotReady, SandboxError, SandboxTimeout
 
@@ -36,6 +36,11 @@ def group_members(pgid: int) -> list[int]:
             if int(group) == pgid and state != "Z":
                 members.append(int(folder.name))
     return members
+
+
+def profile_of(pid: int) -> Path:
+    arguments = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode().replace("\0", " ").split()
+    return Path(next(argument.partition("=")[2] for argument in arguments if argument.startswith("--user-data-dir=")))
 
 
 def within(seconds: float, is_so: Callable[[], bool]) -> bool:
@@ -159,13 +164,14 @@ def test_no_browser_outlives_a_killed_parent(kind: str) -> None:
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 2 and all(len(group_members(pid)) >= 3 for pid in pids)
+    profiles = [profile_of(pid) for pid in pids]
+    assert all(profile.is_dir() for profile in profiles)
     parent.kill()
     parent.wait()
     parent.stdout.close()
     assert within(5, lambda: not any(group_members(pid) for pid in pids))
-    profiles = list(scratch_root().glob("profile-*/"))
-    assert profiles
-    assert reap_profiles() >= 2
+    reap_profiles()
+    assert not any(profile.exists() for profile in profiles)
 
 
 def test_profiles_in_use_are_not_reaped() -> None:
