@@ -8,7 +8,6 @@ import pytest
 from pipelines.definitions import build_defs
 from pipelines.jobs import DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
 
-
 LINEAGE = {
     "tasks": [],
     "seed_tutorials": [],
