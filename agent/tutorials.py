@@ -1,22 +1,26 @@
 """Tutorial texts: D_CT before the first iteration. Deterministic, written by rules, with no browser and no word of a task's instruction.
 
 Most are one step of a worked example (agent/lessons.py), acted out on a page in memory and written by the same prompt builder and grammar
-that the policy is asked with, history lines included. The rest are plain texts of arithmetic facts.
+that the policy is asked with, history lines included. The rest are drills: short questions of arithmetic, one after the other.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from agent.grammars.base import ParsedResponse
-from agent.lessons import LESSONS, Lesson, Pen, fact
+from agent.lessons import LESSONS, Lesson, fact
+from agent.pen import Pen
 from agent.policy import Message
 from agent.prompt import PromptBuilder, training_messages
 
-FACTS_SHARE = 0.06
-"""Share of plain texts with arithmetic facts."""
-FACTS_PER_TEXT = 12
+DRILL_SHARE = 0.06
+"""Share of conversations that drill arithmetic facts."""
+QUESTIONS_PER_DRILL = 10
+CRUX_SHARE = 0.6
+"""How often a lesson's crux is the step that is shown; else any step is as likely."""
 
 
 def tutorials(num: int, seed: int) -> list[tuple[Message, ...]]:
@@ -27,29 +31,31 @@ def tutorials(num: int, seed: int) -> list[tuple[Message, ...]]:
 
 def tutorial(rng: random.Random) -> tuple[Message, ...]:
     """One conversation."""
-    if rng.random() < FACTS_SHARE:
-        return (Message(role="assistant", content=facts(rng), loss=1.0),)
+    if rng.random() < DRILL_SHARE:
+        return drill(rng)
     makers, shares = zip(*LESSONS, strict=True)
     lesson = rng.choices(makers, shares)[0](Pen(rng))
+    if lesson.crux is not None and rng.random() < CRUX_SHARE:
+        return one_step(lesson, lesson.crux)
     return one_step(lesson, rng.randrange(len(lesson.moves)))
 
 
-def facts(rng: random.Random) -> str:
-    """A text dense with single-digit sums: `7 x 3 = 21 ; 4 - 9 = -5 ; …`"""
-    return " ; ".join(" = ".join(fact(rng)) for _ in range(FACTS_PER_TEXT))
-
-
-def worked_example(lesson: Lesson) -> list[tuple[Message, ...]]:
-    """A whole lesson, one training conversation a step."""
-    return list(_steps(lesson))
+def drill(rng: random.Random) -> tuple[Message, ...]:
+    """Single-digit problems and their results, `7 x 3 =` and `21`, as turns of one conversation."""
+    turns: list[Message] = []
+    for _ in range(QUESTIONS_PER_DRILL):
+        problem, value = fact(rng)
+        turns += [Message(role="user", content=f"{problem} =", loss=1.0), Message(role="assistant", content=value, loss=1.0)]
+    return tuple(turns)
 
 
 def one_step(lesson: Lesson, index: int) -> tuple[Message, ...]:
     """The conversation of one step of a lesson, with those before it as history."""
-    return next(step for place, step in enumerate(_steps(lesson)) if place == index)
+    return next(step for place, step in enumerate(worked_example(lesson)) if place == index)
 
 
-def _steps(lesson: Lesson) -> Iterator[tuple[Message, ...]]:
+def worked_example(lesson: Lesson) -> Iterator[tuple[Message, ...]]:
+    """A lesson acted out on its page, one training conversation a step."""
     builder = PromptBuilder("compact")
     memory = builder.start(lesson.instruction)
     for move in lesson.moves:
@@ -57,8 +63,6 @@ def _steps(lesson: Lesson) -> Iterator[tuple[Message, ...]]:
         action = lesson.page.action(move)
         response = builder.grammar.format(None, action, observation)
         prompt = builder.build(memory, observation)
-        yield tuple(
-            Message(role=message.role, content=message.content, loss=1.0) for message in training_messages(prompt, response)
-        )
+        yield tuple(replace(message, loss=1.0) for message in training_messages(prompt, response))
         memory = builder.remember(memory, observation, response, ParsedResponse(thought=None, actions=(action,)))
         lesson.page.carry_out(move)

@@ -73,7 +73,7 @@ def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     core.normalizer = normalizers.Sequence([
         normalizers.NFKD(),
         normalizers.StripAccents(),
-        normalizers.Replace("\n<", " <"),  # a line that begins with a tag needs no other sign
+        normalizers.Replace('\n"', ' "'),  # a line that begins with a name needs no other sign
         normalizers.Replace("\n", f" {NEWLINE} "),
         normalizers.Replace(Regex(r"[\x00-\x1f\x7f]"), " "),
         normalizers.Replace(Regex(r"[^\x00-\x7f]"), "?"),

@@ -1,10 +1,14 @@
 """The compact grammar of the embedded quickstart policy: elements as numbered lines, answers that repeat a line and name its number.
 
-    <button> "Ok" [2]                                         an element line (agent reads)
-    Thought click <button> "Ok" [2] Action click [2]          an answer (agent writes)
+    "Ok" <button> [2]                                         an element line (agent reads)
+    Thought click "Ok" <button> [2] Action click [2]          an answer (agent writes)
 
-The number stands after the name, so that a model which copies the line by induction reads the number off its end. The prompt around the
-lines is agent/prompt.py's business; the lines are elements.py's, the escapes between quotes quoting.py's.
+Role and number stand after the name, so that a model which has found the name copies the rest of the line by induction; states stand
+before it, so that what it reads of a name knows them. A text to type that stands on the page is first read there:
+
+    Thought type "Year" <text> [7] "1984" <text> [8] Action type "1984"
+
+The prompt around the lines is agent/prompt.py's business; the lines are elements.py's, the escapes between quotes quoting.py's.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from agent.grammars.base import (
     to_pixels,
     validation_reason,
 )
-from agent.grammars.elements import MAX_ELEMENTS, element_index_at, spoken_element
+from agent.grammars.elements import MAX_ELEMENTS, element_index_at, source_of_text, spoken_element
 from agent.grammars.quoting import escape, unescape
 from sandbox.actions import (
     Action,
@@ -272,8 +276,10 @@ class CompactGrammar:
                 return self.write_action(action, observation)
 
     def _own_thought(self, action: Action, observation: Observation) -> str:
-        """`click <button> "Ok" [2]` where the action has elements, else the verb alone."""
+        """`click "Ok" <button> [2]` where the action has elements, else the verb alone."""
         words = [self.write_action(action, observation).split(" ", 1)[0]]
+        if isinstance(action, TypeText):
+            words += [spoken_element(observation, index) for index in source_of_text(action.text, observation)]
         fields = action.model_dump()
         for x, y in ((fields.get("x"), fields.get("y")), (fields.get("to_x"), fields.get("to_y"))):
             index = None if x is None or y is None else element_index_at(x, y, observation)

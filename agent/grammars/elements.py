@@ -1,4 +1,4 @@
-"""Elements as numbered lines, the way the compact grammar reads them: `<button> checked "Ok" [2]`. Answers are compact.py's business."""
+"""Elements as numbered lines, the way the compact grammar reads them: `checked "Ok" <button> [2]`. Answers are compact.py's business."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ VALUE_ROLES = ("input", "textarea")
 
 
 def element_line(element: Element, index: int) -> str:
-    """`<button> checked "Ok" [2]`: role, states, name cut and escaped, 1-based number."""
-    return f"{' '.join((f'<{element.role}>', *element.states))} {quoted_name(element)} [{index}]"
+    """`checked "Ok" <button> [2]`: states, name cut and escaped, role, 1-based number."""
+    return " ".join((*element.states, quoted_name(element), f"<{element.role}>", f"[{index}]"))
 
 
 def render_elements(observation: Observation, limit: int = MAX_ELEMENTS) -> str:
@@ -38,7 +38,7 @@ def quoted_name(element: Element) -> str:
 def spoken_element(observation: Observation, index: int) -> str:
     """An element as thoughts name it: its line without the states."""
     element = observation.elements[index - 1]
-    return f"<{element.role}> {quoted_name(element)} [{index}]"
+    return f"{quoted_name(element)} <{element.role}> [{index}]"
 
 
 def element_index_at(x_px: int, y_px: int, observation: Observation) -> int | None:
@@ -49,3 +49,13 @@ def element_index_at(x_px: int, y_px: int, observation: Observation) -> int | No
         if (element.x_px, element.y_px) == (x_px, y_px)
     ]
     return next((index for index in hits if observation.elements[index - 1].role != "text"), hits[0] if hits else None)
+
+
+def source_of_text(text: str, observation: Observation) -> tuple[int, ...]:
+    """Where a text can be read on the page: the number of the running text that is it, after that of the running text before it, which
+    is often its label. Empty where the page does not show it."""
+    shown = observation.elements[:MAX_ELEMENTS]
+    index = next((index for index, element in enumerate(shown, start=1) if element.role == "text" and element.text == text), None)
+    if index is None:
+        return ()
+    return (index - 1, index) if index > 1 and shown[index - 2].role == "text" else (index,)

@@ -147,9 +147,9 @@ class ReadingPolicy:
         word = re.search(r'"(\w+)"', content)
         if prompt.sampling.temperature and prompt.sampling.seed % 1000 < 1000 * self.error_rate:
             text = ("Thought click Action click [3]", "Action fly", "Thought type Action type")[prompt.sampling.seed % 3]
-        elif word and f'<input> focused "{word.group(1)}"' in content:
+        elif word and f'focused "{word.group(1)}" <input> [1]' in content:
             text = "Thought click Action click [2]"
-        elif word and '<input> focused ""' in content:
+        elif word and 'focused "" <input> [1]' in content:
             text = f'Thought type Action type "{word.group(1)}"'
         else:
             text = "Thought click Action click [1]"

@@ -104,11 +104,11 @@ actions: st.SearchStrategy[Action] = st.one_of(
 
 def test_element_lines() -> None:
     assert render_elements(SCREEN).split("\n") == [
-        '<text> "Press the button" [1]',
-        '<button> focused "Ok" [2]',
-        '<input> "" [3]',
-        '<checkbox> checked "say \\qhi\\q" [4]',
-        f'<text> "{"w" * 60}" [5]',
+        '"Press the button" <text> [1]',
+        'focused "Ok" <button> [2]',
+        '"" <input> [3]',
+        'checked "say \\qhi\\q" <checkbox> [4]',
+        f'"{"w" * 60}" <text> [5]',
     ]
 
 
@@ -120,7 +120,7 @@ def test_names_are_cut_and_tidied_but_typed_text_is_shown_as_it_is() -> None:
         element("tab", "n" * 47 + " n", 4, 4),
     )
     assert render_elements(page).split("\n") == [
-        '<link> "a b" [1]', '<input> "a \\sb\\s" [2]', '<textarea> "x\\ny" [3]', f'<tab> "{"n" * 47}" [4]',
+        '"a b" <link> [1]', '"a \\sb\\s" <input> [2]', '"x\\ny" <textarea> [3]', f'"{"n" * 47}" <tab> [4]',
     ]  # fmt: skip
 
 
@@ -134,12 +134,12 @@ def test_more_elements_than_numbers_are_counted() -> None:
 @pytest.mark.parametrize(
     ("action", "answer"),
     [
-        (Click(x=30, y=60), 'Thought click <button> "Ok" [2] Action click [2]'),
+        (Click(x=30, y=60), 'Thought click "Ok" <button> [2] Action click [2]'),
         (Click(x=31, y=60), "Thought click Action click 31 60"),
         (TypeText(text="hello"), 'Thought type Action type "hello"'),
-        (Click(x=90, y=150), f'Thought click <text> "{"w" * 60}" [5] Action click [5]'),
-        (Scroll(direction="down", x=30, y=80), 'Thought scroll <input> "" [3] Action scroll down [3]'),
-        (Drag(x=40, y=10, to_x=30, to_y=80), 'Thought drag <text> "Press the button" [1] <input> "" [3] Action drag [1] [3]'),
+        (Click(x=90, y=150), f'Thought click "{"w" * 60}" <text> [5] Action click [5]'),
+        (Scroll(direction="down", x=30, y=80), 'Thought scroll "" <input> [3] Action scroll down [3]'),
+        (Drag(x=40, y=10, to_x=30, to_y=80), 'Thought drag "Press the button" <text> [1] "" <input> [3] Action drag [1] [3]'),
         (Hotkey(keys=("ctrl", "a")), "Thought press Action press ctrl a"),
         (Finished(answer="42"), 'Thought finished Action finished "42"'),
         (Wait(), "Thought wait Action wait"),
@@ -226,7 +226,18 @@ def test_what_cannot_be_written_is_refused() -> None:
             GRAMMAR.format(None, action, SCREEN)
 
 
+def test_a_text_that_stands_on_the_page_is_read_there_before_it_is_typed() -> None:
+    shown = (("text", "Year"), ("text", "1984"), ("button", "Ok"), ("text", "1984"))
+    table = screen(*(element(role, text, 40, 10 + 20 * place) for place, (role, text) in enumerate(shown)))
+    read = 'Thought type "Year" <text> [1] "1984" <text> [2] Action type "1984"'
+    assert GRAMMAR.format(None, TypeText(text="1984"), table) == read
+    assert GRAMMAR.parse(read, table).actions == (TypeText(text="1984"),)
+    assert GRAMMAR.format(None, TypeText(text="Year"), table) == 'Thought type "Year" <text> [1] Action type "Year"'
+    assert GRAMMAR.format(None, TypeText(text="Ok"), table) == 'Thought type Action type "Ok"'
+    assert GRAMMAR.describe(TypeText(text="1984"), table) == 'type "1984"'
+
+
 def test_history_lines() -> None:
-    assert GRAMMAR.describe(Click(x=30, y=60), SCREEN) == 'click <button> "Ok" [2]'
+    assert GRAMMAR.describe(Click(x=30, y=60), SCREEN) == 'click "Ok" <button> [2]'
     assert GRAMMAR.describe(TypeText(text="a" * 80), SCREEN) == f'type "{"a" * 48}"'
     assert GRAMMAR.describe(InvalidAction(text="?", reason="no element [9]; there are 5"), SCREEN) == "invalid: no element [9]; there are 5"

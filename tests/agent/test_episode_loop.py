@@ -56,8 +56,8 @@ def test_a_solved_episode_records_every_step(form: SimpleNamespace) -> None:
     assert episode.outcome is Outcome.SUCCESS and episode.reward == 1.0 and episode.error is None
     assert [step.step_index for step in episode.steps] == [0, 1, 2]
     assert [type(step.action) for step in episode.steps] == [Click, TypeText, Click]
-    assert episode.steps[0].observation.split("\n") == ['<input> "" [1]', '<button> "Submit" [2]', '<button> "Cancel" [3]']
-    assert episode.steps[1].messages[0].content.split("\n")[1] == 'click <input> "" [1]'
+    assert episode.steps[0].observation.split("\n") == ['"" <input> [1]', '"Submit" <button> [2]', '"Cancel" <button> [3]']
+    assert episode.steps[1].messages[0].content.split("\n")[1] == 'click "" <input> [1]'
     assert episode.steps[-1].reward == 1.0 and episode.steps[0].reward == 0.0
     assert all(step.response_token_ids == (3, 4) and step.prompt_token_ids == (1, 2) for step in episode.steps)
     assert {step.screenshot_id for step in episode.steps} <= set(episode.screenshots)
@@ -122,7 +122,7 @@ def test_the_infrastructures_failures_pass_through(form: SimpleNamespace) -> Non
 def test_an_oracle_drives_the_loop(form: SimpleNamespace) -> None:
     episode = run(form, OracleDecider(form.oracle, BUILDER.grammar))
     assert episode.outcome is Outcome.SUCCESS
-    assert episode.steps[0].response == 'Thought click <input> "" [1] Action click [1]'
+    assert episode.steps[0].response == 'Thought click "" <input> [1] Action click [1]'
     assert all(step.policy_id == "oracle" and step.response_token_ids == () for step in episode.steps)
     gave_up = run(form, OracleDecider(lambda task, observation, history: None, BUILDER.grammar))
     assert gave_up.outcome is Outcome.FAILURE and gave_up.steps == ()

@@ -19,7 +19,7 @@ from warehouse.home import Home
 from warehouse.tables import Warehouse
 
 CONFIG = QualityConfig()
-CLICK_OK = 'Thought click <button> "Ok" [1] Action click [1]'
+CLICK_OK = 'Thought click "Ok" <button> [1] Action click [1]'
 
 
 def episode_row(episode_id: str = "episode-1", **changes: Any) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def episode_row(episode_id: str = "episode-1", **changes: Any) -> dict[str, Any]
 def step_row(index: int = 0, episode_id: str = "episode-1", **changes: Any) -> dict[str, Any]:
     row = {
         "episode_id": episode_id, "step_index": index, "screenshot_id": None,
-        "observation": f'<button> "Ok" [1]\n<text> "screen {index}" [2]',
+        "observation": f'"Ok" <button> [1]\n"screen {index}" <text> [2]',
         "messages": [{"role": "user", "content": 'Click the "Ok" button.', "screenshot_id": None, "loss": 0.0}], "response": CLICK_OK,
-        "thought": 'click <button> "Ok" [1]', "action": json.dumps({"kind": "click", "x": 10, "y": 20, "button": "left", "count": 1}),
+        "thought": 'click "Ok" <button> [1]', "action": json.dumps({"kind": "click", "x": 10, "y": 20, "button": "left", "count": 1}),
     }
     return row | changes
 
@@ -96,13 +96,13 @@ def test_lengths() -> None:
     ("response", "contradicts"),
     [
         (CLICK_OK, False),
-        ('Thought click <button> "Ok" [1] Action click [3]', True),
-        ('Thought click <button> "[7]" [1] Action click [1]', False),
+        ('Thought click "Ok" <button> [1] Action click [3]', True),
+        ('Thought click "[7]" <button> [1] Action click [1]', False),
         ('Thought type Action type "hello [4]"', False),
         ('Thought type Action click [2]', True),
         ("Action click [2]", False),
         ("Thought: I should press the button.\nAction: click(start_box='(1,2)')", False),
-        ('Thought drag <item> "a" [1] <item> "b" [4] Action drag [1] [4]', False),
+        ('Thought drag "a" <item> [1] "b" <item> [4] Action drag [1] [4]', False),
     ],
 )
 def test_contradiction_of_thought_and_action(response: str, contradicts: bool) -> None:

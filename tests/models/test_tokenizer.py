@@ -28,7 +28,7 @@ def tokens(text: str) -> list[str]:
 
 
 def test_words_tags_and_numbers_are_single_tokens_and_the_rest_is_spelled() -> None:
-    assert tokens('Find <button> checked "Ok" [12] 500') == ["Find", "<button>", "checked", '"', "Ok", '"', "[12]", "500"]
+    assert tokens('Find checked "Ok" <button> [12] 500') == ["Find", "checked", '"', "Ok", '"', "<button>", "[12]", "500"]
     assert tokens("zK9") == ["z", "‿K", "‿9"]
     assert tokens("Okay") == ["O", "‿k", "‿a", "‿y"], "no word inside a word"
     assert tokens("a\nb") == ["a", "<nl>", "b"]
@@ -37,7 +37,7 @@ def test_words_tags_and_numbers_are_single_tokens_and_the_rest_is_spelled() -> N
 @pytest.mark.parametrize("name", ["Ok", "zK9", "Tab #3", "a-b c", "Ok Ok", "12"])
 def test_a_name_is_the_same_tokens_wherever_it_stands(name: str) -> None:
     alone = tokens(name)
-    for around in ("{}, and", "{}.", '"{}"', 'Find "{}".', "see {}, then", '<button> "{}" [2]', '"{}"?'):
+    for around in ("{}, and", "{}.", '"{}"', 'Find "{}".', "see {}, then", '"{}" <button> [2]', '"{}"?'):
         inside = tokens(around.format(name))
         assert any(inside[start : start + len(alone)] == alone for start in range(len(inside))), around
 
@@ -68,7 +68,7 @@ def test_what_an_answer_types_or_chooses_comes_back_exactly(text: str, thought: 
 
 def test_chat_ids_follow_the_template_and_weights_follow_the_messages() -> None:
     messages = (
-        Message(role="user", content='hello "Ok",\n<button> "x" [1]', loss=0.5),
+        Message(role="user", content='hello "Ok",\n"x" <button> [1]', loss=0.5),
         Message(role="assistant", content="Action click [1]", loss=1.0),
         Message(role="user", content="see world"),
     )

@@ -39,7 +39,7 @@ class Make:
     @classmethod
     def step(cls, episode_id: str, step_index: int, **rest: Any) -> dict[str, Any]:
         row = {
-            "episode_id": episode_id, "step_index": step_index, "policy_id": "oracle", "observation": '<button> "Ok" [1]',
+            "episode_id": episode_id, "step_index": step_index, "policy_id": "oracle", "observation": '"Ok" <button> [1]',
             "screenshot_id": f"shot-{step_index}", "messages": cls.messages(), "response": "Action click [1]", "thought": None,
             "action": '{"kind":"click","x_px":1,"y_px":2}', "prompt_token_ids": [1, 2], "response_token_ids": [3],
             "response_logprobs": [-0.5], "reward": 0.0, "latency_ms": 5.0,

@@ -1,0 +1,103 @@
+"""Tutorials: the same for the same seed, right in what they teach, in the format the policy is asked in, and none of a task's wording."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+
+from agent.grammars.compact import CompactGrammar
+from agent.lessons import LESSONS, Lesson, fact, mark_several
+from agent.pen import Pen
+from agent.practice_page import Move, PracticePage, Widget
+from agent.tutorials import drill, tutorials, worked_example
+from agent.vocabulary import words
+from sandbox.actions import Click, TypeText
+
+TASK_WORDING = re.compile(
+    r"^(Click (on|the|button)|Close the dialog|Select .* (and click|from the list)|Focus into|Expand the section|Solve the math|"
+    r"Enter (the|an item|\"|.* into)|Type |Press the button|Find the email|Switch between|Drag |Choose an? .* from|Buy )|"
+    r"into the text ?fields?|and press (Submit|login)|and click Submit",
+)
+
+
+def test_the_same_seed_gives_the_same_texts_and_more_of_them_begin_alike() -> None:
+    assert tutorials(40, 3) == tutorials(60, 3)[:40]
+    assert tutorials(40, 3) != tutorials(40, 4)
+    assert len(set(tutorials(300, 0))) > 290
+
+
+def test_no_instruction_is_worded_like_a_benchmark_task() -> None:
+    for messages in tutorials(3000, 1):
+        instruction = messages[0].content.split("\n")[0]
+        assert not TASK_WORDING.search(instruction), instruction
+
+
+@pytest.mark.parametrize("make", [make for make, _ in LESSONS], ids=lambda make: make.__name__)
+def test_each_answer_is_the_action_that_is_carried_out_and_becomes_history(make: Callable[[Pen], Lesson]) -> None:
+    grammar = CompactGrammar()
+    for index in range(60):
+        lesson = make(Pen(random.Random(index)))
+        lines: list[str] = []
+        steps = worked_example(lesson)
+        for move in lesson.moves:
+            prompt, answer = next(steps)
+            observation = lesson.page.observe(lesson.instruction)
+            action = lesson.page.action(move)
+            assert grammar.parse(answer.content, observation).actions == (action,)
+            assert (prompt.role, answer.role, answer.loss) == ("user", "assistant", 1.0)
+            shown = prompt.content.split("\n")
+            assert shown[1 : 1 + min(4, len(lines))] == lines[-4:] or len(lines) > 4
+            lines.append(grammar.describe(action, observation))
+            if isinstance(action, TypeText):
+                assert "focused" in move.widget.states
+        assert next(steps, None) is None
+        assert lesson.crux is None or 0 <= lesson.crux < len(lesson.moves)
+
+
+def test_lessons_end_in_the_state_they_ask_for() -> None:
+    for index in range(60):
+        lesson = mark_several(Pen(random.Random(index)))
+        wanted = {move.widget.text for move in lesson.moves if move.widget.role == "checkbox" and "checked" not in move.widget.states}
+        for _ in worked_example(lesson):
+            pass
+        assert {widget.text for widget in lesson.page.widgets if "checked" in widget.states} == wanted
+
+
+def test_facts_are_true_and_drills_ask_for_nothing_but_their_results() -> None:
+    rng = random.Random(0)
+    for _ in range(200):
+        problem, value = fact(rng)
+        left, sign, right = problem.split()
+        assert int(value) == {"+": int(left) + int(right), "-": int(left) - int(right), "x": int(left) * int(right)}[sign]
+    assert [message.role for message in drill(rng)] == ["user", "assistant"] * 10
+
+
+def test_the_practice_page_behaves_like_a_form() -> None:
+    field, secret, box = Widget("input"), Widget("input", is_secret=True), Widget("checkbox", "a")
+    options = [Widget("radio", "x"), Widget("radio", "y")]
+    header = Widget("header", "More")
+    hidden = Widget("button", "Go", shows_when=lambda: "expanded" in header.states)
+    page = PracticePage([field, secret, box, *options, header, hidden])
+    moves = [
+        Move("click", field), Move("type", field, "one"), Move("triple_click", field), Move("type", field, "two"),
+        Move("click", secret), Move("type", secret, "abc"), Move("click", box), Move("click", options[0]), Move("click", options[1]),
+        Move("click", header),
+    ]  # fmt: skip
+    for move in moves:
+        page.action(move)
+        page.carry_out(move)
+    seen = {(element.role, element.text): element.states for element in page.observe("").elements}
+    assert seen[("input", "two")] == () == seen[("radio", "x")]
+    assert ("input", "***") in seen
+    assert seen[("checkbox", "a")] == ("checked",) == seen[("radio", "y")]
+    assert seen[("header", "More")] == ("expanded",)
+    assert ("button", "Go") in seen
+    assert isinstance(page.action(Move("click", hidden)), Click)
+
+
+def test_the_words_are_plain_and_sorted() -> None:
+    assert list(words()) == sorted(set(words()))
+    assert all(re.fullmatch(r"[A-Za-z]{2,}|[1-9][a-z]{2}", word) for word in words())
