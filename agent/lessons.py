@@ -71,8 +71,8 @@ def leave(pen: Pen) -> Lesson:
         widgets = widgets[1:]
     goal = pen.rng.choice([widget for widget in widgets if widget.role == "button"])
     if goal.text == "x" and pen.often(0.6):
-        wordings = ("Leave this window.", "Close this message with its x.", "Make the window go away.", 'Push the small "x" on top.')
-        return Lesson(pen.say(*wordings), PracticePage(widgets), [Move("click", goal)])
+        leaving = ("Leave this window.", "Close this message with its x.", "Make the window go away.", 'Push the small "x" on top.')
+        return Lesson(pen.say(*leaving), PracticePage(widgets), [Move("click", goal)])
     wordings = ('Answer the message with "{name}".', 'Leave the window by "{name}".', 'Tell the window "{name}".')
     return Lesson(pen.say(*wordings, name=goal.text), PracticePage(widgets), [Move("click", goal)])
 
