@@ -4,7 +4,7 @@
     no_annotator  without the scripted annotator
     replay_only   same compute, no new data: D_CT and D_SFT stay the seed's, RL only replays
     no_failures   CT without the V=0 data (ct_weight 0)
-    wide          the list of 40 and more tasks
+    wide          the list of 40 and more tasks, with about as many episodes in all
 
 Every (variant, seed) is an ordinary home under .bench/wheel, turned by `flywheel run`; run again after an interruption and it goes on.
 The released policy of each finished home is also measured on tasks that were never trained on. All figures are on the holdout split.
@@ -41,7 +41,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "sft_mixture.correction": None, "sft_mixture.on_policy": None, "ct_mixture.failure": None,
     },
     "no_failures": {"ct_mixture.ct_weight": 0.0},
-    "wide": {"tasks.group": "wide"},
+    "wide": {
+        "tasks.group": "wide", "collection.instances_per_task": 6, "annotation.instances_per_task": 10, "rl.episodes_per_task": 6,
+        "merge.instances_per_task": 4, "evaluation.eval_per_task": 4, "evaluation.holdout_per_task": 6,
+    },
 }  # fmt: skip
 
 
