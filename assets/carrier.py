@@ -5,9 +5,11 @@ its data has routed, its policy is released and the checks have passed: it draws
 partition key and reports `iteration_input` of t+1 with a data version made of (released policy, version of D_CT, version of D_SFT).
 """
 
+from typing import Any
+
 import dagster as dg
 
-from assets.metadata import describe, picture
+from assets.metadata import LINEAGE_ASSET, describe, picture
 from assets.partitions import ITERATIONS, next_key
 from assets.resources import WarehouseResource
 from warehouse import registry
@@ -22,7 +24,7 @@ INPUT = dg.AssetKey("iteration_input")
 iteration_input = dg.AssetSpec(
     INPUT,
     partitions_def=ITERATIONS,
-    group_name="release",
+    group_name="datasets",
     kinds={"deltalake"},
     description="What enters an iteration: the policy released before it, and the versions of D_CT and D_SFT.",
 )
@@ -37,7 +39,12 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
         dg.AssetMaterialization(
             INPUT,
             partition=key,
-            metadata={"policy": policy.checkpoint_id, "released by": f"{policy.iteration}/{policy.stage}", **versions},
+            metadata={
+                "policy": policy.checkpoint_id,
+                "released by": f"{policy.iteration}/{policy.stage}",
+                "lineage": dg.MetadataValue.asset(LINEAGE_ASSET),
+                **versions,
+            },
             tags={"dagster/data_version": data_version},
         )
     )
@@ -46,7 +53,7 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
 
 @dg.asset(
     partitions_def=ITERATIONS,
-    group_name="release",
+    group_name="routing",
     kinds={"duckdb"},
     deps=["routes", "ct_samples", "sft_samples", "released_policy", "evaluations"],
     description="Closes the iteration: lineage drawing, and the input of the next one.",
@@ -59,8 +66,12 @@ def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResourc
     released = registry.made_by(warehouse, context.partition_key, "released_policy")
     following = next_key(context.partition_key)
     version = open_iteration(context.instance, warehouse, following, released)
+    shown: dict[str, Any] = {
+        "across iterations": picture(as_markdown(drawing)),
+        "next iteration": following,
+        "released policy": released.checkpoint_id,
+    }
     return dg.MaterializeResult(
         data_version=dg.DataVersion(version),
-        metadata=describe(read=warehouse.versions())
-        | {"next iteration": following, "released policy": released.checkpoint_id, "across iterations": picture(as_markdown(drawing))},
+        metadata=describe(read=warehouse.versions(), **shown),
     )

@@ -51,18 +51,18 @@ def describe(
     duration_s: float | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Metadata of one materialization. `read` and `wrote` are table versions."""
-    metadata: dict[str, Any] = {"code": code_digest(), "lineage": dg.MetadataValue.asset(LINEAGE_ASSET)}
-    if config is not None:
-        metadata["config"] = config_digest(config)
+    """Metadata of one materialization. `read` and `wrote` are table versions. Dagster shows it in this order: what a person would look
+    at first comes first (`more`: pictures, names, reasons), what only a machine compares last."""
+    metadata: dict[str, Any] = {**more, "lineage": dg.MetadataValue.asset(LINEAGE_ASSET)}
+    metadata.update({name: float(value) for name, value in (figures or {}).items()})
+    metadata.update({name: int(value) for name, value in (counts or {}).items()})
     if duration_s is not None:
         metadata["duration_s"] = round(duration_s, 2)
-    metadata.update({name: int(value) for name, value in (counts or {}).items()})
-    metadata.update({name: float(value) for name, value in (figures or {}).items()})
     metadata.update({f"read/{table}": version for table, version in (read or {}).items()})
     metadata.update({f"wrote/{table}": version for table, version in (wrote or {}).items()})
-    metadata.update(more)
-    return metadata
+    if config is not None:
+        metadata["config"] = config_digest(config)
+    return metadata | {"code": code_digest()}
 
 
 def of_result(result: StageResult, *, config: BaseModel | None = None, **more: Any) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def of_result(result: StageResult, *, config: BaseModel | None = None, **more: A
         figures=result.metrics,
         wrote=result.table_versions,
         duration_s=result.duration_s,
-        **more,
-    ) | dict(result.notes)
+        **{**more, **result.notes},
+    )
 
 
 def data_version(*parts: Any) -> dg.DataVersion:

@@ -47,8 +47,9 @@ def _trained(warehouse: Warehouse, result: StageResult, iteration: str, stage: s
     curves = training_curves(connect(warehouse), iteration, stage)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(str(result.checkpoint_id)),
-        metadata=of_result(result, config=config, checkpoint=result.checkpoint_id)
-        | ({"curves": picture(as_markdown(curves))} if curves else {}),
+        metadata=of_result(
+            result, config=config, **({"curves": picture(as_markdown(curves))} if curves else {}), checkpoint=result.checkpoint_id
+        ),
     )
 
 
@@ -142,6 +143,13 @@ def build_rl_asset(domain: str) -> dg.AssetsDefinition:
     return rl_model
 
 
+def _search_table(result: StageResult, specialists: tuple[str, ...]) -> dg.MarkdownMetadataValue:
+    """Every mixture that was tried, and what it solved of the eval split."""
+    columns = [*specialists, "eval success"]
+    rows = [[*(f"{weight:.3g}" for weight in tried["weights"]), f"{tried['eval success']:.3f}"] for tried in result.details["search"]]
+    return dg.MetadataValue.md("\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)))
+
+
 def build_merge_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
     """The merge of all domains' specialists."""
 
@@ -170,7 +178,7 @@ def build_merge_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
         return dg.MaterializeResult(
             data_version=data_version(result.checkpoint_id),
             metadata=of_result(
-                result, config=settings.merge, checkpoint=result.checkpoint_id, search=dg.MetadataValue.json(result.details)
+                result, config=settings.merge, checkpoint=result.checkpoint_id, search=_search_table(result, tuple(request.specialists))
             ),
         )
 

@@ -27,7 +27,7 @@ iteration_job = dg.define_asset_job(
 )
 collect_job = dg.define_asset_job(
     "collect",
-    dg.AssetSelection.groups("collection", "routing"),
+    dg.AssetSelection.groups("collection", "routing") - dg.AssetSelection.assets(OUTPUT),
     tags=TAGS,
     executor_def=iteration_executor,
     description="Act with the released policy again and route what comes of it.",

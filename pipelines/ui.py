@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,12 +24,13 @@ from pipelines.processes import end_group
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 
-START_TIMEOUT_S = 120.0
 DAGSTER_DEV = ("-m", "dagster", "dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port")
+POLL_S = 0.5
+LOG_TAIL_CHARS = 3000
 
 
 def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any], console: Console) -> int:
-    """Serve until interrupted; returns Dagster's exit status.
+    """Serve until interrupted or terminated (then 0); returns Dagster's exit status where it ends by itself.
 
     Raises ConfigError for a bad profile or a port in use, StageFailed when the Prefect server does not come up.
     """
@@ -39,22 +41,41 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
     os.environ[profiles.PROFILE_VARIABLE] = profile_name
     os.environ[profiles.OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
     os.environ[DAGSTER_URL_VARIABLE] = url
-    with open_instance(home) as instance:
-        reap_dead_runs(instance, home)
-    with prefect_server.prefect_server(home) as prefect_url:
-        os.environ.update(prefect_server.client_environment(home, prefect_url))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with open_instance(home) as instance:
+            reap_dead_runs(instance, home)
+        with prefect_server.prefect_server(home) as prefect_url:
+            os.environ.update(prefect_server.client_environment(home, prefect_url))
+            return _serve_dagster(home, url, prefect_url, console)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _serve_dagster(home: Home, url: str, prefect_url: str, console: Console) -> int:
+    """Every event of every run would be printed: that goes to a file, the terminal keeps the addresses."""
+    log_path = home.dagster / "ui.log"
+    with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*_guarded(), sys.executable, *DAGSTER_DEV, str(port)],
+            [*_guarded(), sys.executable, *DAGSTER_DEV, url.rpartition(":")[2]],
             cwd=PROJECT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             start_new_session=True,
         )
-        try:
-            _announce(url, prefect_url, process, console)
-            return process.wait()
-        except KeyboardInterrupt:
-            return 0
-        finally:
-            end_group(process.pid)
+    try:
+        console.print("starting Dagster …")
+        if _comes_up(url, process):
+            console.print(f"\n[bold]Dagster[/]  {url}   Jobs → next_iteration → Launchpad → Launch Run: the next iteration", soft_wrap=True)
+            console.print(f"[bold]Prefect[/]  {prefect_url}   each episode of a collection", soft_wrap=True)
+            console.print(f"[bold]log[/]      {log_path}   Ctrl-C ends both\n", soft_wrap=True)
+        status = process.wait()
+        tail = log_path.read_text(errors="replace")[-LOG_TAIL_CHARS:]
+        console.print(f"Dagster ended with status {status}; the end of {log_path}:\n{tail}", markup=False, highlight=False)
+        return status
+    finally:
+        end_group(process.pid)
 
 
 def _guarded() -> list[str]:
@@ -71,13 +92,12 @@ def _check_port(port: int) -> None:
             raise ConfigError(f"port {port} of 127.0.0.1 cannot be served on ({error}); choose another with --port") from error
 
 
-def _announce(url: str, prefect_url: str, process: subprocess.Popen[bytes], console: Console) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline and process.poll() is None:
+def _comes_up(url: str, process: subprocess.Popen[bytes]) -> bool:
+    """Block until Dagster answers; False when it ended instead."""
+    while process.poll() is None:
         try:
             with urllib.request.urlopen(f"{url}/server_info", timeout=2):
-                break
+                return True
         except (urllib.error.URLError, OSError):
-            time.sleep(0.5)
-    console.print(f"\n[bold]Dagster[/]  {url}   jobs → next_iteration → Launchpad → Launch run turns the wheel once")
-    console.print(f"[bold]Prefect[/]  {prefect_url}   each episode of a collection\n")
+            time.sleep(POLL_S)
+    return False

@@ -86,7 +86,7 @@ def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = "holdout", bes
     others = {(s.iteration, s.role): s.estimate for s in successes if s.split == beside and beside != split}
     columns = list(dict.fromkeys((s.iteration, s.role) for s in shown))
     column_px, left, top, height = 78.0, 52.0, 44.0, 330.0
-    width = max(480.0, left + column_px * len(columns) + 16)
+    width = max(600.0, left + column_px * len(columns) + 16)
     drawing = Drawing(width, height, f"Greedy success by iteration and stage, {split} split")
     drawing.text(left, 20, f"Greedy success, {split} split", "strong")
     drawing.text(left + 215, 20, "mean over tasks, 95 % interval" + (f"; hollow: {beside} split" if others else ""), "small muted")

@@ -1,0 +1,162 @@
+"""Dagster's page, used as a person would: a real browser on what `flywheel ui` serves. Every click is a click; nothing asks GraphQL."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
+
+from assets.checks import GATES
+from sandbox.browser.chromium import find_chromium
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+PAGE_TIMEOUT_MS = 90_000
+RUN_TIMEOUT_MS = 1_500_000
+VIEWPORT_PX = {"width": 1600, "height": 1900}
+"""Tall enough for the whole catalog: Dagster draws only the rows that are in sight."""
+ENDED = re.compile("^(Success|Failure|Canceled)$")
+
+SEED = ("tasks", "seed_tutorials", "seed_demonstrations", "seed_policy", "seed")
+ITERATION = (
+    "iteration_input", "ct_dataset", "sft_dataset", "ct_model", "sft_model", "rl_model / pointing", "rl_model / forms", "merged_policy",
+    "evaluations", "released_policy", "rollouts", "annotations", "verdicts", "routes", "ct_samples", "sft_samples", "iteration_output",
+)  # fmt: skip
+PICTURES = {
+    "ct_model": "curves", "sft_model": "curves", "rl_model / pointing": "curves", "rl_model / forms": "curves", "evaluations": "success",
+    "routes": "flow",
+}  # fmt: skip
+MIN_COLOURS = 20
+"""A blank or broken picture has a handful."""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """A tab of the system's Chromium. What it showed last is kept in tmp_path/last.png."""
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(find_chromium().path))
+        tab = browser.new_page(viewport=VIEWPORT_PX, timezone_id="UTC", locale="en-US")
+        tab.set_default_timeout(PAGE_TIMEOUT_MS)
+        expect.set_options(timeout=PAGE_TIMEOUT_MS)
+        yield tab
+        with contextlib.suppress(Error):
+            tab.screenshot(path=tmp_path / "last.png")
+        browser.close()
+
+
+def launch_next_iteration(page: Page, url: str) -> None:
+    """Jobs → next_iteration → Launchpad → Launch Run; leaves the page at the run that this submitted."""
+    page.goto(url)
+    page.get_by_text("Jobs", exact=True).first.click()
+    page.get_by_role("link", name="next_iteration").click()
+    page.get_by_role("tab", name="Launchpad").click()
+    page.get_by_role("button", name="Launch Run").click()
+    expect_success(page, PAGE_TIMEOUT_MS)
+    link = page.locator(f'a[href^="{url}/runs/"]').first
+    with page.context.expect_page() as opened:
+        link.click()
+    submitted = opened.value.url
+    opened.value.close()
+    page.goto(submitted)
+
+
+def expect_success(page: Page, timeout_ms: float) -> None:
+    """The page of a run says, by itself, that the run has ended well."""
+    status = page.get_by_text(ENDED).first
+    expect(status).to_be_visible(timeout=timeout_ms)
+    assert status.inner_text() == "Success", page.locator("body").inner_text()
+
+
+def open_asset(page: Page, name: str) -> None:
+    page.get_by_text("Catalog", exact=True).click()
+    page.get_by_title(name, exact=True).click()
+    expect(page.get_by_text("Latest materialization")).to_be_visible()
+
+
+def metadata_row(page: Page, key: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.get_by_role("cell", name=key, exact=True))
+
+
+def expect_picture(page: Page, key: str) -> None:
+    """The picture under a key of the metadata is drawn, not only linked."""
+    metadata_row(page, key).get_by_text("[Show Markdown]").click()
+    picture = page.get_by_role("dialog").locator("img")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.complete && image.naturalWidth") > 300
+    with Image.open(io.BytesIO(picture.screenshot())) as drawn:
+        assert len(drawn.convert("RGB").getcolors(maxcolors=2**24)) > MIN_COLOURS, key
+    page.get_by_role("button", name="Close").click()
+    expect(picture).to_be_hidden()
+
+
+def expect_checks_passed(page: Page, names: list[str]) -> None:
+    page.get_by_role("tab", name="Checks").click()
+    expect(page.get_by_text("Succeeded", exact=True)).to_have_count(len(names))
+    for name in names:
+        page.get_by_title(name, exact=True).first.click()
+        expect(page).to_have_url(re.compile(f"checkDetail={name}$"))
+        expect(page.get_by_text("Passed", exact=True)).to_be_visible()
+
+
+def test_a_person_launches_an_iteration_and_sees_what_it_made(page: Page, new_wheel, serve):
+    wheel, errors = new_wheel(), []
+    page.on("pageerror", lambda error: errors.append(error))
+    with serve(wheel) as served:
+        for _ in ("seed", "iteration 0001"):
+            launch_next_iteration(page, served.url)
+            expect_success(page, RUN_TIMEOUT_MS)
+
+        for name in (*SEED, *ITERATION):
+            open_asset(page, name)
+            expect(metadata_row(page, "lineage").get_by_role("link", name="iteration_output")).to_be_visible()
+            if name in ITERATION and name != "iteration_input":
+                expect(page.get_by_text("0001", exact=True).first).to_be_visible()
+            if name in PICTURES:
+                expect_picture(page, PICTURES[name])
+
+        metadata_row(page, "lineage").get_by_role("link", name="iteration_output").click()
+        expect_picture(page, "across iterations")
+
+        checks: dict[str, list[str]] = {}
+        for spec in (spec for gate in GATES for spec in gate.specs()):
+            checks.setdefault(spec.asset_key.to_user_string(), []).append(spec.name)
+        for name, names in checks.items():
+            open_asset(page, name)
+            expect_checks_passed(page, names)
+
+        page.get_by_text("Lineage", exact=True).first.click()
+        for group in ("seed", "datasets", "training", "release", "collection", "routing"):
+            expect(page.get_by_title(group, exact=True).first).to_be_visible()
+    assert errors == []
+    assert wheel.left_after(10) == []
+    assert wheel.sql("select count(*) > 0 from routes where iteration = '0001'") == [(True,)]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda sent: sent.name)
+def test_an_interrupt_ends_the_page_and_the_run_it_holds(page: Page, new_wheel, serve, sent: signal.Signals):
+    wheel = new_wheel()
+    with serve(wheel) as served:
+        launch_next_iteration(page, served.url)
+        expect(page.get_by_text("Started", exact=True).first).to_be_visible()
+        assert any("multiprocess" in part or "execute_run" in part for part in command_lines(wheel)), "the run has processes"
+        page.goto("about:blank")
+        served.process.send_signal(sent)
+        assert served.process.wait(30) == 0, served.said()
+    assert wheel.left_after(5) == []
+    assert "Traceback" not in served.said()
+
+
+def command_lines(wheel) -> list[str]:
+    found = []
+    for process in wheel.processes():
+        with contextlib.suppress(psutil.Error):
+            found.append(" ".join(process.cmdline()))
+    return found
