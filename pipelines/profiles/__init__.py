@@ -59,7 +59,7 @@ def parse_value(text: str, source: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {error}") from error
+        raise ConfigError(f"{source} is not YAML (text with signs of YAML, such as * or {{, goes into quotes): {error}") from error
 
 
 def _check_tasks(profile: Profile, source: str) -> None:

@@ -34,7 +34,7 @@ def test_a_tick_of_the_schedule_completes_an_iteration_unattended(turned_home, c
     wheel = copy_of(turned_home)
     for name, value in wheel.environment.items():
         monkeypatch.setenv(name, value)
-    with serve(wheel, "--set", "schedule.cron=* * * * *") as page, open_instance(wheel.home) as instance:
+    with serve(wheel, "--set", "schedule.cron='* * * * *'") as page, open_instance(wheel.home) as instance:
         started = ask(page.url, START_SCHEDULE, selector=SCHEDULE)["startSchedule"]
         assert started["__typename"] == "ScheduleStateResult", started
         deadline = time.monotonic() + ITERATION_TIMEOUT_S
