@@ -41,7 +41,9 @@ class SeedSettings(_Settings):
 class SandboxSettings(_Settings):
     """How live sessions are run, in every stage that acts."""
 
-    session: Literal["beginframe", "plain", "playwright"] = Field("beginframe", description="kind of browser session")
+    session: Literal["auto", "beginframe", "plain", "playwright"] = Field(
+        "auto", description="kind of browser session; auto: beginframe (pixels that repeat) where the browser has it, else plain"
+    )
     num_browsers: Positive = Field(1, description="browsers a stage starts")
     num_sessions: Positive = Field(24, description="episodes that run at once")
     episode_timeout_s: Annotated[float, Field(gt=0, description="wall-clock limit of one episode")] = 120.0

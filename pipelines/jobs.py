@@ -61,7 +61,7 @@ def completed(instance: dg.DagsterInstance) -> list[str]:
 
 
 @dg.op(description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.")
-def submit_next_iteration(context: dg.OpExecutionContext) -> str:
+def submit_next_iteration(context: dg.OpExecutionContext) -> None:
     url = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL)
     reap_dead_runs(context.instance, Home.from_env())
     key = first_incomplete(context.instance)
@@ -75,7 +75,6 @@ def submit_next_iteration(context: dg.OpExecutionContext) -> str:
         ) from error
     context.add_output_metadata({"run": dg.MetadataValue.url(f"{url}/runs/{run_id}"), "iteration": key or iteration_key(0)})
     context.log.info(f"launched {job} of iteration {key or iteration_key(0)}: {url}/runs/{run_id}")
-    return run_id
 
 
 @dg.job(description="Click Launch: the next iteration starts (or, in an empty home, the seed).", executor_def=dg.in_process_executor)
