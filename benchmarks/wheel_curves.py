@@ -195,23 +195,28 @@ def print_tables(points: Sequence[Point], console: Console) -> dict[str, Any]:
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    """One line a home: seed SFT, then the merged policy of each iteration."""
-    drawing = Drawing(640, 340, "Greedy success on the holdout split by iteration")
-    axis = Axis(0.0, 1.0, 290, 40)
-    for tick in (0, 0.2, 0.4, 0.6, 0.8, 1.0):
+    """One line a home: seed SFT, then the merged policy of each iteration, each with one standard error to either side."""
+    drawing = Drawing(660, 340, "Greedy success on the holdout split by iteration")
+    axis = Axis(0.4, 1.0, 290, 30)
+    for tick in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         drawing.line(48, axis.px(tick), 470, axis.px(tick), "grid")
         drawing.text(40, axis.px(tick) + 4, f"{tick:.1f}", "small muted", "end")
     styles = dict(zip(VARIANTS, ("blue", "teal", "amber", "violet", "rose"), strict=True))
-    for variant, seed in dict.fromkeys((p.variant, p.seed) for p in points):
+    homes = list(dict.fromkeys((p.variant, p.seed) for p in points))
+    for number, (variant, seed) in enumerate(homes):
         own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")]
         chosen = [p for p in own if (p.iteration, p.role) == ("0001", "sft_model")] + [p for p in own if p.role == "merged_policy"]
-        places = [(70 + 125 * index, axis.px(p.mean)) for index, p in enumerate(chosen)]
+        aside = 5 * (number - (len(homes) - 1) / 2)  # so that whiskers of different homes can be told apart
+        places = [(75 + 120 * index + aside, axis.px(p.mean)) for index, p in enumerate(chosen)]
         drawing.polyline(places, styles[variant])
+        for (x, _), p in zip(places, chosen, strict=True):
+            drawing.line(x, axis.px(p.mean - p.standard_error), x, axis.px(p.mean + p.standard_error), f"line {styles[variant]}")
     for index, label in enumerate(("seed SFT", "iteration 1", "iteration 2", "iteration 3")):
-        drawing.text(70 + 125 * index, 312, label, "small", "middle")
-    for index, variant in enumerate(dict.fromkeys(p.variant for p in points)):
+        drawing.text(75 + 120 * index, 312, label, "small", "middle")
+    for index, variant in enumerate(dict.fromkeys(variant for variant, _ in homes)):
+        seeds = ", ".join(str(seed) for own, seed in homes if own == variant)
         drawing.line(490, 60 + 22 * index, 510, 60 + 22 * index, f"line {styles[variant]}")
-        drawing.text(518, 64 + 22 * index, variant.replace("_", " "), "small")
+        drawing.text(518, 64 + 22 * index, f"{variant.replace('_', ' ')}, seed {seeds}", "small")
     atomic_write(path, drawing.render().encode())
 
 
