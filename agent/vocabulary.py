@@ -1,7 +1,6 @@
 """The words of the training tasks' pages: what the quickstart tokenizer gives a token of its own, and what tutorials are written with.
 
-The list is data (words.txt): words that oracles' episodes showed on three or more of the first 60 training seeds of the quickstart tasks,
-without those of suggestion lists, and the lessons' own wording. Nothing of a held-out instance or task was looked at.
+The list is data (words.txt), made by agent/build_words.py from what oracles see on training instances and from the lessons' own wording.
 """
 
 from __future__ import annotations
