@@ -45,7 +45,7 @@ class ErringPolicy:
     def _answer(self, prompt: Prompt) -> str:
         instruction, *lines = prompt.messages[-1].content.splitlines()
         words = re.findall(r'"(.*?)"', instruction)
-        elements = [(m[1], m[2], m[3], m[4]) for line in lines if (m := re.match(r'<(\w+)>(.*?) "(.*)" \[(\d+)\]$', line))]
+        elements = [(m[3], m[1], m[2], m[4]) for line in lines if (m := re.match(r'(.*?)"(.*)" <(\w+)>.*? \[(\d+)\]$', line))]
         errs = prompt.sampling.seed % 100 < 100 * self._error_rate
         field = next((e for e in elements if e[0] == "input"), None) if instruction.startswith("Enter") else None
         if field and "focused" in field[1] and field[2] == "":
@@ -59,7 +59,7 @@ class ErringPolicy:
             wanted = next(e for e in elements if e[2] == ("TWO" if has_clicked else "ONE"))
         if errs:
             wanted = next(e for e in elements if e is not wanted)
-        return f'Thought click <{wanted[0]}> "{wanted[2]}" [{wanted[3]}] Action click [{wanted[3]}]'
+        return f'Thought click "{wanted[2]}" <{wanted[0]}> [{wanted[3]}] Action click [{wanted[3]}]'
 
 
 def requests(policy: ErringPolicy, num: int) -> list[EpisodeRequest]:
