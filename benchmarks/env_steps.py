@@ -240,16 +240,15 @@ def figure(name: str, num_workers: int, kept: Samples, ours: Samples) -> Figure:
 
 def show(figures: Sequence[Figure], console: Console) -> None:
     headings = ("environment", "steps/s", "lowest–highest", "ms a step", "CPU ms a step", "ms a reset", "flywheel is … times as fast")
-    for num_workers in sorted({each.workers for each in figures}):
-        table = Table(title=f"environment steps, {num_workers} worker(s)")
-        for heading in headings:
-            table.add_column(heading, justify="left" if heading == "environment" else "right")
-        for each in (each for each in figures if each.workers == num_workers):
-            target = TARGETS.get(each.name)
-            times = f"{each.times_ours:.1f}" + (f" (aim {target:.0f})" if target else "")
-            rates = (f"{each.steps_per_s:.1f}", f"{each.steps_per_s_low:.1f}–{each.steps_per_s_high:.1f}")
-            table.add_row(each.name, *rates, f"{each.step_ms:.1f}", f"{each.cpu_ms_per_step:.1f}", f"{each.reset_ms:.0f}", times)
-        console.print(table)
+    table = Table(title=f"environment steps, {figures[0].workers} worker(s)")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "environment" else "right")
+    for each in figures:
+        target = TARGETS.get(each.name)
+        times = f"{each.times_ours:.1f}" + (f" (aim {target:.0f})" if target else "")
+        rates = (f"{each.steps_per_s:.1f}", f"{each.steps_per_s_low:.1f}–{each.steps_per_s_high:.1f}")
+        table.add_row(each.name, *rates, f"{each.step_ms:.1f}", f"{each.cpu_ms_per_step:.1f}", f"{each.reset_ms:.0f}", times)
+    console.print(table)
 
 
 def main() -> None:
@@ -271,12 +270,12 @@ def main() -> None:
     arguments.root.mkdir(parents=True, exist_ok=True)
     figures = []
     for num_workers in arguments.workers:
-        figures += measure(contestants, num_workers, arguments.repeats, arguments.tasks, arguments.root.absolute(), console)
-    show(figures, console)
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"tasks": arguments.tasks, "targets": TARGETS, "figures": [asdict(each) for each in figures]}, indent=1)
-        )
+        found = measure(contestants, num_workers, arguments.repeats, arguments.tasks, arguments.root.absolute(), console)
+        show(found, console)
+        figures += found
+        if arguments.json:
+            stored = {"tasks": arguments.tasks, "targets": TARGETS, "figures": [asdict(each) for each in figures]}
+            arguments.json.write_text(json.dumps(stored, indent=1))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ runs in the venv of whichever environment is measured.
     {"do": "steps", "num": N}                  ->  {"seconds": …, "steps": N}   a new instance, when one ends, is not counted
     {"do": "end"}
 
-A step clicks CLICK_PX, where none of the tasks has anything, and fetches the observation: screenshot and elements.
+A step clicks CLICK_PX, in the instruction's bar, which no task does anything with, and fetches the observation: screenshot and elements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, Protocol
 
-CLICK_PX = (5, 205)
+CLICK_PX = (155, 45)
 AREA_PX = (160, 210)
 
 
