@@ -7,7 +7,8 @@
     wide          the list of 40 and more tasks, with about as many episodes in all
 
 Every (variant, seed) is an ordinary home under .bench/wheel, turned by `flywheel run`; run again after an interruption and it goes on.
-The released policy of each finished home is also measured on tasks that were never trained on. All figures are on the holdout split.
+The newest released policy of each home is also measured on the tasks of `unseen`, which are never trained on. All figures are on the
+holdout split; whole tasks that `wide` holds out are counted apart.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from sandbox.miniwob.source import load_tasks
 from warehouse.home import Home, atomic_write
 from warehouse.statistics import Estimate, Interval, TaskCount, difference, macro_average
 from warehouse.svg import Axis, Drawing
@@ -84,13 +86,15 @@ def turn(variant: str, seed: int, iterations: int, console: Console) -> Home:
 def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
     """Every holdout figure of a home, and the unseen tasks' where they were measured."""
     rows = Warehouse(home).read("evaluations").to_pylist()
-    groups: dict[tuple[str, str], list[TaskCount]] = {}
+    listed = load_tasks()
+    groups: dict[tuple[str, str, str], list[TaskCount]] = {}
     for row in rows:
         if row["split"] == "holdout":
             count = TaskCount(task=row["task_name"], num_success=row["num_success"], num_episodes=row["num_episodes"])
-            groups.setdefault((row["iteration"], row["checkpoint_role"]), []).append(count)
-    for (iteration, role), counts in sorted(groups.items()):
-        yield _point(variant, seed, iteration, role, "trained on", macro_average(counts))
+            tasks = "held out" if listed[row["task_name"]].held_out else "trained on"
+            groups.setdefault((tasks, row["iteration"], row["checkpoint_role"]), []).append(count)
+    for (tasks, iteration, role), counts in sorted(groups.items()):
+        yield _point(variant, seed, iteration, role, tasks, macro_average(counts))
     unseen = home.root / "unseen.json"
     if unseen.exists():
         stored = json.loads(unseen.read_text())
@@ -114,10 +118,7 @@ def _point(variant: str, seed: int, iteration: str, role: str, tasks: str, found
 
 
 def measure_unseen(home: Home, per_task: int) -> None:
-    """Greedy success of the newest released policy on the tasks nobody trained on; measured once."""
-    target = home.root / "unseen.json"
-    if target.exists():
-        return
+    """Greedy success of the newest released policy on the tasks nobody trained on; measured once for each policy."""
     from models.engine import EmbeddedEngine
     from pipelines import profiles
     from pipelines.evaluate import run_evaluation
@@ -130,6 +131,9 @@ def measure_unseen(home: Home, per_task: int) -> None:
     if not released:
         return
     policy = registry.made_by(warehouse, released[-1], "released_policy")
+    target = home.root / "unseen.json"
+    if target.exists() and json.loads(target.read_text())["checkpoint_id"] == policy.checkpoint_id:
+        return
     profile = profiles.load("quickstart", {"tasks.group": "unseen"})
     episodes = run_evaluation(profile, EmbeddedEngine.from_checkpoint(policy.folder), Split.HOLDOUT, per_task, Console(quiet=True))
     counts = [asdict(count) for count in task_counts(episodes)]
@@ -194,6 +198,32 @@ def print_tables(points: Sequence[Point], console: Console) -> dict[str, Any]:
     return gains
 
 
+ROLES = ("sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy")
+
+
+def markdown(points: Sequence[Point]) -> str:
+    """Every point as a page: one line a home and iteration, one column a policy."""
+    lines = [
+        "# Measured",
+        "",
+        "Greedy success on the holdout split, mean over tasks ± standard error, (95 % interval), number of episodes. `sft_model` of",
+        "iteration 0001 is the seed SFT. What a variant is, says `benchmarks/wheel_curves.py`, which wrote this page.",
+        "",
+        f"| variant | seed | tasks | iteration | {' | '.join(f'`{role}`' for role in ROLES)} |",
+        "|---" * (4 + len(ROLES)) + "|",
+    ]
+    for key in dict.fromkeys((p.variant, p.seed, p.tasks, p.iteration) for p in points):
+        cells = {p.role: p for p in points if (p.variant, p.seed, p.tasks, p.iteration) == key}
+        lines.append(f"| {' | '.join(map(str, key))} | {' | '.join(_cell(cells.get(role)) for role in ROLES)} |")
+    return "\n".join([*lines, ""])
+
+
+def _cell(point: Point | None) -> str:
+    if point is None:
+        return ""
+    return f"{point.mean:.3f} ± {point.standard_error:.3f} ({point.low:.3f}–{point.high:.3f}), {point.num_episodes}"
+
+
 def draw(points: Sequence[Point], path: Path) -> None:
     """One line a home: seed SFT, then the merged policy of each iteration, each with one standard error to either side."""
     drawing = Drawing(660, 340, "Greedy success on the holdout split by iteration")
@@ -229,6 +259,7 @@ def main() -> None:
     parser.add_argument("--only-report", action="store_true", help="turn nothing; report what is there")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--svg", type=Path, help="draw the curves here")
+    parser.add_argument("--markdown", type=Path, help="write the figures here as a page")
     arguments = parser.parse_args()
     console = Console()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -246,6 +277,8 @@ def main() -> None:
         atomic_write(arguments.json, json.dumps({"points": [asdict(p) for p in points], "gains": gains}, indent=2).encode())
     if arguments.svg:
         draw(points, arguments.svg)
+    if arguments.markdown:
+        atomic_write(arguments.markdown, markdown(points).encode())
 
 
 if __name__ == "__main__":
