@@ -11,7 +11,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,11 @@ from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, rea
 from models.tokenizer import encode_chat
 from models.training_forward import hidden_where
 from warehouse.errors import ConfigError, TrainingDiverged
+from warehouse.home import atomic_write
+from warehouse.identity import content_id
 
+RUN_ID_FILE = "run_id"
+"""Says which run a run folder is of: the id of all that its weights depend on."""
 COMPLETE_FILE = "complete"
 """Written last into a trainer checkpoint: a folder without it was cut off and is not resumed from."""
 
@@ -53,20 +57,20 @@ class TrainingSample:
 
 def train_supervised(
     config: SupervisedConfig, samples: Sequence[TrainingSample], *, init: Path, output: Path, stage: str, iteration: str,
-    datasets: tuple[str, ...] = (), on_progress: OnProgress = ignore_progress, resume: bool = True,
+    datasets: tuple[str, ...] = (), on_progress: OnProgress = ignore_progress,
 ) -> Card:
     """Train the checkpoint `init` on `samples` and write the checkpoint `output`. What a killed run resumes from lies beside it, in
-    `<output>.run`, with metrics.jsonl and TensorBoard's files; `resume=False` starts over.
+    `<output>.run`, with metrics.jsonl and TensorBoard's files; a run of other settings, samples or `init` starts that folder over.
 
     Raises TrainingDiverged when the loss is not a number, CheckpointError for a bad `init`, ConfigError when there is nothing to learn.
     """
     model, tokenizer = load_model(init), load_tokenizer(init)
     encoded = encode_samples(tokenizer, samples, config.prompt_loss_weight, max_tokens=model.config.max_position_embeddings)
-    run_folder = output.parent / f"{output.name}.run"
-    if not resume:
-        shutil.rmtree(run_folder, ignore_errors=True)
-    metrics = fit(model, encoded, config, run_folder, on_progress)
     parent = read_card(init).checkpoint_id
+    run_folder = output.parent / f"{output.name}.run"
+    run_id = content_id("run", [config.model_dump(mode="json"), parent, [asdict(sample) for sample in encoded]])
+    _clear_unless_of(run_folder, run_id)
+    metrics = fit(model, encoded, config, run_folder, on_progress)
     card = save(
         output, model, tokenizer, stage=stage, iteration=iteration, parents=(parent,), datasets=datasets,
         config=config.model_dump(mode="json"), metrics=metrics,
@@ -181,10 +185,15 @@ class _WeightedTrainer(Trainer):
 
 
 class _Reporter(TrainerCallback):
-    """Passes the Trainer's logs on, in the units of MetricLog."""
+    """Passes the Trainer's logs on, in the units of MetricLog; sees to it that the last step is logged, which the Trainer leaves out
+    unless it is a multiple of log_every."""
 
     def __init__(self, log: MetricLog, config: SupervisedConfig) -> None:
         self._log, self._config = log, config
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step >= self._config.steps:
+            control.should_log = True
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
@@ -206,6 +215,16 @@ def _arguments(config: SupervisedConfig, run_folder: Path) -> TrainingArguments:
         report_to=[], disable_tqdm=True, log_level="error", use_cpu=not torch.cuda.is_available(), seed=config.seed,
         dataloader_pin_memory=False, remove_unused_columns=False,
     )
+
+
+def _clear_unless_of(run_folder: Path, run_id: str) -> None:
+    """Leave what a killed start of this very run wrote; what another run left in its place goes, lest its weights are taken for ours."""
+    owner = run_folder / RUN_ID_FILE
+    if owner.exists() and owner.read_text() == run_id:
+        return
+    if run_folder.exists():
+        shutil.rmtree(run_folder)
+    atomic_write(owner, run_id.encode())
 
 
 def _trainer_checkpoints(run_folder: Path) -> list[Path]:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from agent.policy import Message
-from models.checkpoint import load_model, read_card, save
+from models.checkpoint import Card, load_model, read_card, save
 from models.configs import SupervisedConfig
 from models.metrics import MetricLog, Progress, read_metrics
 from models.supervised import COMPLETE_FILE, TrainingSample, train_supervised, weighted_loss
@@ -88,9 +88,42 @@ def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(seed_checkpoint: Pa
     assert resumed.checkpoint_id == whole.checkpoint_id
     assert weights_of(tmp_path / "cut") == weights_of(tmp_path / "whole")
     assert read_metrics(tmp_path / "cut.run") == read_metrics(tmp_path / "whole.run"), "every step is reported once"
-    afresh = train_supervised(CONFIG, samples(), output=tmp_path / "cut", resume=False, **common)
-    assert afresh.checkpoint_id == whole.checkpoint_id
-    assert afresh.metrics["resumed_from_step"] == 0
+
+
+@pytest.mark.parametrize("changed", ["config", "samples", "init"])
+def test_what_another_run_left_is_not_gone_on_with(
+    seed_checkpoint: Path, tmp_path: Path, make_model: Callable[..., Any], changed: str
+) -> None:
+    save(tmp_path / "other", *make_model(seed=1), stage="seed_policy", iteration="0000")
+    cut: dict[str, Any] = {"config": CONFIG, "samples": samples(), "init": seed_checkpoint}
+    asked = cut | {
+        changed: {"config": CONFIG.model_copy(update={"seed": 1}), "samples": samples()[1:], "init": tmp_path / "other"}[changed]
+    }
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 18:
+            raise Stop
+
+    def run(name: str, given: dict[str, Any], **more: Any) -> Card:
+        place = {"init": given["init"], "output": tmp_path / name, "stage": "ct_model", "iteration": "0001"}
+        return train_supervised(given["config"], given["samples"], **place, **more)
+
+    with pytest.raises(Stop):
+        run("cut", cut, on_progress=stop)
+    after = run("cut", asked)
+    assert after.metrics["resumed_from_step"] == 0
+    assert after.checkpoint_id == run("whole", asked).checkpoint_id
+    assert read_metrics(tmp_path / "cut.run") == read_metrics(tmp_path / "whole.run")
+
+
+def test_the_last_step_is_logged_whatever_the_interval(seed_checkpoint: Path, tmp_path: Path) -> None:
+    for log_every, logged in ((25, [4]), (3, [3, 4]), (2, [2, 4])):
+        config = CONFIG.model_copy(update={"steps": 4, "log_every": log_every})
+        name = f"every-{log_every}"
+        card = train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / name, stage="sft_model", iteration="0001")
+        points = read_metrics(tmp_path / f"{name}.run")
+        assert [point.step for point in points] == logged
+        assert card.metrics["loss"] == pytest.approx(sum(point.metrics["loss"] for point in points) / len(points))
 
 
 KILLED_CONFIG = CONFIG.model_copy(update={"steps": 120, "save_every": 7})
