@@ -58,14 +58,6 @@ def trace(
     return graph
 
 
-def reach(con: duckdb.DuckDBPyConnection, node_id: str, direction: Literal["up", "down"]) -> dict[str, int]:
-    """How many nodes of each kind the whole walk reaches, nothing left out; kinds in the order of the relations."""
-    macro = "ancestors" if direction == "up" else "descendants"
-    rows = con.execute(f"SELECT kind, count(DISTINCT id) FROM {macro}(?) GROUP BY kind", [resolve(con, node_id).id]).fetchall()
-    counts = dict(rows)
-    return {kind: counts[kind] for kind in dict.fromkeys([*(k.name for k in NODE_KINDS), *counts]) if kind in counts}
-
-
 def resolve(con: duckdb.DuckDBPyConnection, node_id: str) -> NodeId:
     """The one node that `node_id` means. Raises UnknownId when there is none, or more than one."""
     iteration, _, stage = node_id.partition("/")

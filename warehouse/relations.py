@@ -2,7 +2,7 @@
 
 An edge points from what was made (child) to what it was made from (parent):
 
-    checkpoint → dataset → sample → annotation, episode, step → screenshot;  episode → task, checkpoint;  checkpoint → checkpoint
+    checkpoint → dataset → sample → annotation, episode, step → screenshot;  episode → task, checkpoint;  checkpoint → checkpoint, episode
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ RELATIONS: tuple[Relation, ...] = (
               "checkpoint_id", "parent", "checkpoint_id <> parent"),
     _relation("checkpoint", "dataset", "learned from", "(SELECT checkpoint_id, unnest(datasets) AS dataset FROM checkpoints)",
               "checkpoint_id", "dataset"),
+    # A specialist that no episode moved is still the checkpoint that acted in them, and learned from none.
+    _relation("checkpoint", "episode", "learned from", "checkpoints JOIN episodes USING (iteration, stage)", "checkpoint_id", "episode_id",
+              "purpose = 'rl' AND policy_id <> checkpoint_id"),
     *_of_samples("ct"),
     *_of_samples("sft"),
     _relation("annotation", "episode", "annotates", "annotations", "annotation_id", "episode_id"),

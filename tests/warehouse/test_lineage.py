@@ -12,7 +12,7 @@ from rich.console import Console
 
 from warehouse.catalogue import TABLES
 from warehouse.errors import UnknownId
-from warehouse.lineage import iterations_graph, reach, resolve, trace
+from warehouse.lineage import iterations_graph, resolve, trace
 from warehouse.lineage_graph import LineageGraph, NodeId
 from warehouse.query import connect
 from warehouse.relations import NODE_KINDS, RELATIONS
@@ -36,6 +36,10 @@ def _text(graph: LineageGraph) -> str:
     with console.capture() as capture:
         console.print(graph.to_tree())
     return capture.get()
+
+
+def _reach(con: duckdb.DuckDBPyConnection, macro: str, node_id: str) -> dict[str, int]:
+    return dict(con.execute(f"SELECT kind, count(DISTINCT id) FROM {macro}(?) GROUP BY kind", [node_id]).fetchall())
 
 
 def test_every_reference_of_the_catalogue_is_an_edge_or_is_left_out_on_purpose() -> None:
@@ -113,13 +117,33 @@ def test_a_walk_stops_at_its_depth_and_at_its_number_of_nodes(con: duckdb.DuckDB
     assert all(edge.child in small.nodes and edge.parent in small.nodes for edge in small.edges)
 
 
-def test_the_whole_reach_is_counted(con: duckdb.DuckDBPyConnection) -> None:
-    up = reach(con, "ckpt-sft-2", "up")
-    assert up == {
+def test_sql_counts_the_whole_reach(con: duckdb.DuckDBPyConnection) -> None:
+    assert _reach(con, "ancestors", "ckpt-sft-2") == {
         "checkpoint": 6, "dataset": 3, "ct_sample": 20, "sft_sample": 4, "annotation": 1, "episode": 3, "step": 6, "task": 1,
         "screenshot": 2, "oracle": 1,
     }  # fmt: skip
-    assert reach(con, "ckpt-sft-2", "down") == {"evaluation": 1}
+    assert _reach(con, "descendants", "ckpt-sft-2") == {"evaluation": 1}
+
+
+def test_a_specialist_leads_back_to_the_episodes_it_was_trained_in(warehouse: Warehouse, make: Any) -> None:
+    trained, unmoved = {"iteration": "0001", "stage": "rl_pointing"}, {"iteration": "0001", "stage": "rl_forms"}
+    for where, checkpoint_id in ((trained, "ckpt-rlp"), (unmoved, "ckpt-sft")):
+        warehouse.replace_partition("checkpoints", [make.checkpoint(checkpoint_id, parents=["ckpt-sft"])], **where)
+    # Between rounds the policy has an id, but no checkpoint is kept of it.
+    acted = [
+        make.episode(f"ep-{round_}", purpose="rl", policy_id=policy_id) for round_, policy_id in enumerate(("ckpt-sft", "ckpt-round-2"))
+    ]
+    warehouse.replace_partition("episodes", acted, **trained)
+    warehouse.replace_partition("episodes", [make.episode("ep-dull", purpose="rl", policy_id="ckpt-sft")], **unmoved)
+    merged = make.checkpoint("ckpt-merged", parents=["ckpt-rlp", "ckpt-sft"])
+    warehouse.replace_partition("checkpoints", [merged], iteration="0001", stage="merged_policy")
+    with connect(warehouse) as con:
+        graph = trace(con, "ckpt-merged", direction="up")
+        assert _ids(graph, "episode") == {"ep-0", "ep-1"}
+        learned = {(edge.child.id, edge.parent.id) for edge in graph.edges if edge.relation == "learned from"}
+        assert learned == {("ckpt-rlp", "ep-0"), ("ckpt-rlp", "ep-1")}
+        assert "ckpt-merged" in _ids(trace(con, "ep-1", direction="down"), "checkpoint")
+        assert trace(con, "ep-dull", direction="down").edges == []
 
 
 def test_an_id_may_be_shortened_or_named_by_iteration_and_stage(con: duckdb.DuckDBPyConnection) -> None:
@@ -164,7 +188,7 @@ def test_a_circle_does_not_hang_the_walk(warehouse: Warehouse, make: Any) -> Non
     with connect(warehouse) as con:
         graph = trace(con, "a")
         assert set(graph.nodes) == {("checkpoint", "a"), ("checkpoint", "b")}
-        assert reach(con, "a", "up") == {"checkpoint": 2}
+        assert _reach(con, "ancestors", "a") == {"checkpoint": 2}
         assert ElementTree.fromstring(graph.to_svg()).tag == f"{SVG}svg"
 
 
