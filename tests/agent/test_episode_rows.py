@@ -1,11 +1,10 @@
-"""Episodes as rows that fit the catalogue's schemas, back from rows, and as spool files."""
+"""Episodes as rows: they fit the catalogue's schemas and leave nothing out."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import json
 from types import SimpleNamespace
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,13 +12,13 @@ import pytest
 from agent.decider import PolicyDecider
 from agent.episode import Episode
 from agent.episode_loop import run_episode
-from agent.episode_rows import actions_from_json, dump_episode, episode_from_rows, load_episode, messages_from_rows, rows, screenshot_row
-from agent.policy import Prompt, Response
+from agent.episode_rows import SEVERAL, rows, screenshot_row
+from agent.policy import Message, Prompt, Response
 from agent.pool_collector import crashed_episode
 from agent.prompt import PromptBuilder
-from sandbox.actions import Click, Wait
+from sandbox.actions import ACTION, Click, Wait
 from warehouse.catalogue import TABLES
-from warehouse.errors import BrowserCrashed, CorruptTable
+from warehouse.errors import BrowserCrashed
 
 
 def solved(form: SimpleNamespace, seed: int = 0, temperature: float = 0.0) -> Episode:
@@ -56,49 +55,25 @@ def test_rows_fit_the_catalogue(form: SimpleNamespace) -> None:
     assert {(row["width_px"], row["height_px"]) for row in tables["screenshots"]} == {(160, 210)}
 
 
-def test_episodes_come_back_from_rows(form: SimpleNamespace) -> None:
-    for episode in (solved(form, 3, temperature=1.0), crashed(form)):
-        tables = rows([episode])
-        back = episode_from_rows(tables["episodes"][0], reversed(tables["steps"]), form.task)
-        assert back.episode_id == episode.episode_id
-        assert back.model_dump(exclude={"request"}) == episode.model_dump(exclude={"request"})
-    other = form.task.model_copy(update={"name": "another"})
-    with pytest.raises(ValueError, match="is of task"):
-        episode_from_rows(tables["episodes"][0], [], other)
+def test_rows_hold_all_that_a_step_was(form: SimpleNamespace) -> None:
+    episode = solved(form, 3, temperature=1.0)
+    tables = rows([episode])
+    for step, row in zip(episode.steps, tables["steps"], strict=True):
+        assert (row["episode_id"], row["step_index"]) == (episode.episode_id, step.step_index)
+        assert tuple(Message(**message) for message in row["messages"]) == step.messages
+        assert ACTION.validate_json(row["action"]) == step.action
+        for name in ("prompt_token_ids", "response_token_ids", "response_logprobs"):
+            assert tuple(row[name]) == getattr(step, name)
+    assert {row["screenshot_id"]: row["data"] for row in tables["screenshots"]} == episode.screenshots
 
 
 def test_several_actions_of_one_response_are_one_row(form: SimpleNamespace) -> None:
     episode = solved(form)
     step = episode.steps[0].model_copy(update={"more_actions": (Wait(), Click(x=1, y=2))})
-    tables = rows([episode.model_copy(update={"steps": (step,)})])
-    assert actions_from_json(tables["steps"][0]["action"]) == (step.action, Wait(), Click(x=1, y=2))
-    assert episode_from_rows(tables["episodes"][0], tables["steps"], form.task).steps[0].more_actions == step.more_actions
-    assert messages_from_rows(tables["steps"][0]["messages"]) == step.messages
-
-
-def test_the_spool_gives_back_what_was_put_in(form: SimpleNamespace, tmp_path: Path) -> None:
-    for episode in (solved(form, 1), solved(form, 1), crashed(form)):
-        path = dump_episode(episode, tmp_path / "spool")
-        assert load_episode(path) == episode
-        assert load_episode(path).screenshots == episode.screenshots
-    files = sorted(p.name for p in (tmp_path / "spool").rglob("*") if p.is_file())
-    assert len([name for name in files if name.endswith(".json")]) == 2
-    assert not [name for name in files if name.startswith(".")]
-
-
-@pytest.mark.parametrize("damage", ["cut", "picture", "shape"])
-def test_a_damaged_spool_file_is_named(form: SimpleNamespace, tmp_path: Path, damage: str) -> None:
-    path = dump_episode(solved(form), tmp_path)
-    actions: dict[str, Any] = {
-        "cut": lambda: path.write_bytes(path.read_bytes()[:-20]),
-        "picture": lambda: next((tmp_path / "screens").iterdir()).unlink(),
-        "shape": lambda: path.write_text("[]"),
-    }
-    actions[damage]()
-    with pytest.raises(CorruptTable, match=path.name):
-        load_episode(path)
-    with pytest.raises(FileNotFoundError):
-        load_episode(tmp_path / "nothing.json")
+    (row,) = rows([episode.model_copy(update={"steps": (step,)})])["steps"]
+    stored = json.loads(row["action"])
+    assert stored["kind"] == SEVERAL
+    assert tuple(ACTION.validate_python(action) for action in stored["actions"]) == (step.action, Wait(), Click(x=1, y=2))
 
 
 def test_only_png_pictures_are_stored() -> None:
