@@ -26,7 +26,7 @@ from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.commits import retry_commit
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
-from warehouse.integrity import Damage, describe_damage, find_damage
+from warehouse.integrity import describe_damage
 from warehouse.locks import FileLock
 from warehouse.rows import check_key, to_arrow
 
@@ -82,7 +82,7 @@ class Warehouse:
             raise SchemaMismatch(f"table {table} has no partitions: use add_{table}")
         check_partition(iteration, stage)
         if stage == WITHDRAWN_STAGE:
-            raise SchemaMismatch(f"stage {stage!r} of table {table} holds tombstones, which are only added to: use withdrawal.withdraw")
+            raise SchemaMismatch(f"stage {stage!r} of table {table} holds tombstones, which are only added to: use `flywheel withdraw`")
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
         predicate = f"iteration = '{iteration}' AND stage = '{stage}'"
@@ -193,23 +193,6 @@ class Warehouse:
                 )
                 for entry in delta.history()
             ]  # fmt: skip
-
-    def partitions(self, table: str) -> list[tuple[str, str]]:
-        """(iteration, stage) of every partition that has rows, sorted."""
-        delta = self._open(_known(table), None)
-        if delta is None or not _known(table).partitioned:
-            return []
-        return sorted({(part["iteration"], part["stage"]) for part in delta.partitions()})
-
-    def damage(self, table: str) -> list[Damage]:
-        """Every damaged file of the table's newest version, with its mend; reads all of it. Empty when all is well."""
-        folder = self.folder(table)
-        if not folder.exists():
-            return []
-        try:
-            return find_damage(folder, self._open(_known(table), None))
-        except CorruptTable as error:
-            return find_damage(folder, None) or [Damage(path=folder, what=f"cannot be opened ({error})", mend="restore it from a backup")]
 
     def delta(self, table: str) -> DeltaTable | None:
         """The Delta table itself, for maintenance; None when it does not exist yet."""
