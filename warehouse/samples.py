@@ -1,7 +1,8 @@
 """Samples: rows of `ct_samples` and `sft_samples` made of routed episodes, annotations, demonstrations and tutorials.
 
-A sample is a chat: the prompt exactly as it was asked, and the answer that stands. SFT learns the answer alone; CT learns every token,
-the prompt's by the weight `ct_prompt_loss`. Which samples a training run then reads, and how often, is warehouse/mixing.py's business.
+A sample is a chat: the prompt exactly as it was asked, and the answer that stands. The answer weighs 1 in the loss; the prompt weighs 0
+for SFT and `ct_prompt_loss` for CT, which a training run scales again by its `prompt_loss_weight` (0, its default, learns answers only).
+Which samples a run reads, and how often, is warehouse/mixing.py's business.
 """
 
 from __future__ import annotations
