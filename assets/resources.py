@@ -40,9 +40,14 @@ class ProfileResource(dg.ConfigurableResource, ABC):  # type: ignore[type-arg]
 class StageRunner(dg.ConfigurableResource, ABC):  # type: ignore[type-arg]
     """Runs a stage's work outside the code location, which therefore never imports torch, Prefect or a browser.
 
-    The same request is never worked twice: a finished one returns its stored result, a half-finished one resumes.
+    The same request is not worked twice unless the run asks for that: a finished one returns its stored result, a half-finished one
+    resumes.
     """
 
     @abstractmethod
     def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
         """Block until the stage is done. Raises dg.Failure with the worker's own words when it is not."""
+
+    @abstractmethod
+    def forget(self, iteration: str, stage: str) -> None:
+        """Keep no result of a stage whose rows are gone: asked for again, it is worked again."""

@@ -8,13 +8,17 @@ from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
 from assets.carrier import INPUT
 from assets.partitions import ITERATIONS, iteration_key
-from pipelines.executor import ITERATION_TAG, iteration_executor, reap_dead_runs
+from pipelines.executor import ITERATION_TAG, iteration_executor, reap_dead_runs, unfinished_runs
+from pipelines.stage_runner import FRESH_TAG
 from warehouse.home import Home
+from warehouse.locks import FileLock
 
 DAGSTER_URL_VARIABLE = "FLYWHEEL_DAGSTER_URL"
 DEFAULT_DAGSTER_URL = "http://127.0.0.1:3000"
 
 TAGS = {ITERATION_TAG: "true"}
+AGAIN = {**TAGS, FRESH_TAG: "true"}
+"""Tags of a job that works stages again which an iteration has finished."""
 OUTPUT = dg.AssetKey("iteration_output")
 SEED = dg.AssetSelection.groups("seed")
 ITERATION = dg.AssetSelection.groups("datasets", "training", "release", "collection", "routing") - dg.AssetSelection.assets(INPUT)
@@ -28,21 +32,21 @@ iteration_job = dg.define_asset_job(
 collect_job = dg.define_asset_job(
     "collect",
     dg.AssetSelection.groups("collection", "routing") - dg.AssetSelection.assets(OUTPUT),
-    tags=TAGS,
+    tags=AGAIN,
     executor_def=iteration_executor,
     description="Act with the released policy again and route what comes of it.",
 )
 evaluate_job = dg.define_asset_job(
     "evaluate",
     dg.AssetSelection.assets("evaluations", "released_policy"),
-    tags=TAGS,
+    tags=AGAIN,
     executor_def=iteration_executor,
     description="Evaluate the iteration's policies on the fixed sets again.",
 )
 merge_job = dg.define_asset_job(
     "merge_search",
     dg.AssetSelection.assets("merged_policy"),
-    tags=TAGS,
+    tags=AGAIN,
     executor_def=iteration_executor,
     description="Search the merge weights of the iteration's specialists again.",
 )
@@ -62,17 +66,20 @@ def completed(instance: dg.DagsterInstance) -> list[str]:
 
 @dg.op(description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.")
 def submit_next_iteration(context: dg.OpExecutionContext) -> None:
-    url = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL)
-    reap_dead_runs(context.instance, Home.from_env())
-    key = first_incomplete(context.instance)
-    job, tags = ("seed_wheel", TAGS) if key is None else ("iteration", {**TAGS, "dagster/partition": key})
-    host, _, port = url.removeprefix("http://").partition(":")
-    try:
-        run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, tags=tags)
-    except DagsterGraphQLClientError as error:
-        raise dg.Failure(
-            f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
-        ) from error
+    url, home = os.environ.get(DAGSTER_URL_VARIABLE, DEFAULT_DAGSTER_URL), Home.from_env()
+    with FileLock(home.locks / "next_iteration.lock"):  # of two clicks the second sees what the first has submitted
+        reap_dead_runs(context.instance, home)
+        if running := unfinished_runs(context.instance):
+            raise dg.Failure(f"run {running[0].run_id} turns the wheel already: {url}/runs/{running[0].run_id}. Wait for it, or end it.")
+        key = first_incomplete(context.instance)
+        job, tags = ("seed_wheel", TAGS) if key is None else ("iteration", {**TAGS, "dagster/partition": key})
+        host, _, port = url.removeprefix("http://").partition(":")
+        try:
+            run_id = DagsterGraphQLClient(host, port_number=int(port or 80)).submit_job_execution(job, tags=tags)
+        except DagsterGraphQLClientError as error:
+            raise dg.Failure(
+                f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
+            ) from error
     context.add_output_metadata({"run": dg.MetadataValue.url(f"{url}/runs/{run_id}"), "iteration": key or iteration_key(0)})
     context.log.info(f"launched {job} of iteration {key or iteration_key(0)}: {url}/runs/{run_id}")
 

@@ -5,7 +5,7 @@ import dagster as dg
 from assets.profile import Profile
 from assets.resources import WarehouseResource
 from pipelines.executor import ITERATION_TAG, unfinished_runs
-from pipelines.jobs import TAGS, completed, evaluate_job, first_incomplete, iteration_job
+from pipelines.jobs import AGAIN, TAGS, completed, evaluate_job, first_incomplete, iteration_job
 from warehouse.query import connect
 
 MAX_RELAUNCHES = 2
@@ -23,34 +23,44 @@ def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
 
 
 def _growth_sensor(name: str, table: str, threshold: int) -> dg.SensorDefinition:
-    """Starts the next iteration once `table` has grown by `threshold` rows since the last time it did."""
+    """Starts the next iteration once `table` has grown by `threshold` rows since the last one closed: what an iteration writes itself is
+    no reason for another. The cursor is `<iterations closed>:<rows then>`."""
 
     @dg.sensor(
-        name=name, job=iteration_job, minimum_interval_seconds=30, description=f"Starts an iteration when {table} has {threshold} new rows."
+        name=name,
+        job=iteration_job,
+        minimum_interval_seconds=30,
+        description=f"Starts an iteration when {table} has {threshold} rows more than when the last one closed.",
     )
     def growth(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SensorResult | dg.SkipReason:
-        rows = tables.warehouse.dataset(table).count_rows()
-        seen = int(context.cursor or 0)
-        key = first_incomplete(context.instance)
+        key, num_closed = first_incomplete(context.instance), len(completed(context.instance))
         if key is None:
             return dg.SkipReason("the seed is not made yet")
+        rows = tables.warehouse.dataset(table).count_rows()
+        since, _, seen = (context.cursor or "0:0").partition(":")
+        if since != str(num_closed):
+            reason = f"an iteration has closed: new is what {table} gains over the {rows} rows that it has now"
+            return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=f"{num_closed}:{rows}")
         if running := unfinished_runs(context.instance):
             return dg.SkipReason(f"run {running[0].run_id} turns the wheel already")
-        if rows - seen < threshold:
-            return dg.SkipReason(f"{rows - seen} of {threshold} new rows in {table}")
-        return dg.SensorResult(run_requests=[dg.RunRequest(run_key=f"{name}-{key}-{rows}", partition_key=key, tags=TAGS)], cursor=str(rows))
+        num_new = rows - int(seen or 0)
+        if num_new < threshold:
+            return dg.SkipReason(f"{num_new} of {threshold} new rows in {table}")
+        request = dg.RunRequest(run_key=f"{name}-{key}-{rows}", partition_key=key, tags=TAGS)
+        return dg.SensorResult(run_requests=[request], cursor=f"{num_closed}:{rows}")
 
     return growth
 
 
 def _regression_sensor(drop: float) -> dg.SensorDefinition:
-    """Asks for a fresh evaluation when the released policy did worse on `eval` than the one before it."""
+    """Asks for a fresh evaluation when the merged policy of the iteration that closed last did worse on `eval` than the one before: the
+    release gate then decides on new episodes."""
 
     @dg.sensor(
         name="regression",
         job=evaluate_job,
         minimum_interval_seconds=30,
-        description=f"Evaluates again when eval success drops by {drop:g}.",
+        description=f"Evaluates again when the merged policy's eval success drops by {drop:g} from one closed iteration to the next.",
     )
     def regression(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SensorResult | dg.SkipReason:
         closed = completed(context.instance)
@@ -61,15 +71,16 @@ def _regression_sensor(drop: float) -> dg.SensorDefinition:
             .execute(
                 """select iteration, avg(rate) from (
                  select iteration, task_id, sum(num_success) / nullif(sum(num_episodes), 0) as rate from evaluations
-                 where split = 'eval' and checkpoint_role = 'merged_policy' group by all)
-               group by iteration order by iteration"""
+                 where split = 'eval' and checkpoint_role = 'merged_policy' and list_contains(?, iteration) group by all)
+               group by iteration order by iteration""",
+                [closed],
             )
             .fetchall()
         )
         if len(rates) < 2 or rates[-2][1] - rates[-1][1] < drop:
             return dg.SensorResult(skip_reason=dg.SkipReason("no regression"), cursor=closed[-1])
         return dg.SensorResult(
-            run_requests=[dg.RunRequest(run_key=f"regression-{rates[-1][0]}", partition_key=rates[-1][0], tags=TAGS)], cursor=closed[-1]
+            run_requests=[dg.RunRequest(run_key=f"regression-{rates[-1][0]}", partition_key=rates[-1][0], tags=AGAIN)], cursor=closed[-1]
         )
 
     return regression

@@ -1,7 +1,8 @@
 """The StageRunner that assets get: it runs `python -m pipelines.workers` through Dagster Pipes, one subprocess a stage.
 
 A stage's work folder holds request.json, then result.json or error.json. A finished request is not worked again; a half-finished one is
-handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh.
+handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh. So does the same one in a
+run that is tagged FRESH_TAG, once: what that run itself has begun it resumes, and what it has finished it keeps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from pipelines.executor import RUN_PID_VARIABLE
 from pipelines.processes import die_with
 from warehouse.home import Home, atomic_write
 
-REQUEST, RESULT, ERROR = "request.json", "result.json", "error.json"
+REQUEST, RESULT, ERROR, FRESH = "request.json", "result.json", "error.json", "fresh"
+FRESH_TAG = "flywheel/fresh"
+"""On a run that works its stages again, whatever earlier runs left of them."""
 THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
 ROOM_FOR_A_WORD = 64 * 1024
@@ -56,13 +59,24 @@ def finished_result(folder: Path, request: StageRequest) -> StageResult | None:
         return None
 
 
+def start_afresh(folder: Path, run_id: str) -> None:
+    """Empty a stage's folder of what other runs than this one left in it."""
+    mark = folder / FRESH
+    if mark.exists() and mark.read_text() == run_id:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    atomic_write(mark, run_id.encode())
+
+
 class PipesStageRunner(StageRunner):
     """Runs each stage in a subprocess of its own; streams its log to Dagster; retries what may pass by itself."""
 
     root: str
 
     def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
-        folder = work_folder(Home(Path(self.root)), request.iteration, request.stage)
+        folder = self._folder(request.iteration, request.stage)
+        if FRESH_TAG in context.run.tags:
+            start_afresh(folder, context.run.root_run_id or context.run.run_id)
         stored = finished_result(folder, request)
         if stored is not None:
             context.log.info(f"{request.stage} of iteration {request.iteration} was finished before; its result is reused")
@@ -81,6 +95,12 @@ class PipesStageRunner(StageRunner):
         if result is None:
             raise dg.Failure(f"the worker of {request.stage} ended without a result; its folder is {folder}")
         return result
+
+    def forget(self, iteration: str, stage: str) -> None:
+        shutil.rmtree(self._folder(iteration, stage), ignore_errors=True)
+
+    def _folder(self, iteration: str, stage: str) -> Path:
+        return work_folder(Home(Path(self.root)), iteration, stage)
 
     @staticmethod
     def _prepare(folder: Path, request: StageRequest) -> None:

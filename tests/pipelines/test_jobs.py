@@ -7,6 +7,7 @@ import pytest
 
 from pipelines.definitions import build_defs
 from pipelines.jobs import DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
+from pipelines.stage_runner import FRESH_TAG
 
 LINEAGE = {
     "tasks": [],
@@ -70,6 +71,26 @@ def test_the_click_says_how_to_mend_a_dagster_that_does_not_answer(place, monkey
     (failure,) = [event for event in result.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
     assert failure.step_failure_data.user_failure_data is not None
     assert DAGSTER_URL_VARIABLE in str(failure.step_failure_data.user_failure_data.description)
+
+
+def test_a_second_click_while_the_wheel_turns_submits_nothing(place):
+    place.open("0001")
+    run = place.add_run(dg.DagsterRunStatus.STARTING)
+    result = next_iteration.execute_in_process(instance=place.instance, raise_on_error=False)
+    (failure,) = [event for event in result.all_events if event.event_type == dg.DagsterEventType.STEP_FAILURE]
+    assert failure.step_failure_data.user_failure_data is not None
+    assert f"run {run.run_id} turns the wheel already" in str(failure.step_failure_data.user_failure_data.description)
+    assert [other.run_id for other in place.instance.get_runs() if other.run_id != result.run_id] == [run.run_id]
+
+
+def test_the_jobs_that_work_a_stage_again_say_so_to_its_runner(place):
+    definitions = build_defs()
+    fresh = {
+        job.name
+        for job in (definitions.resolve_job_def(name) for name in definitions.get_repository_def().job_names)
+        if FRESH_TAG in job.tags
+    }
+    assert fresh == {"collect", "evaluate", "merge_search"}
 
 
 def test_the_lineage_graph_is_the_one_people_link_to(place):

@@ -13,6 +13,7 @@ from pipelines.definitions import build_defs
 from pipelines.executor import lock_path
 from pipelines.schedules import build_schedules
 from pipelines.sensors import MAX_RELAUNCHES, RELAUNCH_TAG, build_sensors, relaunch_failed_iteration
+from pipelines.stage_runner import FRESH_TAG
 from warehouse.locks import FileLock
 
 SETTINGS = {"schedule.new_samples": 3, "schedule.new_annotations": 2, "schedule.regression": 0.1}
@@ -113,8 +114,35 @@ def test_growth_starts_an_iteration_once(place, sensors, name, table, row):
     (request,) = fired.run_requests
     assert request.partition_key == "0001" and request.run_key
     assert "0 of" in skip_reason(sensors[name](fired.cursor)), "the same rows start nothing twice"
-    place.warehouse.replace_partition(table, [row(number) for number in range(3, 7)], iteration="0001", stage="routing")
-    assert sensors[name](fired.cursor).run_requests
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "row"), [("enough_new_data", "sft_samples", sample), ("new_annotations", "annotations", annotation)]
+)
+def test_what_an_iteration_writes_itself_starts_no_other(place, sensors, name, table, row):
+    place.open("0001")
+    place.warehouse.replace_partition(table, [row(number) for number in range(3)], iteration="0000", stage="seed")
+    fired = sensors[name]()
+    assert fired.run_requests
+    place.warehouse.replace_partition(table, [row(number) for number in range(3, 9)], iteration="0001", stage="routing")
+    place.close("0001")
+    place.open("0002")
+    closed = sensors[name](fired.cursor)
+    assert not closed.run_requests and "has closed" in skip_reason(closed)
+    assert "0 of" in skip_reason(sensors[name](closed.cursor))
+    place.warehouse.replace_partition(table, [row(number) for number in range(9, 12)], iteration="0001", stage="people")
+    (request,) = sensors[name](closed.cursor).run_requests
+    assert request.partition_key == "0002", "what people add between iterations does"
+
+
+def test_growth_is_counted_from_the_first_look_on_a_wheel_that_has_turned(place, sensors):
+    place.open("0001")
+    place.close("0001")
+    place.open("0002")
+    place.warehouse.replace_partition("sft_samples", [sample(number) for number in range(9)], iteration="0001", stage="routing")
+    first = sensors["enough_new_data"]()
+    assert not first.run_requests
+    assert "0 of 3" in skip_reason(sensors["enough_new_data"](first.cursor))
 
 
 def test_a_regression_asks_for_another_evaluation_once(place, sensors):
@@ -128,11 +156,13 @@ def test_a_regression_asks_for_another_evaluation_once(place, sensors):
     assert "no iteration has closed" in skip_reason(regression(first.cursor))
 
     place.warehouse.replace_partition("evaluations", [evaluation("a", 6), evaluation("b", 6)], iteration="0002", stage="evaluation")
+    assert "no iteration has closed" in skip_reason(regression(first.cursor)), "one that has not closed may still be worked on"
+    place.warehouse.replace_partition("evaluations", [evaluation("a", 9), evaluation("b", 9)], iteration="0003", stage="evaluation")
     place.open("0002")
     place.close("0002")
     second = regression(first.cursor)
     (request,) = second.run_requests
-    assert request.partition_key == "0002"
+    assert request.partition_key == "0002" and FRESH_TAG in request.tags, "the stored evaluation would only say the same again"
     assert "no iteration has closed" in skip_reason(regression(second.cursor))
 
 

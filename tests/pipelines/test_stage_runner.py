@@ -19,7 +19,17 @@ from assets.profile import SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
 from pipelines.executor import RUN_PID_VARIABLE
-from pipelines.stage_runner import FINAL, REQUEST, RESULT, ROOM_FOR_A_WORD, PipesStageRunner, finished_result, work_folder
+from pipelines.stage_runner import (
+    FINAL,
+    FRESH_TAG,
+    REQUEST,
+    RESULT,
+    ROOM_FOR_A_WORD,
+    PipesStageRunner,
+    finished_result,
+    start_afresh,
+    work_folder,
+)
 from warehouse.home import Home
 from warehouse.locks import FileLock
 
@@ -36,7 +46,7 @@ GOOD = BAD.model_copy(update={"tasks": TaskSettings(group="smoke", domains=("poi
 class Ran:
     """What one run of a stage came to: a result, or the failure that Dagster was told."""
 
-    def __init__(self, place: Any, request: StageRequest) -> None:
+    def __init__(self, place: Any, request: StageRequest, tags: dict[str, str] | None = None) -> None:
         self.result: StageResult | None = None
 
         @dg.asset
@@ -45,7 +55,7 @@ class Ran:
             return dg.MaterializeResult()
 
         resources = {"runner": PipesStageRunner(root=str(place.home.root))}
-        self.run = dg.materialize([stage], instance=place.instance, resources=resources, raise_on_error=False)
+        self.run = dg.materialize([stage], instance=place.instance, resources=resources, raise_on_error=False, tags=tags)
         self.log = [entry.user_message for entry in place.instance.all_logs(self.run.run_id)]
 
     @property
@@ -61,9 +71,9 @@ class Ran:
 
 
 @pytest.fixture
-def run_stage(place, monkeypatch: pytest.MonkeyPatch) -> Callable[[StageRequest], Ran]:
+def run_stage(place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     monkeypatch.delenv(RUN_PID_VARIABLE, raising=False)
-    return lambda request: Ran(place, request)
+    return lambda request, tags=None: Ran(place, request, tags)
 
 
 def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
@@ -76,6 +86,34 @@ def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
     assert (folder / RESULT).stat().st_mtime_ns == worked_at
     assert any("was finished before; its result is reused" in line for line in again.log)
     assert finished_result(folder, SEED.model_copy(update={"seed": 1})) is None, "another request is not answered by it"
+    fresh = run_stage(SEED, {FRESH_TAG: "true"})
+    assert fresh.run.success and fresh.result.started_at > first.result.started_at
+    assert fresh.result.checkpoint_id == first.result.checkpoint_id
+    assert run_stage(SEED).result == fresh.result, "an ordinary run takes what the fresh one made"
+
+
+def test_a_fresh_run_forgets_what_others_did_and_keeps_what_it_did_itself(place):
+    folder = work_folder(place.home, "0000", "seed_policy")
+    PipesStageRunner._prepare(folder, SEED)
+    (folder / "half").write_text("of an earlier run")
+    start_afresh(folder, "run-1")
+    assert not (folder / REQUEST).exists() and not (folder / "half").exists()
+    PipesStageRunner._prepare(folder, SEED)
+    (folder / "half").write_text("of this one, whose worker was killed")
+    start_afresh(folder, "run-1")
+    assert (folder / "half").exists()
+    start_afresh(folder, "run-2")
+    assert not (folder / "half").exists()
+
+
+def test_a_forgotten_stage_has_no_result(place):
+    runner, folder = PipesStageRunner(root=str(place.home.root)), work_folder(place.home, "0001", "annotations")
+    runner.forget("0001", "annotations")
+    PipesStageRunner._prepare(folder, SEED)
+    (folder / RESULT).write_text(StageResult().model_dump_json())
+    assert finished_result(folder, SEED) == StageResult()
+    runner.forget("0001", "annotations")
+    assert finished_result(folder, SEED) is None
 
 
 def test_a_half_finished_stage_keeps_what_it_has_and_a_different_one_does_not(place):
