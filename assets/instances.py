@@ -1,12 +1,15 @@
-"""Which instances of the tasks each stage uses. Every stage of every iteration has a block of the train split of its own, so no
+"""Which instances of the tasks each stage uses. Every stage of every iteration has a part of the train split of its own, so no
 two ever see the same instance; `eval` and `holdout` instances are the same for ever.
+
+An iteration's block is cut into the parts of FIRST_IN_BLOCK; the seed's, which is block 0, is all demonstrations. A profile that asks for
+more than a part holds is refused (assets/profile.py).
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from assets.partitions import iteration_number
+from assets.partitions import SEED_ITERATION, iteration_number
 from warehouse.errors import ConfigError
 
 TrainPurpose = Literal["demonstration", "rollout", "annotation", "rl"]
@@ -16,6 +19,14 @@ BLOCK = 1_000
 FIRST_IN_BLOCK: dict[TrainPurpose, int] = {"demonstration": 0, "rollout": 0, "annotation": 200, "rl": 400}
 SEED_STRIDE = 40
 """Different profile seeds demonstrate different instances."""
+
+
+def room(purpose: TrainPurpose, seed: int = 0) -> int:
+    """Train instances of one task that this stage of one iteration may use."""
+    if purpose == "demonstration":
+        return BLOCK - first_instance("demonstration", SEED_ITERATION, seed)
+    first = FIRST_IN_BLOCK[purpose]
+    return min((other for other in FIRST_IN_BLOCK.values() if other > first), default=BLOCK) - first
 
 
 def first_instance(purpose: TrainPurpose, iteration: str, seed: int = 0) -> int:

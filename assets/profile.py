@@ -12,9 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
+from assets.instances import TrainPurpose, room
 from models.configs import PpoConfig, SupervisedConfig
+from models.ppo.curriculum import HIGHEST_QUOTA
 from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
+from warehouse.routing import RoutingConfig
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -46,7 +49,14 @@ class SandboxSettings(_Settings):
     )
     num_browsers: Positive = Field(1, description="browsers a stage starts")
     num_sessions: Positive = Field(24, description="episodes that run at once")
-    episode_timeout_s: Annotated[float, Field(gt=0, description="wall-clock limit of one episode")] = 120.0
+    episode_timeout_s: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="wall clock that all decisions of one episode may take, else its outcome is `timeout`; in a collection an episode "
+            "that has not ended after twice that is an infrastructure failure",
+        ),
+    ] = 120.0
     max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")
     fixed_batch: bool = Field(False, description="act on one prompt at a time: bit-exact whatever else runs, about five times slower")
 
@@ -119,6 +129,7 @@ class Profile(_Settings):
     collection: CollectionSettings
     annotation: AnnotationSettings = AnnotationSettings()
     quality: QualityConfig = QualityConfig()
+    routing: RoutingConfig = RoutingConfig()
     schedule: ScheduleSettings = ScheduleSettings()
 
     @model_validator(mode="after")
@@ -126,6 +137,24 @@ class Profile(_Settings):
         weights = self.merge.weights
         if weights is not None and len(weights) != len(self.tasks.domains):
             raise ValueError(f"merge.weights has {len(weights)} entries for {len(self.tasks.domains)} domains; give one per domain or null")
+        return self
+
+    @model_validator(mode="after")
+    def _instances_of_its_own(self) -> Profile:
+        """No stage reaches into the train instances of another."""
+        most_a_round = self.rl.episodes_per_task * (HIGHEST_QUOTA if self.rl.adaptive_episodes else 1)
+        wanted: dict[TrainPurpose, tuple[int, str]] = {
+            "demonstration": (self.seed_data.demonstrations_per_task, "seed_data.demonstrations_per_task"),
+            "rollout": (self.collection.instances_per_task, "collection.instances_per_task"),
+            "annotation": (self.annotation.instances_per_task, "annotation.instances_per_task"),
+            "rl": (self.rl.seed_offset + self.rl.rounds * most_a_round, "rl.rounds times rl.episodes_per_task"),
+        }
+        for purpose, (num, settings) in wanted.items():
+            if num > room(purpose, self.seed):
+                raise ValueError(
+                    f"{settings}: up to {num} train instances of a task, and {purpose} has {room(purpose, self.seed)} an iteration; "
+                    "with more it would meet those of another stage, so ask for fewer"
+                )
         return self
 
 
@@ -139,7 +168,7 @@ def parse_profile(data: dict[str, Any], source: str) -> Profile:
             where = ".".join(str(part) for part in problem["loc"]) or "profile"
             value = "" if problem["type"] == "missing" else f" (got {problem['input']!r})"
             hint = (
-                "unknown key; remove it or see `flywheel run --help` for where settings are documented"
+                "unknown key; remove it: the settings are described in assets/profile.py, and pipelines/profiles/quickstart.yaml uses them"
                 if problem["type"] == "extra_forbidden"
                 else problem["msg"]
             )

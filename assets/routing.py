@@ -51,9 +51,9 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     partitions_def=ITERATIONS,
     group_name=GROUP,
 )
-def routing(context: dg.AssetExecutionContext, tables: WarehouseResource) -> Iterator[dg.MaterializeResult[None]]:
-    iteration, warehouse = context.partition_key, tables.warehouse
-    routes = route_iteration(connect(warehouse), iteration)
+def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
+    rules, iteration, warehouse = profile.load().routing, context.partition_key, tables.warehouse
+    routes = route_iteration(connect(warehouse), iteration, rules)
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
     counts = {"episodes": len(routes)}
     for row in routes:
@@ -63,7 +63,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource) -> Ite
     yield dg.MaterializeResult(
         asset_key="routes",
         data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
-        metadata=describe(counts=counts, wrote={"routes": version}, flow=flow),
+        metadata=describe(config=rules, counts=counts, wrote={"routes": version}, flow=flow),
     )
     for table, rows in samples_from_routes(con, iteration).items():
         version = warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")

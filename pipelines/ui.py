@@ -13,7 +13,6 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from pipelines import prefect_server, profiles
@@ -34,12 +33,10 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
 
     Raises ConfigError for a bad profile or a port in use, StageFailed when the Prefect server does not come up.
     """
-    profiles.load(profile_name, overrides)
+    profiles.export(profile_name, overrides)
     check_room(home)
     _check_port(port)
     url = f"http://127.0.0.1:{port}"
-    os.environ[profiles.PROFILE_VARIABLE] = profile_name
-    os.environ[profiles.OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
     os.environ[DAGSTER_URL_VARIABLE] = url
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

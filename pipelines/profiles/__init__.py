@@ -27,7 +27,8 @@ def names() -> list[str]:
 
 
 def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profile:
-    """A profile by name, or from a YAML file of one's own. A file may begin with `extends: NAME` and say only what differs.
+    """A profile by name, or from a YAML file of one's own. A file may begin with `extends: NAME` and say only what differs;
+    the path of another file counts from its own folder.
 
     Raises ConfigError that names what is wrong and what is allowed.
     """
@@ -36,6 +37,14 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
         _set(data, dotted, value)
     profile = parse_profile(data, name_or_path)
     _check_tasks(profile, name_or_path)
+    return profile
+
+
+def export(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
+    """The profile, and this process's environment set so that whatever it starts, in whatever folder, finds the same one."""
+    profile = load(name_or_path, overrides)
+    os.environ[PROFILE_VARIABLE] = _located(name_or_path, Path.cwd())
+    os.environ[OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
     return profile
 
 
@@ -81,7 +90,7 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     if name_or_path in children:
         raise ConfigError(f"the profile {name_or_path} extends itself ({' extends '.join([*children, name_or_path])}); name another one")
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml"):
+    if _is_path(name_or_path):
         if not path.is_file():
             raise ConfigError(f"there is no profile file {path}; the profiles that come with the project are {', '.join(names())}")
         text = path.read_text()
@@ -93,7 +102,16 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
     parent = data.pop("extends", None)
-    return _merge(_read(str(parent), (*children, name_or_path)), data) if parent else data
+    return _merge(_read(_located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
+
+
+def _located(name_or_path: str, folder: Path) -> str:
+    """A path, absolute; a name as it is."""
+    return str((folder / name_or_path).resolve()) if _is_path(name_or_path) else name_or_path
+
+
+def _is_path(name_or_path: str) -> bool:
+    return Path(name_or_path).suffix in (".yaml", ".yml")
 
 
 def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,28 @@ def test_extending_says_only_what_differs(tmp_path: Path):
     assert profile.model_copy(update={"name": "smoke", "rl": smoke.rl}) == smoke
 
 
+def test_the_path_of_what_a_file_extends_counts_from_that_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "base.yaml").write_text("extends: smoke\nseed: 4\n")
+    own(tmp_path / "mine", "extends: ../base.yaml\nname: own\n")
+    for folder, path in ((tmp_path, "mine/own.yaml"), (tmp_path / "mine", "own.yaml")):
+        monkeypatch.chdir(folder)
+        profile = profiles.load(path)
+        assert (profile.name, profile.seed) == ("own", 4)
+
+
+def test_what_we_start_elsewhere_finds_the_same_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in (profiles.PROFILE_VARIABLE, profiles.OVERRIDES_VARIABLE):
+        monkeypatch.setenv(name, "")
+    own(tmp_path, "extends: smoke\nname: own\n")
+    monkeypatch.chdir(tmp_path)
+    profile = profiles.export("own.yaml", {"seed": 9})
+    monkeypatch.chdir("/")
+    assert profiles.from_env() == profile and profile.seed == 9
+    profiles.export("smoke", {})
+    assert profiles.from_env() == profiles.load("smoke")
+
+
 def test_overrides_reach_into_groups_and_win():
     profile = profiles.load("smoke", {"seed": 7, "annotation.enabled": False, "sandbox.num_sessions": 2})
     assert (profile.seed, profile.annotation.enabled, profile.sandbox.num_sessions) == (7, False, 2)
@@ -63,6 +85,11 @@ def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch):
         ("extends: smoke\nsandbox: {num_sessions: 0}\n", ["sandbox.num_sessions", "greater than or equal to 1"]),
         ("extends: smoke\nsandbox: {session: firefox}\n", ["sandbox.session", "'firefox'", "beginframe"]),
         ("extends: smoke\nmerge: {weights: [0.5, 0.3, 0.2]}\n", ["3 entries for 2 domains", "one per domain"]),
+        ("extends: smoke\ncollection: {instances_per_task: 201}\n", ["collection.instances_per_task", "201", "rollout has 200"]),
+        ("extends: smoke\nannotation: {instances_per_task: 201}\n", ["annotation.instances_per_task", "annotation has 200"]),
+        ("extends: smoke\nrl: {rounds: 19, episodes_per_task: 16}\n", ["rl.rounds", "608", "rl has 600"]),
+        ("extends: smoke\nseed: 24\nseed_data: {demonstrations_per_task: 41}\n", ["demonstrations_per_task", "demonstration has 40"]),
+        ("extends: smoke\nrouting: {rules: {loop: {effect: forget}}}\n", ["routing.rules.loop.effect", "withhold"]),
         ("extends: smoke\nrl: 3\n", ["rl"]),
         ("extends: smok\n", ["no profile `smok`", "smoke"]),
         ("name: bare\n", ["tasks", "Field required"]),
