@@ -1,9 +1,10 @@
 """The share of an iteration's wall time that orchestration takes: Dagster's steps, subprocess starts and imports, Prefect's
 bookkeeping.
 
-Reads a home that `flywheel run` has turned. An iteration's wall time is that of its Dagster run; what is not orchestration is the
-union of the intervals in which a worker did its work (imports excluded), less what Prefect took inside the collection. Routing,
-checks and merging of tables, which run in Dagster's own steps, are counted as orchestration too, so the figure is an upper bound.
+Reads a home that `flywheel run` has turned. An iteration's wall time is from the start of the process that runs it, imports included, to
+the end of its Dagster run; what is not orchestration is the union of the intervals in which a worker did its work (imports excluded),
+less what Prefect took inside the collection: the wait for its server, its import, and every second of the flow in which no episode ran.
+Routing, checks and merging of tables, which run in Dagster's own steps, are counted as orchestration too, so the figure is an upper bound.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from assets.requests import StageResult
+from pipelines.executor import LAUNCHED_TAG
 from pipelines.instance import open_instance
 from warehouse.home import Home, atomic_write
 
@@ -37,11 +39,12 @@ def measure(home: Home) -> list[dict[str, Any]]:
     rows = []
     with open_instance(home) as instance:
         for record in instance.get_run_records(dg.RunsFilter(statuses=[dg.DagsterRunStatus.SUCCESS], job_name="iteration")):
-            key = record.dagster_run.tags["dagster/partition"]
+            key, launched = record.dagster_run.tags["dagster/partition"], record.dagster_run.tags.get(LAUNCHED_TAG)
             results = [StageResult.model_validate_json(path.read_text()) for path in (home.work / key).glob("*/result.json")]
-            if record.start_time is None or record.end_time is None or not results:
-                continue
-            begin, wall_s = record.start_time, record.end_time - record.start_time
+            if launched is None or record.end_time is None or not results:
+                continue  # launched from Dagster's page, which does not say when the process began
+            begin = float(launched)
+            wall_s = record.end_time - begin
             if any(result.started_at < begin for result in results):
                 continue  # an earlier launch did part of the work
             work_s = union_s((result.started_at, result.started_at + result.duration_s) for result in results)

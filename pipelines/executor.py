@@ -18,7 +18,7 @@ from dagster import multiprocess_executor
 from pipelines import profiles
 from warehouse.errors import IterationLocked
 from warehouse.home import Home
-from warehouse.locks import FileLock, holder_of
+from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
 
 LOCK_NAME = "iteration.lock"
 RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
@@ -45,7 +45,7 @@ def lock_path(home: Home) -> Path:
 def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
     """Steps in processes of their own, at most one iteration on a FLYWHEEL_HOME. Raises IterationLocked."""
     lock = FileLock(lock_path(Home.from_env()))
-    if not lock.acquire():
+    if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(
             f"process {lock.holder()} is turning the wheel on {Home.from_env().root}; wait for it, or end it and launch again"
         )
@@ -87,3 +87,5 @@ ITERATION_TAG = "flywheel/iteration"
 """On every run that turns the wheel; the run queue lets one of them through at a time."""
 LAUNCH_TAG = "flywheel/launch"
 """On a run of pipelines/turn.py: by which whoever started that process finds it."""
+LAUNCHED_TAG = "flywheel/launched_at"
+"""On the same run: when that process began, in Unix seconds. Its imports come before what Dagster counts."""

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import dagster as dg
-import yaml
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -31,7 +30,7 @@ from pipelines.processes import end_group
 from pipelines.stage_runner import FINAL
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
-from warehouse.locks import FileLock, holder_of
+from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
 
 POLL_S = 1.0
 MAX_LAUNCHES = 3
@@ -43,14 +42,12 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
     Raises ConfigError for a bad profile, StorageFull when there is hardly any room, IterationLocked when the wheel is being turned
     already, StageFailed with the failing step's words.
     """
-    profile = profiles.load(profile_name, overrides)
+    profile = profiles.export(profile_name, overrides)
     check_room(home)
-    os.environ[profiles.PROFILE_VARIABLE] = profile_name
-    os.environ[profiles.OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
     instance = open_instance(home)
     driver = FileLock(home.locks / "run.lock")
     turning = holder_of(lock_path(home))
-    if not driver.acquire() or turning is not None:
+    if not driver.acquire(timeout_s=LOOKED_AT_S) or turning is not None:
         raise IterationLocked(
             f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
         )

@@ -11,9 +11,10 @@ import sys
 import uuid
 
 import dagster as dg
+import psutil
 
 from pipelines.definitions import defs
-from pipelines.executor import LAUNCH_TAG, reap_dead_runs
+from pipelines.executor import LAUNCH_TAG, LAUNCHED_TAG, reap_dead_runs
 from pipelines.instance import open_instance
 from pipelines.jobs import TAGS
 from pipelines.processes import die_with_parent
@@ -36,7 +37,7 @@ def main(job: str, key: str | None, run_tag: str) -> int:
     home = Home.from_env()
     instance = open_instance(home)
     reap_dead_runs(instance, home)
-    tags = {**TAGS, LAUNCH_TAG: run_tag, **({"dagster/partition": key} if key else {})}
+    tags = {**TAGS, LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
     try:
         with dg.execute_job(dg.reconstructable(JOBS[job]), instance=instance, tags=tags) as result:
             return 0 if result.success else 1

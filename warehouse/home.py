@@ -6,7 +6,8 @@ FLYWHEEL_HOME
 ├── dagster/       runs and events
 ├── prefect/       the collection server's database and results
 ├── reports/       HTML reports, data docs, drawings
-├── spool/         work in progress that a relaunch may pick up
+├── work/          one folder a stage: its request, its result, and what a relaunch picks up
+├── spool/         scratch: images on their way into the tables, queries too large for memory
 └── locks/         one small file a lock
 """
 

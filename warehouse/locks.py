@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 
 POLL_S = 0.02
+LOOKED_AT_S = 1.0
+"""How long to try for a lock that others ask for the holder of: each look takes it for a moment."""
 
 
 class FileLock:
@@ -72,7 +74,7 @@ class FileLock:
 
 
 def holder_of(path: Path) -> int | None:
-    """Pid of the process that holds the lock at `path`; None when nobody does. Takes nothing."""
+    """Pid of the process that holds the lock at `path`; None when nobody does. To see that, it takes a free lock for a moment."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -13,7 +13,7 @@ import pytest
 
 from warehouse.errors import StorageFull
 from warehouse.home import Home, atomic_write
-from warehouse.locks import FileLock, holder_of
+from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +110,28 @@ def test_a_lock_excludes_other_threads_and_waits_for_them(tmp_path: Path) -> Non
     thread.join(timeout=10)
     assert order == ["first", "second"]
     assert holder_of(tmp_path / "never.lock") is None
+
+
+def test_a_look_at_the_holder_keeps_nobody_from_the_lock(tmp_path: Path) -> None:
+    path, is_over = tmp_path / "one.lock", threading.Event()
+    path.touch()
+
+    def look() -> None:
+        while not is_over.is_set():
+            holder_of(path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(200):
+            lock = FileLock(path)
+            assert lock.acquire(timeout_s=LOOKED_AT_S)
+            lock.release()
+    finally:
+        is_over.set()
+        for looker in lookers:
+            looker.join()
 
 
 def test_a_lock_is_not_taken_twice_by_one_object(tmp_path: Path) -> None:
