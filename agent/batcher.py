@@ -104,8 +104,3 @@ class Batcher:
                 if not waiting.answer.done():
                     waiting.answer.cancel()
             self._send_if_due()
-
-    async def close(self) -> None:
-        """Wait for the batch under way; may be called twice. Prompts that still wait are answered first."""
-        while self._under_way is not None:
-            await asyncio.wait([self._under_way])

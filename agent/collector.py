@@ -1,7 +1,7 @@
 """The Collector protocol: episode requests in, finished episodes out. The seam between learning and live sandboxes.
 
-`models` trains through a Collector that is handed to it and so never imports a sandbox. agent/pool_collector.py is the implementation on
-a pool of live sessions in this process; pipelines/collection.py the one that runs each episode as a Prefect task.
+`models` trains through a Collector that is handed to it and so never imports a sandbox. agent/pool_collector.py is the implementation,
+on a pool of live sessions in this process. (Collections run each episode as a Prefect task instead: pipelines/collection.py.)
 """
 
 from __future__ import annotations

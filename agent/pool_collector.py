@@ -45,7 +45,7 @@ class CollectorSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    concurrency: Annotated[int, Field(ge=1, description="episodes at once; more than the pool has sessions is of no use")] = 16
+    concurrency: Annotated[int, Field(ge=1, description="episodes under way; a freed session takes one whose page it has")] = 16
     max_retries: Annotated[int, Field(ge=0, description="fresh starts after an infrastructure failure, then `crashed`")] = 2
     retry_delay_s: Annotated[float, Field(ge=0, description="pause before the first retry; doubles with each")] = 0.2
     max_batch: Annotated[int, Field(ge=1, description="prompts that a policy is asked at once")] = 64

@@ -85,10 +85,6 @@ class AnnotationResult:
         """Rows of the table `annotations`, without iteration and stage."""
         return [annotation.row for annotation in self.annotations]
 
-    def counts(self) -> dict[str, int]:
-        """Number of annotations by decision."""
-        return {decision: len(_of(self.annotations, decision)) for decision in ("accept", "override", "beyond_repair")}
-
 
 class ScriptedAnnotator:
     """Sits beside the policy and takes notes; `watch` and `correct` are hooks of the episode loop."""

@@ -56,6 +56,7 @@ def annotations(
 ) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     if not settings.annotation.enabled:
+        runner.forget(iteration, "annotations")
         wrote = {
             table: warehouse.replace_partition(table, [], iteration=iteration, stage="annotations")
             for table in ("annotations", "episodes", "steps")
@@ -73,7 +74,6 @@ def annotations(
         tasks=settings.tasks,
         sandbox=settings.sandbox,
         annotator=settings.annotation.annotator,
-        quality=settings.quality,
     )
     result = runner.run(context, request)
     return dg.MaterializeResult(

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.profile import CollectionSettings, EvaluationSettings, MergeSettings, SandboxSettings, SeedSettings, TaskSettings
 from models.configs import PpoConfig, SupervisedConfig
@@ -105,7 +104,6 @@ class AnnotateRequest(StageRequest):
     tasks: TaskSettings
     sandbox: SandboxSettings
     annotator: ScriptedAnnotatorConfig
-    quality: QualityConfig
 
 
 class StageResult(BaseModel):

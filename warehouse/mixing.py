@@ -66,13 +66,6 @@ class MixtureConfig(BaseModel):
         return pool
 
 
-SFT_MIXTURE = MixtureConfig(
-    demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700),
-)
-"""On-policy corrections beside enough of the old: the recipe that the quickstart policy learns from."""
-CT_MIXTURE = MixtureConfig(tutorial=Pool(), failure=Pool(draws=400, max_repeats=1), in_situ=Pool())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
     kind: str

@@ -90,11 +90,3 @@ def reason_label(reason: str) -> str:
     if reason.startswith("V="):
         return "solved" if reason.startswith("V=1") else "not solved"
     return re.split(r"[ :]", reason, maxsplit=1)[0]
-
-
-def route_tables(episodes: pa.Table, verdicts: pa.Table, config: RoutingConfig | None = None, *, iteration: str | None = None) -> pa.Table:
-    """`route` over two Arrow tables of the catalogue's schema."""
-    with duckdb.connect() as con:
-        con.register("episodes", episodes)
-        con.register("verdicts", verdicts)
-        return route(con, config, iteration=iteration)

@@ -27,12 +27,11 @@ def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
     )
     result = asyncio.run(_annotate(request, requests, context))
     stored = store_episodes(context, result.episodes)
-    rows = [annotation.row for annotation in result.annotations]
-    version = context.warehouse.replace_partition("annotations", rows, iteration=request.iteration, stage=request.stage)
-    decisions = Counter(row["decision"] for row in rows)
+    version = context.warehouse.replace_partition("annotations", result.rows, iteration=request.iteration, stage=request.stage)
+    decisions = Counter(f"decision/{annotation.decision}" for annotation in result.annotations)
     return StageResult(
         table_versions={**stored.versions, "annotations": version},
-        counts={**stored.counts, "annotations": len(rows), **{f"decision/{name}": num for name, num in sorted(decisions.items())}},
+        counts={**stored.counts, "annotations": len(result.annotations), **dict(sorted(decisions.items()))},
         metrics={"success": sum(episode.is_success for episode in result.episodes) / max(1, len(result.episodes))},
     )
 

@@ -125,7 +125,6 @@ def test_a_cancelled_caller_takes_its_prompt_back() -> None:
             in_flight = asyncio.create_task(batcher.act(prompt("flying")))
             await asyncio.sleep(0.002)
             in_flight.cancel()
-            await batcher.close()
             assert (await batcher.act(prompt("next"))).text == "NEXT"
         assert policy.batches == [["stays"], ["flying"], ["next"]]
 

@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 
 from warehouse.catalogue import TABLES
 from warehouse.errors import ContaminatedDataset
-from warehouse.mixing import CT_MIXTURE, SFT_MIXTURE, MixtureConfig, Pool, allocate, snapshot
+from warehouse.mixing import MixtureConfig, Pool, allocate, snapshot
 
+SFT_MIXTURE = MixtureConfig(
+    demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700),
+)  # fmt: skip
+CT_MIXTURE = MixtureConfig(tutorial=Pool(), failure=Pool(draws=400, max_repeats=1), in_situ=Pool())
 TASKS = {"task-a": "pointing", "task-b": "pointing", "task-c": "forms"}
 
 

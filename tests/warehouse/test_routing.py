@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.catalogue import ROUTES, TABLES
-from warehouse.routing import RoutingConfig, Rule, reason_label, route, route_iteration, route_tables
+from warehouse.routing import RoutingConfig, Rule, reason_label, route, route_iteration
 
 FILTERS = ("format", "no_op", "loop", "leak", "duplicate", "contamination")
 
@@ -42,10 +42,19 @@ def arrow(table: str, rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=TABLES[table].schema)
 
 
+def route_rows(
+    episodes: list[dict[str, Any]], verdicts: list[dict[str, Any]], config: RoutingConfig | None = None, **kw: Any
+) -> pa.Table:
+    with duckdb.connect() as con:
+        con.register("episodes", arrow("episodes", episodes))
+        con.register("verdicts", arrow("verdicts", verdicts))
+        return route(con, config, **kw)
+
+
 def routed(
     episodes: list[dict[str, Any]], verdicts: list[dict[str, Any]], config: RoutingConfig | None = None, **kw: Any
 ) -> dict[str, Any]:
-    table = route_tables(arrow("episodes", episodes), arrow("verdicts", verdicts), config, **kw)
+    table = route_rows(episodes, verdicts, config, **kw)
     return {row["episode_id"]: (row["route"], row["reason"]) for row in table.to_pylist()}
 
 
@@ -169,4 +178,4 @@ def test_routing_is_total_disjoint_idempotent_and_free_of_row_order(seed: int, n
     rng = random.Random(seed)
     rng.shuffle(episodes)
     rng.shuffle(verdicts)
-    assert route_tables(arrow("episodes", episodes), arrow("verdicts", verdicts)) == routes
+    assert route_rows(episodes, verdicts) == routes
