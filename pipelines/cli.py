@@ -141,6 +141,32 @@ def export(
 
 
 @app.command()
+def withdraw(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Samples or annotations, by id or the beginning of one that is unambiguous.")
+    ] = None,
+    iteration: Annotated[
+        str | None, typer.Option(help="The first iteration that --as-of shows without them [default: the newest].")
+    ] = None,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Then erase all that was ever withdrawn from the disk, in every version of its table.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Purge without asking.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Take samples or annotations back: no dataset holds them from now on, nor what an annotation had corrected.
+
+    What they were stays in the older versions of the tables until it is purged. Checkpoints that have learned from them stay as they are:
+    `flywheel lineage ID --direction down` names them. Neither can be undone.
+    """
+    from pipelines.query_command import withdraw_rows
+
+    if purge and not yes:
+        typer.confirm("Erase all that was ever withdrawn, for good?", abort=True)
+    withdraw_rows(Warehouse(_home(home)), ids or [], iteration, purge, console)
+
+
+@app.command()
 def merge(
     parents: Annotated[list[str], typer.Argument(help="Checkpoint ids, ITERATION/STAGE, or folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],

@@ -1,4 +1,4 @@
-"""What `flywheel sql`, `lineage`, `export` and `merge` do: the warehouse's own functions, with a terminal in front."""
+"""What `flywheel sql`, `lineage`, `export`, `withdraw` and `merge` do: the warehouse's own functions, with a terminal in front."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Literal
 
+from duckdb import DuckDBPyConnection
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from warehouse import registry
-from warehouse.errors import CheckpointError, ConfigError, UnknownTable
+from warehouse.errors import CheckpointError, ConfigError, IterationLocked, UnknownId, UnknownTable
+from warehouse.locks import LOOKED_AT_S, FileLock
 from warehouse.query import connect, run
 from warehouse.tables import Warehouse
 
@@ -93,3 +95,52 @@ def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, 
 
     exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of)
     console.print(f"{exported.num_rows} rows in {output}")
+
+
+def withdraw_rows(warehouse: Warehouse, ids: list[str], iteration: str | None, is_purged: bool, console: Console) -> None:
+    """Withdraw and say of which tables; all of `ids` or none. Raises ConfigError, UnknownId, or IterationLocked for a purge while the
+    wheel turns, which would take files from under its writers.
+    """
+    from warehouse.withdrawal import withdraw
+
+    if not ids and not is_purged:
+        raise ConfigError("nothing to withdraw: name samples or annotations, or give --purge to erase what was withdrawn before")
+    with connect(warehouse) as con:
+        by_table = _withdrawable(con, ids)
+        newest = con.execute("SELECT coalesce(max(iteration), '0000') FROM checkpoints").fetchall()[0][0]
+    for table, found in by_table.items():
+        withdraw(warehouse, table, found, iteration=iteration or newest)
+        console.print(f"{len(found)} of {table} withdrawn from iteration {iteration or newest} on")
+    if is_purged:
+        _purge(warehouse, console)
+
+
+def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, list[str]]:
+    """Whole ids by table. Raises UnknownId for what is not there, and for what cannot be withdrawn."""
+    from warehouse.lineage import resolve
+    from warehouse.withdrawal import WITHDRAWABLE
+
+    by_table: dict[str, list[str]] = {}
+    for kind, id_ in (resolve(con, given) for given in ids):
+        table = f"{kind}s"
+        if table not in WITHDRAWABLE:
+            raise UnknownId(f"{id_} is a {kind} and cannot be withdrawn: rows of {', '.join(WITHDRAWABLE)} can. Nothing was withdrawn")
+        by_table.setdefault(table, []).append(id_)
+    return by_table
+
+
+def _purge(warehouse: Warehouse, console: Console) -> None:
+    from pipelines.executor import lock_path
+    from warehouse.withdrawal import purge
+
+    lock = FileLock(lock_path(warehouse.home))
+    if not lock.acquire(timeout_s=LOOKED_AT_S):
+        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}: purge when it has ended")
+    try:
+        purged = purge(warehouse)
+    finally:
+        lock.release()
+    for erased in purged:
+        console.print(f"{erased.num_rows} rows of {erased.table} erased, {erased.num_files} files removed")
+    if not purged:
+        console.print("nothing to erase")

@@ -14,11 +14,17 @@ from typer.testing import CliRunner
 
 from pipelines import cli
 from pipelines.executor import lock_path
+from warehouse import registry
+from warehouse.errors import UnknownTable
 from warehouse.home import Home
 from warehouse.locks import FileLock
+from warehouse.mixing import MixtureConfig, Pool, snapshot
+from warehouse.query import connect
+from warehouse.samples import sample_row
+from warehouse.tables import Warehouse
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("run", "ui", "status", "eval", "sql", "lineage", "export", "merge", "report", "doctor")
+COMMANDS = ("run", "ui", "status", "eval", "sql", "lineage", "export", "withdraw", "merge", "report", "doctor")
 Say = Callable[..., str]
 
 
@@ -130,6 +136,41 @@ def test_an_empty_home_has_a_status_and_queries(tmp_path: Path, monkeypatch: pyt
     assert "nothing has run" in runner.invoke(cli.app, ["status"]).output
     assert '"iterations": []' in runner.invoke(cli.app, ["status", "--json"]).output
     assert runner.invoke(cli.app, ["sql", "select count(*) from episodes"]).exit_code == 0
+
+
+def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, tmp_path: Path):
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    rows = [
+        sample_row("sft", origin="demonstration", domain="pointing", messages=[{"role": "user", "content": name}], response="Action wait")
+        for name in ("kept", "a phone number", "a name")
+    ]
+    kept, *taken_back = (row["sample_id"] for row in rows)
+    written = warehouse.replace_partition("sft_samples", rows, iteration="0000", stage="seed_demonstrations")
+
+    def say(*arguments: str, **given: str) -> str:
+        ran = CliRunner().invoke(cli.app, ["withdraw", *arguments], **given)
+        assert ran.exit_code == (1 if given else 0), ran.output
+        return ran.output
+
+    assert "nothing to withdraw" in fails("withdraw")
+    assert "sample-unknown" in fails("withdraw", taken_back[0], "sample-unknown")
+    assert "2 of sft_samples withdrawn from iteration 0000 on" in say(taken_back[0], taken_back[1][:-4])
+    with connect(warehouse) as con:
+        assert [row["sample_id"] for row in snapshot(con, "sft", "0001", MixtureConfig(demonstration=Pool()))[1]] == [kept]
+    with FileLock(lock_path(warehouse.home)):
+        assert fails("withdraw", "--purge", "--yes").startswith("IterationLocked:")
+    say("--purge", input="n\n")
+    assert warehouse.read("sft_samples", version=written).num_rows == 3
+    assert "2 rows of sft_samples erased" in say("--purge", "--yes")
+    with pytest.raises(UnknownTable, match="a purge erased"):
+        warehouse.read("sft_samples", version=written)
+    assert "nothing to erase" in say("--purge", "--yes")
+
+
+def test_what_is_no_sample_cannot_be_withdrawn(fails: Say, tmp_path: Path):
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    registry.register(warehouse, iteration="0000", stage="seed_policy", checkpoint_id="checkpoint-1", folder=warehouse.home.root / "c")
+    assert "checkpoint-1 is a checkpoint and cannot be withdrawn" in fails("withdraw", "0000/seed_policy")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
