@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from warehouse.errors import CheckpointError, StorageFull
+from warehouse.home import is_full_disk
 from warehouse.identity import files_id
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ def write(
         (aside / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
         _flush(aside)
         _swap(aside, folder)
-    except OSError as error:
-        if error.errno == 28:  # ENOSPC
+    except Exception as error:  # each library that writes here says it in an exception of its own
+        if is_full_disk(error):
             raise StorageFull(f"no space left while writing the checkpoint {folder}: free some disk and run the stage again") from error
         raise
     finally:

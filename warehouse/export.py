@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from warehouse.catalogue import TABLES
 from warehouse.chat_formats import CHAT_FORMATS, ChatFormat, has_loss_on_prompt
 from warehouse.errors import ConfigError, StorageFull, UnknownId
-from warehouse.home import FULL_DISK_ERRNOS
+from warehouse.home import is_full_disk
 from warehouse.query import connect
 from warehouse.relations import LINEAGE_SQL
 from warehouse.tables import Warehouse
@@ -67,7 +67,7 @@ def export(warehouse: Warehouse, output: Path, *, format: str = "trl", dataset: 
             result = _write_folder(warehouse, aside, format, dataset, as_of)
         _swap(aside, output)
     except (OSError, duckdb.Error) as error:
-        if getattr(error, "errno", None) in FULL_DISK_ERRNOS or "No space left" in str(error):
+        if is_full_disk(error):
             raise StorageFull(f"no room for the export {output}: nothing was left there. Free space and export again ({error})") from error
         raise
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -20,10 +21,10 @@ from pydantic import TypeAdapter
 from assets import requests
 from assets.requests import StageRequest, StageResult
 from pipelines.processes import die_with_parent
-from pipelines.stage_runner import ERROR, REQUEST, RESULT
+from pipelines.stage_runner import ERROR, REQUEST, RESULT, ROOM_FOR_A_WORD
 from pipelines.workers.context import WorkerContext
-from warehouse.errors import FlywheelError, StageFailed
-from warehouse.home import Home, atomic_write
+from warehouse.errors import FlywheelError, StageFailed, StorageFull
+from warehouse.home import Home, atomic_write, is_full_disk
 from warehouse.locks import FileLock
 
 WORKERS = {
@@ -76,10 +77,17 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
         return _leave_error(folder, error)
     except Exception as error:
         traceback.print_exc()
-        return _leave_error(folder, error)
+        return _leave_error(folder, in_our_words(error, folder))
     result = result.model_copy(update={"started_at": started_at, "duration_s": time.monotonic() - started})
     atomic_write(folder / RESULT, result.model_dump_json().encode())
     return 0
+
+
+def in_our_words(error: Exception, folder: Path) -> Exception:
+    """StorageFull where the disk is the reason, else the error itself. Torch says only that a file of its ended too early."""
+    if is_full_disk(error) or shutil.disk_usage(folder).free < ROOM_FOR_A_WORD:
+        return StorageFull(f"the disk of {folder} is full ({error}): free some space and launch again; what is finished is kept")
+    return error
 
 
 def _leave_error(folder: Path, error: Exception) -> int:
