@@ -1,8 +1,8 @@
-"""Merging checkpoints by linear interpolation, tensor by tensor from disk to disk, and searching the weights. No torch.
+"""Merging checkpoints by linear interpolation, tensor by tensor from disk to disk, and the choice among weightings. No torch.
 
 theta_merge = sum_k alpha_k theta_k with alpha on the simplex, all theta_k trained from the same checkpoint (UI-TARS-2, arXiv 2509.02544,
-section on parameter interpolation; the common ancestor is what keeps the path between them flat). Which weights are best is asked of an
-`evaluate` that the caller hands in.
+section on parameter interpolation; the common ancestor is what keeps the path between them flat). How well a weighting does is for the
+caller to measure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -161,20 +160,11 @@ def _check_tensors(layouts: Sequence[Layout]) -> None:
 
 
 def _copy_companions(parent: Path, staging: Path, layout: Layout) -> None:
-    """Everything beside the weights: config, tokenizer, index. Not the card, which is new, and no folder such as a critic."""
+    """Everything beside the weights: config, tokenizer, index. Not the card, which is new, and no folder."""
     weights = {file.name for file in layout.files}
     for path in sorted(parent.iterdir()):
         if path.is_file() and path.name not in weights and path.name != "card.json" and (path.suffix != ".safetensors"):
             shutil.copyfile(path, staging / path.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchResult:
-    """The best weights found, their score, and every evaluation in the order it was made."""
-
-    weights: Weights
-    score: float
-    history: tuple[tuple[Weights, float], ...]
 
 
 def simplex_grid(k: int, steps: int) -> Iterator[Weights]:
@@ -194,37 +184,6 @@ def simplex_grid(k: int, steps: int) -> Iterator[Weights]:
         yield tuple(count / steps for count in counts)
 
 
-def search(evaluate: Callable[[Weights], float], k: int, *, steps: int = 4, refinements: int = 1) -> SearchResult:
-    """The weights with the highest `evaluate(weights)`: a coarse grid, then `refinements` rounds that move half a grid step (then a
-    quarter, …) from one parent to another around the best so far. No point is evaluated twice; among equals the more even one wins, since
-    it leans on no single specialist. `evaluate` must read the `eval` split, never `holdout`."""
-    total = steps * 2**refinements  # counts of the finest step: exact, so that equal points are recognised
-    scores: dict[tuple[int, ...], float] = {}
-
-    def as_weights(counts: tuple[int, ...]) -> Weights:
-        return tuple(count / total for count in counts)
-
-    def best() -> tuple[int, ...]:
-        return max(scores, key=lambda counts: (scores[counts], -sum(count * count for count in counts)))
-
-    def visit(points: Iterable[tuple[int, ...]]) -> None:
-        for counts in points:
-            if counts not in scores:
-                scores[counts] = evaluate(as_weights(counts))
-
-    visit(tuple(round(weight * total) for weight in weights) for weights in simplex_grid(k, steps))
-    for level in range(1, refinements + 1):
-        visit(_neighbours(best(), total // (steps * 2**level)))
-    history = tuple((as_weights(counts), score) for counts, score in scores.items())
-    return SearchResult(weights=as_weights(best()), score=scores[best()], history=history)
-
-
-def _neighbours(counts: tuple[int, ...], delta: int) -> Iterator[tuple[int, ...]]:
-    """All points reached by moving `delta` from one parent to another without leaving the simplex."""
-    for giver in range(len(counts)):
-        for taker in range(len(counts)):
-            if giver != taker and counts[giver] >= delta:
-                moved = list(counts)
-                moved[giver] -= delta
-                moved[taker] += delta
-                yield tuple(moved)
+def best_weights(scores: Mapping[Weights, float]) -> Weights:
+    """The weighting with the highest score; among equals the most even one, which leans least on one specialist."""
+    return max(scores, key=lambda weights: (scores[weights], -max(weights)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assets.requests import MergeRequest, StageResult
 from models.engine import EmbeddedEngine
-from models.merge import Weights, merge_linear, simplex_grid
+from models.merge import Weights, best_weights, merge_linear, simplex_grid
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext
 from pipelines.workers.evaluate import greedy_requests, success_of
@@ -21,12 +21,11 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     parents = [registry.find(warehouse, checkpoint_id).folder for checkpoint_id in request.specialists.values()]
     scores: dict[Weights, float] = {}
     weights = request.merge.weights
-    if weights is None and len(parents) == 1:
-        weights = (1.0,)
+    if weights is None and len(set(request.specialists.values())) == 1:
+        weights = (1 / len(parents),) * len(parents)  # whatever the weights, the merge is that one checkpoint
     if weights is None:
         scores = asyncio.run(_search(request, context, parents))
-        # Equal scores: the most even mixture, which leans least on one specialist.
-        weights = max(scores, key=lambda found: (scores[found], -max(found)))
+        weights = best_weights(scores)
     card = merge_linear(parents, weights, context.checkpoint_folder, stage=request.stage)
     version = registry.register(
         warehouse,
@@ -34,7 +33,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
         stage=request.stage,
         checkpoint_id=card.checkpoint_id,
         folder=context.checkpoint_folder,
-        parents=[parent for parent, weight in zip(card.parents, weights, strict=True) if weight],
+        parents=[parent for parent, share in card.config["weights"].items() if share],
         config=card.config,
         metrics=card.metrics,
     )

@@ -1,4 +1,4 @@
-"""Linear merging of real safetensors folders: exactness, refusals, and the search over the simplex."""
+"""Linear merging of real safetensors folders: exactness, refusals, and the choice among weightings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from models import checkpoint
-from models.merge import merge_linear, search, simplex_grid
+from models.merge import best_weights, merge_linear, simplex_grid
 from models.safetensors_stream import from_float, to_float
 from warehouse.errors import CheckpointError, MergeError
 
@@ -94,14 +94,14 @@ def test_shards_may_be_cut_differently(tmp_path: Path) -> None:
 
 def test_the_merged_folder_is_a_whole_checkpoint(tmp_path: Path) -> None:
     parents = [write_parent(tmp_path / f"p{i}", random_tensors(i)) for i in range(2)]
-    (parents[0] / "critic").mkdir()
+    (parents[0] / "notes").mkdir()
     card = merge_linear(parents, (0.5, 0.5), tmp_path / "merged", iteration="0002")
     assert checkpoint.verify(tmp_path / "merged") == card
     assert card.stage == "merged_policy"
     assert card.iteration == "0002"
     assert card.parents == tuple(checkpoint.read_card(parent).checkpoint_id for parent in parents)
     assert sorted(card.files) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert not (tmp_path / "merged/critic").exists()
+    assert not (tmp_path / "merged/notes").exists()
 
 
 def test_integer_tensors_are_copied_when_equal_and_refused_otherwise(tmp_path: Path) -> None:
@@ -184,18 +184,8 @@ def test_the_grid_covers_the_simplex(k: int, steps: int, count: int) -> None:
     assert all(sum(weights) == pytest.approx(1) and min(weights) >= 0 for weights in grid)
 
 
-def test_the_search_finds_a_peak_between_grid_points_without_asking_twice() -> None:
-    asked: list[tuple[float, ...]] = []
-
-    def evaluate(weights: tuple[float, ...]) -> float:
-        asked.append(weights)
-        return -sum((a - b) ** 2 for a, b in zip(weights, (0.4, 0.35, 0.25), strict=True))
-
-    result = search(evaluate, 3, steps=4, refinements=2)
-    assert len(asked) == len(set(asked)) == len(result.history)
-    assert result.weights == pytest.approx((0.375, 0.375, 0.25), abs=0.0626)
-    assert result.score == max(score for _, score in result.history)
-
-
-def test_among_equals_the_search_takes_the_most_even_weighting() -> None:
-    assert search(lambda _: 1.0, 2, steps=4).weights == (0.5, 0.5)
+def test_among_equals_the_most_even_weighting_is_best() -> None:
+    assert best_weights(dict.fromkeys(simplex_grid(2, 4), 1.0)) == (0.5, 0.5)
+    assert best_weights({weights: weights[1] for weights in simplex_grid(3, 2)}) == (0.0, 1.0, 0.0)
+    # No even weighting on the grid: the first of the most even ones.
+    assert best_weights(dict.fromkeys(simplex_grid(2, 3), 1.0)) == (1 / 3, 2 / 3)

@@ -1,0 +1,117 @@
+"""Workers called in this process: the merge on real checkpoints, and a disk that fills up under each library that writes to it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from assets.profile import MergeSettings, SandboxSettings, TaskSettings
+from assets.requests import InitialiseRequest, MergeRequest, StageResult
+from models.checkpoint import load_model, load_tokenizer, save, verify
+from models.shift_qwen3 import initialise
+from pipelines.workers import initialise as seed_worker
+from pipelines.workers import merge as merge_worker
+from pipelines.workers.__main__ import in_our_words
+from pipelines.workers.context import WorkerContext
+from warehouse import registry
+from warehouse.errors import CheckpointError, StorageFull
+from warehouse.home import Home
+
+
+def context(home: Home, iteration: str, stage: str) -> WorkerContext:
+    return WorkerContext(folder=home.work / iteration / stage, home=home, iteration=iteration, stage=stage, log=print)
+
+
+def seed(home: Home) -> None:
+    seed_worker.run(InitialiseRequest(iteration="0000", stage="seed_policy", seed=0), context(home, "0000", "seed_policy"))
+
+
+@pytest.fixture
+def seeded(tmp_path: Path) -> WorkerContext:
+    """A home with a seed policy; the context in which iteration 0001 merges."""
+    home = Home(tmp_path / "home")
+    seed(home)
+    return context(home, "0001", "merged_policy")
+
+
+def specialist(place: WorkerContext, stage: str, seed: int | None) -> str:
+    """Register a checkpoint made from the seed policy; without `seed` its training moved nothing."""
+    base = registry.made_by(place.warehouse, "0000", "seed_policy")
+    model, tokenizer = load_model(base.folder), load_tokenizer(base.folder)
+    if seed is not None:
+        initialise(model, seed)
+    folder = place.home.checkpoints / "0001" / stage
+    card = save(folder, model, tokenizer, stage=stage, iteration="0001", parents=(base.checkpoint_id,))
+    registry.register(
+        place.warehouse, iteration="0001", stage=stage, checkpoint_id=card.checkpoint_id, folder=folder, parents=card.parents
+    )
+    return card.checkpoint_id
+
+
+def merge(place: WorkerContext, specialists: dict[str, str], weights: tuple[float, ...] | None) -> StageResult:
+    request = MergeRequest(
+        iteration="0001", stage="merged_policy", seed=0, specialists=specialists, merge=MergeSettings(weights=weights),
+        tasks=TaskSettings(group="smoke", domains=("pointing", "forms")), sandbox=SandboxSettings(),
+    )  # fmt: skip
+    return merge_worker.run(request, place)
+
+
+def test_fixed_weights_are_taken_as_they_are(seeded: WorkerContext) -> None:
+    specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
+    result = merge(seeded, specialists, (0.25, 0.75))
+    merged = registry.made_by(seeded.warehouse, "0001", "merged_policy")
+    assert result.checkpoint_id == merged.checkpoint_id == verify(merged.folder).checkpoint_id
+    assert merged.parents == tuple(specialists.values())
+    assert result.metrics == {"weight/rl_pointing": 0.25, "weight/rl_forms": 0.75} and result.details["search"] == []
+    first, second = (load_model(registry.find(seeded.warehouse, name).folder).state_dict() for name in specialists.values())
+    for name, tensor in load_model(merged.folder).state_dict().items():
+        assert torch.equal(tensor, first[name] * 0.25 + second[name] * 0.75), name
+
+
+def test_a_specialist_without_a_share_is_no_parent(seeded: WorkerContext) -> None:
+    specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
+    assert merge(seeded, specialists, (0.0, 1.0)).checkpoint_id == specialists["rl_forms"]
+    assert registry.made_by(seeded.warehouse, "0001", "merged_policy").parents == (specialists["rl_forms"],)
+
+
+@pytest.mark.parametrize("weights", [None, (0.0, 1.0)])
+def test_specialists_that_learned_nothing_are_one_checkpoint_and_merge(
+    seeded: WorkerContext, weights: tuple[float, float] | None
+) -> None:
+    specialists = {stage: specialist(seeded, stage, None) for stage in ("rl_pointing", "rl_forms")}
+    (unmoved,) = set(specialists.values())
+    assert merge(seeded, specialists, weights).checkpoint_id == unmoved
+    assert registry.made_by(seeded.warehouse, "0001", "merged_policy").parents == (unmoved,)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB; a seed policy needs two."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_under_a_checkpoint_leaves_nothing_of_it(small_disk: Path) -> None:
+    home = Home(small_disk / "home")
+    with pytest.raises(StorageFull, match="while writing the checkpoint"):
+        seed(home)
+    assert list((home.checkpoints / "0000").iterdir()) == []
+    with pytest.raises(CheckpointError):
+        registry.made_by(context(home, "0000", "seed_policy").warehouse, "0000", "seed_policy")
+
+
+def test_a_full_disk_is_named_whatever_the_library_says(small_disk: Path, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="unexpected pos") as wrong:
+        torch.save(torch.zeros(1 << 20), small_disk / "optimizer.pt")
+    told = in_our_words(wrong.value, small_disk)
+    assert isinstance(told, StorageFull) and "unexpected pos" in str(told)
+    assert in_our_words(wrong.value, tmp_path) is wrong.value, "a disk with room is not to blame"
