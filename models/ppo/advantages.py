@@ -4,7 +4,7 @@ An episode is a sequence of steps, each a prompt (observation) and a response. O
 tokens are laid end to end, so that neither the discount nor the trace decays over an observation, however long it is, and nothing
 that a critic says about an observation token can matter.
 
-Shape suffixes: T response tokens of one episode, S steps of one episode, L tokens of a sequence with its observations, E episodes.
+Shape suffixes: T response tokens of one episode, S steps of one episode, E episodes.
 """
 
 from __future__ import annotations
@@ -78,41 +78,6 @@ def rewards_at_last_tokens(step_rewards_S: Sequence[float], tokens_per_step_S: S
     rewards_T = np.zeros(sum(tokens_per_step_S))
     rewards_T[np.cumsum(tokens_per_step_S) - 1] = step_rewards_S
     return rewards_T
-
-
-def masked_gae(
-    rewards_L: Floats,
-    values_L: Floats,
-    response_mask_L: NDArray[np.bool_],
-    *,
-    gamma: float,
-    lambda_policy: float,
-    lambda_critic: float,
-    bootstrap_value: float = 0.0,
-) -> Advantages:
-    """`decoupled_gae` for a sequence that still holds its observation tokens (mask False); results are on the L axis, 0 on observations.
-
-    A reward on an observation token belongs to the response token before it, the one that earned it; it is never dropped or decayed on the
-    way. Values at observation tokens are not read, NaN or not. Raises ValueError for a reward before the first response token.
-    """
-    positions_T = np.flatnonzero(response_mask_L)
-    owners_L = np.searchsorted(positions_T, np.arange(len(rewards_L)), side="right") - 1
-    rewarded_L = rewards_L != 0
-    if (owners_L[rewarded_L] < 0).any():
-        raise ValueError("a reward stands before the first response token: no action earned it")
-    rewards_T = np.zeros(len(positions_T))
-    np.add.at(rewards_T, owners_L[rewarded_L], rewards_L[rewarded_L])
-    response = decoupled_gae(
-        rewards_T,
-        values_L[positions_T],
-        gamma=gamma,
-        lambda_policy=lambda_policy,
-        lambda_critic=lambda_critic,
-        bootstrap_value=bootstrap_value,
-    )
-    advantages_L, targets_L = np.zeros(len(rewards_L)), np.zeros(len(rewards_L))
-    advantages_L[positions_T], targets_L[positions_T] = response.advantages_T, response.targets_T
-    return Advantages(advantages_T=advantages_L, targets_T=targets_L)
 
 
 def baseline_advantages(rewards_E: Floats, tasks_E: Sequence[str], *, std_floor: float) -> Floats:

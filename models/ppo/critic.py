@@ -10,14 +10,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -25,11 +22,10 @@ from models.ppo.advantages import rewards_at_last_tokens
 from models.ppo.buffer import Trajectory, TurnBatch, turn_batches
 from models.ppo.losses import value_loss
 from models.training_forward import hidden_where
-from warehouse.errors import CheckpointError, TrainingDiverged
+from warehouse.errors import TrainingDiverged
 
 Level = Literal["token", "step"]
 Floats = NDArray[np.float64]
-CRITIC_WEIGHTS = "critic.safetensors"
 
 
 class Critic(nn.Module):
@@ -132,19 +128,3 @@ def fit_epoch(
         optimizer.step()
         losses.append(loss.item())
     return float(np.mean(losses)) if losses else 0.0
-
-
-def save_critic(critic: Critic, folder: Path) -> None:
-    """Write the critic's weights into a folder, beside which its policy's checkpoint names the architecture."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_model(critic, str(folder / CRITIC_WEIGHTS))
-
-
-def load_critic(critic: Critic, folder: Path) -> None:
-    """Fill a critic with weights that `save_critic` wrote. Raises CheckpointError when they are missing or of another architecture."""
-    try:
-        load_model(critic, str(folder / CRITIC_WEIGHTS))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"the critic in {folder} does not fit this policy ({error}): give the critic of the same architecture, or none"
-        ) from error

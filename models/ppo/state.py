@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
@@ -69,7 +70,7 @@ def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mappi
             load_model(module, str(newest / f"{name}.safetensors"))
         for name, optimizer in optimizers.items():
             _fill_optimizer(optimizer, load_file(str(newest / f"{name}.optimizer.safetensors")))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"the training state {newest} cannot be read ({error}): delete the run folder to start over") from error
     return counters
 

@@ -7,7 +7,6 @@ value_learner.py. Sandboxes are the Collector's business, evaluation and release
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from models.engine import EmbeddedEngine
 from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
 from models.ppo.config import PpoConfig
-from models.ppo.critic import CRITIC_WEIGHTS, Critic, load_critic, save_critic
+from models.ppo.critic import Critic
 from models.ppo.curriculum import quotas, round_requests, updated_rates
 from models.ppo.metrics import episode_metrics
 from models.ppo.spool import EpisodeSpool
@@ -38,9 +37,8 @@ from models.ppo.weighting import weigh_round
 from models.shift_qwen3 import ShiftQwen3ForCausalLM
 from sandbox.task import Task
 from warehouse.errors import ConfigError, ModelError, SandboxError
-from warehouse.identity import bytes_id, content_id, files_id, stable_seed
+from warehouse.identity import bytes_id, content_id, stable_seed
 
-CRITIC_FOLDER = "critic"
 OnProgress = Callable[[int, Mapping[str, float]], None]
 
 
@@ -65,7 +63,7 @@ def embedded_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoRun:
     """What one run works on. `run_folder` keeps its spool, state and metrics (JSON lines, TensorBoard), under a name that changes with
-    anything that would change the run; `output` becomes the checkpoint. `init_critic` is a critic folder of an earlier run."""
+    anything that would change the run; `output` becomes the checkpoint."""
 
     config: PpoConfig
     init_checkpoint: Path
@@ -76,43 +74,29 @@ class PpoRun:
     stage: str
     iteration: str
     datasets: tuple[str, ...] = ()
-    init_critic: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PpoResult:
-    """What a run made. `policy_ids[r]` acted in round r + 1; `critic` is None for REINFORCE; `spool` yields all the episodes."""
+    """What a run made. `policy_ids[r]` acted in round r + 1; `spool` yields all the episodes; `state` is the folder that a killed run
+    resumes from, of no use once the result is stored."""
 
     card: checkpoint.Card
     metrics: tuple[dict[str, float], ...]
     policy_ids: tuple[str, ...]
-    critic: Path | None
     spool: EpisodeSpool = field(repr=False)
+    state: Path = field(repr=False)
 
 
-def train_ppo(
+async def train_ppo(
     run: PpoRun, collector: Collector, *, on_progress: OnProgress = lambda *_: None, make_policy: PolicyFactory = embedded_policy
 ) -> PpoResult:
     """Learn from live episodes and write the checkpoint; goes on where a killed run of the same settings stopped.
 
-    Runs an event loop of its own, in which the collector lives and is closed. `on_progress(round, metrics)` is called after each round,
-    also for rounds that an earlier start of this run completed. Raises TrainingDiverged, CheckpointError, ConfigError, and SandboxError
-    when every episode of a round crashed.
+    The collector is the caller's to close, and gradient steps block the event loop. `on_progress(round, metrics)` is called after each
+    round, also for rounds that an earlier start of this run completed. Raises TrainingDiverged, CheckpointError, ConfigError, and
+    SandboxError when every episode of a round crashed.
     """
-
-    async def main() -> PpoResult:
-        try:
-            return await train_ppo_async(run, collector, on_progress=on_progress, make_policy=make_policy)
-        finally:
-            await collector.close()
-
-    return asyncio.run(main())
-
-
-async def train_ppo_async(
-    run: PpoRun, collector: Collector, *, on_progress: OnProgress = lambda *_: None, make_policy: PolicyFactory = embedded_policy
-) -> PpoResult:
-    """`train_ppo` for a caller that owns the event loop and the collector. Gradient steps block the loop."""
     torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
     trainer = _Trainer(run)
     log = MetricLog(trainer.folder, resume_step=trainer.counters.round_index)
@@ -144,7 +128,9 @@ class _Trainer:
         pad_id = int(self.tokenizer.pad_token_id)
         reference = checkpoint.load_model(run.init_checkpoint) if run.config.kl_coefficient else None
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
-        self._value_learner = self._make_value_learner(pad_id) if run.config.algorithm == "ppo" else None
+        self._value_learner = (
+            ValueLearner(Critic.of_policy(self.model), run.config, pad_id=pad_id) if run.config.algorithm == "ppo" else None
+        )
         self.folder = run.run_folder / self._run_id()
         self._state_folder = self.folder / "state"
         self.spool = EpisodeSpool(self.folder / "episodes")
@@ -153,19 +139,10 @@ class _Trainer:
         if self._value_learner is not None and self.counters.round_index:
             self._value_learner.gate = self.counters.gate
 
-    def _make_value_learner(self, pad_id: int) -> ValueLearner:
-        critic = Critic.of_policy(self.model)
-        learner = ValueLearner(critic, self._config, pad_id=pad_id)
-        if self._run.init_critic is not None:
-            load_critic(critic, self._run.init_critic)
-            learner.gate = learner.gate.model_copy(update={"num_fits": 1})
-        return learner
-
     def _run_id(self) -> str:
         run = self._run
         tasks = [task.task_id for task in run.tasks]
-        critic = files_id("critic", [run.init_critic / CRITIC_WEIGHTS]) if run.init_critic else None
-        parts = [run.config.model_dump(mode="json"), self._card.checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets), critic]
+        parts = [run.config.model_dump(mode="json"), self._card.checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets)]
         return content_id("rl", parts)
 
     def _modules(self) -> dict[str, torch.nn.Module]:
@@ -248,21 +225,15 @@ class _Trainer:
         return weighting.metrics | self._learner.update(items, weighting.advantages, generator)
 
     def finish(self) -> PpoResult:
-        """Write the checkpoint, with the critic in a folder of its own inside."""
+        """Write the checkpoint. The critic served this run alone and stays in its state."""
         run, counters = self._run, self.counters
-
-        def fill(aside: Path) -> None:
-            self.model.save_pretrained(aside)
-            self.tokenizer.save_pretrained(aside)
-            if self._value_learner is not None:
-                save_critic(self._value_learner.critic, aside / CRITIC_FOLDER)
-
-        card = checkpoint.write(
-            run.output, fill, stage=run.stage, iteration=run.iteration, parents=(self._card.checkpoint_id,), datasets=run.datasets,
-            config=run.config.model_dump(mode="json"), metrics=counters.metrics[-1] if counters.metrics else {},
+        card = checkpoint.save(
+            run.output, self.model, self.tokenizer, stage=run.stage, iteration=run.iteration, parents=(self._card.checkpoint_id,),
+            datasets=run.datasets, config=run.config.model_dump(mode="json"), metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip
-        critic = run.output / CRITIC_FOLDER if self._value_learner is not None else None
-        return PpoResult(card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, critic=critic, spool=self.spool)
+        return PpoResult(
+            card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, spool=self.spool, state=self._state_folder
+        )  # fmt: skip
 
 
 class _TimedPolicy:

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 class Gate(BaseModel):
     """What is known of the critic so far. `initial_loss` and `loss` are value losses on Monte-Carlo returns, of an untrained critic and at
-    the latest check, as is `explained_variance`; `num_fits` counts the rounds it was fitted in, an earlier run as one."""
+    the latest check, as is `explained_variance`; `num_fits` counts the rounds it was fitted in."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

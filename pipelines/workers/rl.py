@@ -5,13 +5,14 @@ learning.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from assets.instances import first_instance
 from assets.requests import RlRequest, StageResult
 from models.checkpoint import load_tokenizer
-from models.ppo.trainer import PpoResult, PpoRun, train_ppo_async
+from models.ppo.trainer import PpoResult, PpoRun, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
 from models.supervised import encode_samples
 from pipelines.sandboxes import open_collector
@@ -50,6 +51,7 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
             metrics=card.metrics,
         ),
     }
+    shutil.rmtree(result.state, ignore_errors=True)
     last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=stored.counts, metrics=last)
 
@@ -80,7 +82,7 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
         progress.update(round_index, request.config.rounds, "rounds", metrics)
 
     async with open_collector(request.sandbox) as collector:
-        return await train_ppo_async(training, collector, on_progress=report)
+        return await train_ppo(training, collector, on_progress=report)
 
 
 def _replay(context: WorkerContext, init: Path, dataset_id: str, kind: Kind) -> list[ReplaySample]:
