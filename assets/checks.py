@@ -14,7 +14,7 @@ from pathlib import Path
 import dagster as dg
 import duckdb
 
-from assets.partitions import ITERATIONS
+from assets.partitions import ITERATIONS, SEED_ITERATION
 from assets.resources import WarehouseResource
 from warehouse.expectations import ValidationReport, build_data_docs, validate
 from warehouse.query import connect
@@ -34,6 +34,47 @@ class Invariant:
 
 
 INVARIANTS = (
+    Invariant(
+        name="demonstrations_on_train_only",
+        asset="seed_demonstrations",
+        meaning="what the oracle demonstrated are solved train instances",
+        sql="""select s.sample_id, e.task_name, e.seed, e.split, e.outcome from sft_samples s left join episodes e using (episode_id)
+               where s.iteration = $iteration and s.origin = 'demonstration'
+               and (e.split is distinct from 'train' or e.outcome is distinct from 'success')""",
+    ),
+    Invariant(
+        name="merge_weights_on_simplex",
+        asset="merged_policy",
+        meaning="the weights of the merge are 0 or more and add up to 1",
+        sql="""select checkpoint_id, list_sum(weights) as total, list_min(weights) as least from (
+                 select checkpoint_id, cast(json_extract_string(config, '$.weights.*') as double[]) as weights
+                 from checkpoints where iteration = $iteration and stage = 'merged_policy')
+               where not coalesce(abs(total - 1) <= 1e-6 and least >= 0, false)""",
+    ),
+    Invariant(
+        name="merge_of_one_parent",
+        asset="merged_policy",
+        meaning="all specialists that are merged were trained from one checkpoint",
+        sql="""with merged as (
+                 select checkpoint_id, unnest(json_keys(config, '$.weights')) as specialist
+                 from checkpoints where iteration = $iteration and stage = 'merged_policy'),
+               lines as (
+                 select m.checkpoint_id, m.specialist, unnest(list_append(s.parents, m.specialist)) as ancestor
+                 from merged m join checkpoints s on s.checkpoint_id = m.specialist),
+               shared as (select checkpoint_id, ancestor, count(distinct specialist) as num from lines group by all)
+               select m.checkpoint_id, list(m.specialist) as specialists from merged m group by m.checkpoint_id
+               having count(*) is distinct from (select max(num) from shared s where s.checkpoint_id = m.checkpoint_id)""",
+    ),
+    Invariant(
+        name="critic_steers_after_its_gate",
+        asset="merged_policy",
+        meaning="a specialist follows its critic only once that has explained as much variance as the gate of value pretraining asks",
+        sql="""select m.run, m.step from training_metrics m join checkpoints c on c.iteration = m.iteration and c.stage = m.run
+               where m.iteration = $iteration and m.metric = 'critic_steers' and m.value > 0 and not exists (
+                 from training_metrics g where g.iteration = m.iteration and g.run = m.run and g.step <= m.step
+                 and g.metric = 'gate_explained_variance'
+                 and g.value > cast(json_extract_string(c.config, '$.gate_explained_variance') as double))""",
+    ),
     Invariant(
         name="routing_total_and_disjoint",
         asset="routes",
@@ -113,6 +154,8 @@ class Gate:
     name: str
     guards: tuple[str, ...]
     suites: dict[str, tuple[str, ...]]
+    is_seed: bool = False
+    """Of assets without partitions, whose rows are iteration 0000's."""
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
@@ -120,9 +163,9 @@ class Gate:
 
     def specs(self) -> list[dg.AssetCheckSpec]:
         return [
-            *(_spec(invariant.name, invariant.asset, invariant.meaning, blocking=True) for invariant in self.invariants),
+            *(self._spec(invariant.name, invariant.asset, invariant.meaning, blocking=True) for invariant in self.invariants),
             *(
-                _spec(
+                self._spec(
                     _suite_check(table),
                     asset,
                     f"The Great Expectations suite of `{table}`, made from the catalogue.",
@@ -133,19 +176,37 @@ class Gate:
             ),
         ]
 
-
-def _spec(name: str, asset: str, description: str, *, blocking: bool) -> dg.AssetCheckSpec:
-    with warnings.catch_warnings():
-        # Without partitions a check loads all of its asset's. Dagster calls them a preview in the version that we pin, at every check.
-        warnings.simplefilter("ignore", dg.PreviewWarning)
-        return dg.AssetCheckSpec(name, asset=asset, description=description, blocking=blocking, partitions_def=ITERATIONS)
+    def _spec(self, name: str, asset: str, description: str, *, blocking: bool) -> dg.AssetCheckSpec:
+        partitions = None if self.is_seed else ITERATIONS
+        with warnings.catch_warnings():
+            # Without partitions a check loads all of its asset's. Dagster calls them a preview in the version that we pin, at every check.
+            warnings.simplefilter("ignore", dg.PreviewWarning)
+            return dg.AssetCheckSpec(name, asset=asset, description=description, blocking=blocking, partitions_def=partitions)
 
 
 GATES = (
     Gate(
+        name="seed_gate",
+        guards=("seed_tutorials", "seed_demonstrations", "seed_policy"),
+        suites={
+            "tasks": ("tasks",),
+            "seed_tutorials": ("ct_samples",),
+            "seed_demonstrations": ("episodes", "steps", "screenshots", "sft_samples"),
+            "seed_policy": ("checkpoints",),
+        },
+        is_seed=True,
+    ),
+    Gate(name="merge_gate", guards=("merged_policy",), suites={}),
+    Gate(
         name="collection_gate",
         guards=("rollouts", "annotations"),
-        suites={"rollouts": ("episodes", "steps"), "annotations": ("annotations",)},
+        suites={
+            "sft_dataset": ("datasets",),
+            "merged_policy": ("checkpoints", "training_metrics"),
+            "evaluations": ("evaluations",),
+            "rollouts": ("episodes", "steps", "screenshots"),
+            "annotations": ("annotations",),
+        },
     ),
     Gate(
         name="routing_gate",
@@ -160,7 +221,7 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(name=gate.name, specs=gate.specs(), can_subset=True)
     def run_gate(context: dg.AssetCheckExecutionContext, tables: WarehouseResource) -> Iterator[dg.AssetCheckResult]:
-        iteration, wanted = context.partition_key, context.selected_asset_check_keys
+        iteration, wanted = SEED_ITERATION if gate.is_seed else context.partition_key, context.selected_asset_check_keys
         with connect(tables.warehouse) as con:
             for invariant in gate.invariants:
                 if dg.AssetCheckKey(dg.AssetKey(invariant.asset), invariant.name) in wanted:

@@ -60,8 +60,9 @@ class Records:
         return materialization
 
     def checks(self) -> dict[str, bool]:
-        run = self.instance.get_runs(dg.RunsFilter(job_name="iteration"), limit=1)[0]
-        evaluations = self.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION)
+        runs = [self.instance.get_runs(dg.RunsFilter(job_name=job), limit=1)[0] for job in ("seed_wheel", "iteration")]
+        of_checks = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        evaluations = [entry for run in runs for entry in self.instance.all_logs(run.run_id, of_type=of_checks)]
         results = [entry.get_dagster_event().asset_check_evaluation_data for entry in evaluations]
         return {f"{result.asset_key.to_user_string()}:{result.check_name}": result.passed for result in results}
 
@@ -306,19 +307,24 @@ def test_the_next_iteration_is_open_with_what_enters_it(records: Records, turned
     assert opened.metadata["sft_samples"].value == turned_home.warehouse.version("sft_samples")
 
 
-def test_a_finished_stage_is_not_worked_again(turned_home, copy_of, monkeypatch: pytest.MonkeyPatch):
+def test_a_finished_stage_is_worked_again_only_where_that_is_asked_for(turned_home, copy_of, monkeypatch: pytest.MonkeyPatch):
     wheel = copy_of(turned_home)
     for name, value in wheel.environment.items():
         monkeypatch.setenv(name, value)
     results = {path: path.stat().st_mtime_ns for path in sorted(wheel.home.work.glob("0001/*/result.json"))}
     rows = wheel.sql("select count(*), count(distinct episode_id) from episodes")
-    job = build_defs().resolve_job_def("evaluate")
+    definitions = build_defs()
     with open_instance(wheel.home) as instance:
-        again = job.execute_in_process(partition_key="0001", instance=instance)
+        again = definitions.resolve_job_def("iteration").execute_in_process(
+            partition_key="0001", instance=instance, asset_selection=[dg.AssetKey("evaluations")]
+        )
         said = [entry.user_message for entry in instance.all_logs(again.run_id)]
-    assert again.success
-    assert any("evaluation of iteration 0001 was finished before; its result is reused" in message for message in said)
-    assert {path: path.stat().st_mtime_ns for path in results} == results
+        assert again.success
+        assert any("evaluation of iteration 0001 was finished before; its result is reused" in message for message in said)
+        assert {path: path.stat().st_mtime_ns for path in results} == results
+        assert definitions.resolve_job_def("evaluate").execute_in_process(partition_key="0001", instance=instance).success
+    worked = {path.parent.name for path, then in results.items() if path.stat().st_mtime_ns != then}
+    assert worked == {"evaluation"}, "the job that evaluates again does"
     assert wheel.sql("select count(*), count(distinct episode_id) from episodes") == rows
 
 

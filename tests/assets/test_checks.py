@@ -1,0 +1,96 @@
+"""The gates, run by Dagster on small tables: each rule holds on what is right and names what is not."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.checks import GATES, build_gate
+from assets.partitions import ITERATIONS
+from assets.resources import WarehouseResource
+from warehouse import registry
+from warehouse.home import Home
+from warehouse.tables import Warehouse
+
+MERGE_GATE = next(gate for gate in GATES if gate.name == "merge_gate")
+RULES = ("merge_weights_on_simplex", "merge_of_one_parent", "critic_steers_after_its_gate")
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    """Two specialists of one SFT checkpoint, and their merge."""
+    made = Warehouse(Home(tmp_path))
+    for domain in ("pointing", "forms"):
+        register(made, f"rl_{domain}", parents=["sft"], config={"gate_explained_variance": 0.1})
+        metrics(made, f"rl_{domain}", steers=[0, 1, 1], explained=[0.05, 0.2, 0.02])
+    register(made, "merged_policy", parents=["rl_pointing", "rl_forms"], config={"weights": {"rl_pointing": 0.25, "rl_forms": 0.75}})
+    return made
+
+
+def register(warehouse: Warehouse, stage: str, **more: Any) -> None:
+    registry.register(warehouse, iteration="0001", stage=stage, checkpoint_id=stage, folder=warehouse.home.checkpoints / stage, **more)
+
+
+def metrics(warehouse: Warehouse, run: str, *, steers: list[float], explained: list[float]) -> None:
+    rows = [
+        {"run": run, "step": step, "metric": metric, "value": float(value), "checkpoint_id": run}
+        for metric, values in (("critic_steers", steers), ("gate_explained_variance", explained))
+        for step, value in enumerate(values, start=1)
+    ]
+    warehouse.replace_partition("training_metrics", rows, iteration="0001", stage=run)
+
+
+def broken_rules(warehouse: Warehouse) -> list[str]:
+    """What the gate before the evaluation says of iteration 0001; its blocking checks fail the run where there is anything."""
+
+    @dg.asset(name="merged_policy", partitions_def=ITERATIONS)
+    def made() -> None: ...
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
+        run = dg.materialize(
+            [made, build_gate(MERGE_GATE)],
+            instance=instance,
+            partition_key="0001",
+            resources={"tables": WarehouseResource(root=str(warehouse.home.root))},
+            raise_on_error=False,
+        )
+        found = {check.check_name: check.passed for check in run.get_asset_check_evaluations()}
+    assert set(found) == set(RULES)
+    assert run.success == all(found.values()), "they block"
+    return [name for name, passed in found.items() if not passed]
+
+
+def test_a_merge_of_two_specialists_of_one_checkpoint_passes(warehouse: Warehouse) -> None:
+    assert broken_rules(warehouse) == []
+
+
+def test_specialists_that_learned_nothing_are_their_parent_and_merge(warehouse: Warehouse) -> None:
+    registry.register(warehouse, iteration="0001", stage="rl_forms", checkpoint_id="sft", folder=warehouse.home.checkpoints / "x")
+    metrics(warehouse, "rl_forms", steers=[], explained=[])
+    register(warehouse, "merged_policy", config={"weights": {"rl_pointing": 0.5, "sft": 0.5}})
+    assert broken_rules(warehouse) == []
+
+
+@pytest.mark.parametrize("weights", [{"rl_pointing": 0.5, "rl_forms": 0.6}, {"rl_pointing": -0.5, "rl_forms": 1.5}, {}])
+def test_weights_off_the_simplex_are_found(warehouse: Warehouse, weights: dict[str, float]) -> None:
+    register(warehouse, "merged_policy", config={"weights": weights})
+    assert "merge_weights_on_simplex" in broken_rules(warehouse)
+
+
+def test_a_merge_over_two_ancestors_is_found(warehouse: Warehouse) -> None:
+    register(warehouse, "rl_forms", parents=["another"], config={"gate_explained_variance": 0.1})
+    assert broken_rules(warehouse) == ["merge_of_one_parent"]
+
+
+def test_a_critic_that_steers_before_its_gate_is_found(warehouse: Warehouse) -> None:
+    metrics(warehouse, "rl_forms", steers=[1, 1], explained=[0.05, 0.2])
+    assert broken_rules(warehouse) == ["critic_steers_after_its_gate"]
+
+
+def test_every_table_has_a_suite_in_some_gate_and_the_seed_has_its_own() -> None:
+    of_iterations = {table for gate in GATES if not gate.is_seed for tables in gate.suites.values() for table in tables}
+    of_seed = {table for gate in GATES if gate.is_seed for tables in gate.suites.values() for table in tables}
+    assert of_seed == {"tasks", "ct_samples", "sft_samples", "episodes", "steps", "screenshots", "checkpoints"}
+    assert of_iterations >= {"datasets", "checkpoints", "evaluations", "training_metrics", "screenshots", "episodes", "steps", "routes"}
