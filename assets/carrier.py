@@ -1,8 +1,8 @@
 """The back edge of the wheel: how iteration t hands over to t+1.
 
 `iteration_input` is external: it is reported, not computed, so the graph stays a DAG. `iteration_output` closes an iteration once
-its data has routed, its policy is released and the checks have passed: it draws the lineage, writes the report, adds the next
-partition key and reports `iteration_input` of t+1 with a data version made of (released policy, version of D_CT, version of D_SFT).
+its data has routed, its policy is released and the checks have passed: it draws the lineage, adds the next partition key and reports
+`iteration_input` of t+1 with a data version made of (released policy, samples of D_CT and D_SFT up to t).
 """
 
 from typing import Any
@@ -20,20 +20,22 @@ from warehouse.query import connect
 from warehouse.tables import Warehouse
 
 INPUT = dg.AssetKey("iteration_input")
+SAMPLES = ("ct_samples", "sft_samples")
 
 iteration_input = dg.AssetSpec(
     INPUT,
     partitions_def=ITERATIONS,
     group_name="datasets",
     kinds={"deltalake"},
-    description="What enters an iteration: the policy released before it, and the versions of D_CT and D_SFT.",
+    description="What enters an iteration: the policy released before it, and the samples of D_CT and D_SFT so far.",
 )
 
 
 def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str, policy: registry.Registered) -> str:
-    """Add the partition of iteration `key` and report its input; returns the data version. Repeating it changes nothing."""
-    versions = {table: warehouse.version(table) for table in ("ct_samples", "sft_samples")}
-    data_version = content_id("input", {"policy": policy.checkpoint_id, **versions})
+    """Add the partition of iteration `key` and report its input; returns the data version. That of the same policy and the same samples
+    is the same, however often they were written: an iteration that has read them does not turn stale."""
+    versions = {table: warehouse.version(table) for table in SAMPLES}
+    data_version = content_id("input", {"policy": policy.checkpoint_id, **_samples_before(warehouse, key)})
     instance.add_dynamic_partitions(str(ITERATIONS.name), [key])
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
@@ -49,6 +51,20 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
         )
     )
     return data_version
+
+
+def _samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
+    """The ids of every sample that iteration `key` may learn from, by table."""
+    with connect(warehouse) as con:
+        return {
+            table: [
+                sample_id
+                for (sample_id,) in con.execute(
+                    f"select distinct sample_id from {table} where iteration < ? and not withdrawn order by all", [key]
+                ).fetchall()
+            ]
+            for table in SAMPLES
+        }
 
 
 @dg.asset(

@@ -1,0 +1,50 @@
+"""The back edge: what enters an iteration is the same as long as the policy and the samples are, however often they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import dagster as dg
+
+from assets.carrier import INPUT, open_iteration
+from warehouse.home import Home
+from warehouse.registry import Registered
+from warehouse.tables import Warehouse
+
+
+def write(warehouse: Warehouse, table: str, iteration: str, names: Sequence[str]) -> None:
+    rows = [
+        {
+            "sample_id": name, "origin": "rollout", "domain": "pointing", "messages": [], "episode_id": None, "step_index": None,
+            "annotation_id": None, "verdict": True, "withdrawn": False,
+        }
+        for name in names
+    ]  # fmt: skip
+    warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")
+
+
+def policy(name: str) -> Registered:
+    return Registered(checkpoint_id=name, iteration="0001", stage="released_policy", folder=Path("unused"), parents=(), note="")
+
+
+def test_an_iteration_that_is_routed_again_to_the_same_samples_leaves_the_next_one_fresh(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def opened(released: str = "checkpoint-1") -> str:
+            return open_iteration(instance, warehouse, "0002", policy(released))
+
+        write(warehouse, "sft_samples", "0001", ["a", "b"])
+        first = opened()
+        before = warehouse.version("sft_samples")
+        write(warehouse, "sft_samples", "0001", ["b", "a"])
+        assert warehouse.version("sft_samples") > before and opened() == first
+        write(warehouse, "sft_samples", "0002", ["of the iteration that reads"])
+        assert opened() == first
+        write(warehouse, "ct_samples", "0001", ["c"])
+        assert len({first, opened(), opened("checkpoint-2")}) == 3
+        (record,) = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=INPUT, asset_partitions=["0002"]), limit=1).records
+        materialization = record.asset_materialization
+        assert materialization is not None and materialization.metadata["ct_samples"].value == warehouse.version("ct_samples")
+        assert instance.get_dynamic_partitions("iteration") == ["0002"]
