@@ -1,4 +1,4 @@
-"""Workers called in this process: the merge on real checkpoints, and a disk that fills up under each library that writes to it."""
+"""Workers called in this process: the merge on real checkpoints, live intervention, and a disk that fills up under each library."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from annotation.config import ScriptedAnnotatorConfig
+from assets.instances import first_instance
 from assets.profile import MergeSettings, SandboxSettings, TaskSettings
-from assets.requests import InitialiseRequest, MergeRequest, StageResult
+from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, StageResult
 from models.checkpoint import load_model, load_tokenizer, save, verify
 from models.shift_qwen3 import initialise
+from pipelines.stage_runner import work_folder
+from pipelines.workers import annotate as annotate_worker
 from pipelines.workers import initialise as seed_worker
 from pipelines.workers import merge as merge_worker
 from pipelines.workers.__main__ import in_our_words
@@ -20,10 +24,13 @@ from pipelines.workers.context import WorkerContext
 from warehouse import registry
 from warehouse.errors import CheckpointError, StorageFull
 from warehouse.home import Home
+from warehouse.query import connect
 
 
 def context(home: Home, iteration: str, stage: str) -> WorkerContext:
-    return WorkerContext(folder=home.work / iteration / stage, home=home, iteration=iteration, stage=stage, log=print)
+    folder = work_folder(home, iteration, stage)
+    folder.mkdir(parents=True, exist_ok=True)
+    return WorkerContext(folder=folder, home=home, iteration=iteration, stage=stage, log=print)
 
 
 def seed(home: Home) -> None:
@@ -86,6 +93,28 @@ def test_specialists_that_learned_nothing_are_one_checkpoint_and_merge(
     (unmoved,) = set(specialists.values())
     assert merge(seeded, specialists, weights).checkpoint_id == unmoved
     assert registry.made_by(seeded.warehouse, "0001", "merged_policy").parents == (unmoved,)
+
+
+@pytest.mark.timeout(300)
+def test_an_annotator_may_intervene_while_the_policy_acts(seeded: WorkerContext) -> None:
+    """The policy has random weights: it does nothing right, and every step of a solved episode is the annotator's."""
+    place = context(seeded.home, "0001", "annotations")
+    policy_id = registry.made_by(place.warehouse, "0000", "seed_policy").checkpoint_id
+    request = AnnotateRequest(
+        iteration="0001", stage="annotations", seed=0, checkpoint_id=policy_id, first_instance=first_instance("annotation", "0001"),
+        instances_per_task=1, tasks=TaskSettings(group="smoke", domains=("pointing",)), sandbox=SandboxSettings(num_sessions=2),
+        annotator=ScriptedAnnotatorConfig(mode="intervene", max_interventions_per_episode=12),
+    )  # fmt: skip
+    result = annotate_worker.run(request, place)
+    assert result.metrics["success"] > 0 and result.counts["decision/override"] > 0
+    with connect(place.warehouse) as con:
+        assert con.sql("select distinct mode, annotator from annotations").fetchall() == [("intervene", "oracle")]
+        overridden = con.sql(
+            """select a.response = s.response and s.policy_id = 'oracle' and a.proposal <> a.response
+               from annotations a join steps s using (episode_id, step_index) where a.decision = 'override'"""
+        ).fetchall()
+        assert overridden == [(True,)] * result.counts["decision/override"]
+        assert con.sql("select distinct purpose, split, policy_id from episodes").fetchall() == [("annotation", "train", policy_id)]
 
 
 @pytest.fixture
