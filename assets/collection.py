@@ -5,12 +5,15 @@ assets/routing.py.
 import dagster as dg
 
 from assets.instances import first_instance
-from assets.metadata import data_version, describe, of_result
+from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.requests import AnnotateRequest, CollectRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.training import RETRY
 from warehouse import registry
+from warehouse.query import connect
+from warehouse.screens import sample_screens
+from warehouse.svg import as_markdown
 
 GROUP = "collection"
 
@@ -39,8 +42,16 @@ def rollouts(
     )
     result = runner.run(context, request)
     return dg.MaterializeResult(
-        data_version=data_version(request.checkpoint_id, result.counts), metadata=of_result(result, config=settings.collection)
+        data_version=data_version(request.checkpoint_id, result.counts),
+        metadata=of_result(result, config=settings.collection, **_screens(tables, iteration, "rollouts")),
     )
+
+
+def _screens(tables: WarehouseResource, iteration: str, stage: str) -> dict[str, dg.MarkdownMetadataValue]:
+    """The picture of a stage's episodes, where they have screenshots."""
+    with connect(tables.warehouse) as con:
+        drawing = sample_screens(con, iteration, stage)
+    return {} if drawing is None else {"screens": picture(as_markdown(drawing))}
 
 
 @dg.asset(
@@ -77,5 +88,6 @@ def annotations(
     )
     result = runner.run(context, request)
     return dg.MaterializeResult(
-        data_version=data_version(request.checkpoint_id, result.counts), metadata=of_result(result, config=settings.annotation)
+        data_version=data_version(request.checkpoint_id, result.counts),
+        metadata=of_result(result, config=settings.annotation, **_screens(tables, iteration, "annotations")),
     )

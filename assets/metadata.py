@@ -71,6 +71,7 @@ def of_result(result: StageResult, *, config: BaseModel | None = None, **more: A
         config=config,
         counts=result.counts,
         figures=result.metrics,
+        read=result.read_versions,
         wrote=result.table_versions,
         duration_s=result.duration_s,
         **{**more, **result.notes},

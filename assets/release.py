@@ -63,6 +63,7 @@ def build_evaluation_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
 )
 def released_policy(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+    read = {table: warehouse.version(table) for table in ("checkpoints", "episodes")}
     candidate = registry.made_by(warehouse, iteration, "merged_policy")
     chosen, note, figures = _choose(warehouse, settings, iteration, candidate)
     version = registry.pass_on(warehouse, chosen, iteration=iteration, stage="released_policy", note=note)
@@ -70,7 +71,12 @@ def released_policy(context: dg.AssetExecutionContext, tables: WarehouseResource
     return dg.MaterializeResult(
         data_version=dg.DataVersion(chosen.checkpoint_id),
         metadata=describe(
-            config=settings.evaluation, wrote={"checkpoints": version}, figures=figures, released=chosen.checkpoint_id, reason=note
+            config=settings.evaluation,
+            read=read,
+            wrote={"checkpoints": version},
+            figures=figures,
+            released=chosen.checkpoint_id,
+            reason=note,
         ),
     )
 

@@ -6,7 +6,7 @@ iteration recognises work that is already done. The workers themselves are pipel
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,9 +16,11 @@ from models.configs import PpoConfig, SupervisedConfig
 
 
 class StageRequest(BaseModel):
-    """Common to all: which stage of which iteration, with which seed."""
+    """Common to all: which stage of which iteration, with which seed. `reads` are the tables that its worker reads."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reads: ClassVar[tuple[str, ...]] = ()
 
     iteration: str
     stage: str
@@ -43,6 +45,7 @@ class DemonstrateRequest(StageRequest):
 class SupervisedRequest(StageRequest):
     """CT or SFT: continue a checkpoint on one dataset snapshot."""
 
+    reads = ("checkpoints", "datasets", "ct_samples", "sft_samples")
     worker: Literal["supervised"] = "supervised"
     kind: Literal["ct", "sft"]
     checkpoint_id: str
@@ -53,6 +56,7 @@ class SupervisedRequest(StageRequest):
 class RlRequest(StageRequest):
     """PPO of one domain on live sessions."""
 
+    reads = ("checkpoints", "datasets", "ct_samples", "sft_samples")
     worker: Literal["rl"] = "rl"
     domain: str
     checkpoint_id: str
@@ -65,6 +69,7 @@ class RlRequest(StageRequest):
 class MergeRequest(StageRequest):
     """Interpolate the specialists; search the weights on the eval split where none are given."""
 
+    reads = ("checkpoints",)
     worker: Literal["merge"] = "merge"
     specialists: dict[str, str] = Field(description="stage that trained it → checkpoint id")
     tasks: TaskSettings
@@ -75,6 +80,7 @@ class MergeRequest(StageRequest):
 class EvaluateRequest(StageRequest):
     """Greedy success of several checkpoints on the fixed instances."""
 
+    reads = ("checkpoints",)
     worker: Literal["evaluate"] = "evaluate"
     checkpoints: dict[str, str] = Field(description="role → checkpoint id")
     splits: dict[str, tuple[Literal["eval", "holdout"], ...]] = Field(description="role → splits to run")
@@ -86,6 +92,7 @@ class EvaluateRequest(StageRequest):
 class CollectRequest(StageRequest):
     """The released policy acts on the task pool; each episode is one Prefect task."""
 
+    reads = ("checkpoints",)
     worker: Literal["collect"] = "collect"
     checkpoint_id: str
     first_instance: Annotated[int, Field(ge=0, description="train instances to skip, so that iterations see new ones")]
@@ -97,6 +104,7 @@ class CollectRequest(StageRequest):
 class AnnotateRequest(StageRequest):
     """The scripted annotator corrects the released policy."""
 
+    reads = ("checkpoints",)
     worker: Literal["annotate"] = "annotate"
     checkpoint_id: str
     first_instance: Annotated[int, Field(ge=0)]
@@ -112,7 +120,8 @@ class StageResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     checkpoint_id: str | None = None
-    table_versions: dict[str, int] = Field(default_factory=dict)
+    read_versions: dict[str, int] = Field(default_factory=dict, description="version of each table that was read, when the work began")
+    table_versions: dict[str, int] = Field(default_factory=dict, description="version of each table that was written")
     counts: dict[str, int] = Field(default_factory=dict)
     metrics: dict[str, float] = Field(default_factory=dict)
     notes: dict[str, str] = Field(default_factory=dict)

@@ -27,6 +27,7 @@ GROUP = "routing"
 )
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+    read = {table: warehouse.version(table) for table in ("episodes", "steps")}
     rows = iteration_verdicts(warehouse, iteration, settings.quality)
     version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
     failed: dict[str, int] = {}
@@ -34,7 +35,7 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
         failed[f"failed/{row['judge']}"] = failed.get(f"failed/{row['judge']}", 0) + (not row["passed"])
     return dg.MaterializeResult(
         data_version=data_version(sorted((row["episode_id"], row["judge"], row["score"]) for row in rows)),
-        metadata=describe(config=settings.quality, counts={"verdicts": len(rows), **failed}, wrote={"verdicts": version}),
+        metadata=describe(config=settings.quality, counts={"verdicts": len(rows), **failed}, read=read, wrote={"verdicts": version}),
     )
 
 
@@ -53,6 +54,7 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
 )
 def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
     rules, iteration, warehouse = profile.load().routing, context.partition_key, tables.warehouse
+    read = {table: warehouse.version(table) for table in ("episodes", "steps", "annotations", "verdicts")}
     routes = route_iteration(connect(warehouse), iteration, rules)
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
     counts = {"episodes": len(routes)}
@@ -63,7 +65,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
     yield dg.MaterializeResult(
         asset_key="routes",
         data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
-        metadata=describe(config=rules, counts=counts, wrote={"routes": version}, flow=flow),
+        metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
     for table, rows in samples_from_routes(con, iteration).items():
         version = warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")
@@ -73,5 +75,5 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         yield dg.MaterializeResult(
             asset_key=table,
             data_version=data_version(sorted(row["sample_id"] for row in rows)),
-            metadata=describe(counts={"samples": len(rows), **by_origin}, wrote={table: version}),
+            metadata=describe(counts={"samples": len(rows), **by_origin}, read=read, wrote={table: version}),
         )

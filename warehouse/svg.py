@@ -70,6 +70,11 @@ class Drawing:
     def text(self, x: float, y: float, text: str, style: str = "", anchor: str = "start") -> None:
         self._marks.append(f'<text x="{_n(x)}" y="{_n(y)}" class="{style}" text-anchor="{anchor}">{escape(text)}</text>')
 
+    def image(self, x: float, y: float, width: float, height: float, data: bytes, form: str) -> None:
+        """An image file of a web format (png, jpeg, webp), carried inside."""
+        place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
+        self._marks.append(f'<image {place} href="data:image/{form};base64,{base64.b64encode(data).decode()}"/>')
+
     def render(self) -> str:
         """The SVG file."""
         return (

@@ -72,13 +72,14 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
     try:
         run: Callable[[StageRequest, WorkerContext], StageResult] = import_module(WORKERS[request.worker]).run  # type: ignore[attr-defined]
         started_at, started = time.time(), time.monotonic()
+        read = {table: context.warehouse.version(table) for table in request.reads}
         result = run(request, context)
     except FlywheelError as error:
         return _leave_error(folder, error)
     except Exception as error:
         traceback.print_exc()
         return _leave_error(folder, in_our_words(error, folder))
-    result = result.model_copy(update={"started_at": started_at, "duration_s": time.monotonic() - started})
+    result = result.model_copy(update={"read_versions": read, "started_at": started_at, "duration_s": time.monotonic() - started})
     atomic_write(folder / RESULT, result.model_dump_json().encode())
     return 0
 

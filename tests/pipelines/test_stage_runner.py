@@ -79,6 +79,7 @@ def run_stage(place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
 def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
     first = run_stage(SEED)
     assert first.run.success and first.result.checkpoint_id and first.result.duration_s > 0
+    assert first.result.read_versions == {}, "it reads no table"
     folder = work_folder(place.home, "0000", "seed_policy")
     worked_at = (folder / RESULT).stat().st_mtime_ns
     again = run_stage(SEED)

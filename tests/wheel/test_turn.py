@@ -32,12 +32,13 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::pyt
 STAGES = ("seed_policy", "ct_model", "sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy")
 PICTURES = {
     "ct_model": "curves", "sft_model": "curves", "rl_model/pointing": "curves", "rl_model/forms": "curves", "evaluations": "success",
-    "routes": "flow", "iteration_output": "across iterations",
+    "rollouts": "screens", "annotations": "screens", "routes": "flow", "iteration_output": "across iterations",
 }  # fmt: skip
 
 
 WORKED = ("ct_model", "sft_model", "rl_model/pointing", "merged_policy", "evaluations", "rollouts", "annotations", "seed_demonstrations")
 """Assets whose work a subprocess does."""
+READERS = (*(name for name in WORKED if not name.startswith("seed")), "released_policy", "verdicts", "routes", "sft_samples")
 
 
 class Records:
@@ -279,6 +280,9 @@ def test_every_asset_is_materialized_and_says_what_made_it(records: Records):
         assert str(metadata["code"].value).startswith("code-"), name
         assert any(key.startswith(("read/", "wrote/")) for key in metadata), name
         assert metadata["lineage"].value == dg.AssetKey("iteration_output"), name
+    for name in READERS:
+        metadata = records.materialization(name).metadata
+        assert any(key.startswith("read/") for key in metadata), name
     for name in WORKED:
         metadata = records.materialization(name, None if name.startswith("seed") else "0001").metadata
         assert float(metadata["duration_s"].value) > 0 and str(metadata["config"].value).startswith("config-"), name

@@ -32,7 +32,7 @@ ITERATION = (
 )  # fmt: skip
 PICTURES = {
     "ct_model": "curves", "sft_model": "curves", "rl_model / pointing": "curves", "rl_model / forms": "curves", "evaluations": "success",
-    "routes": "flow",
+    "rollouts": "screens", "annotations": "screens", "routes": "flow",
 }  # fmt: skip
 MIN_COLOURS = 20
 """A blank or broken picture has a handful."""
