@@ -38,6 +38,7 @@ def run(
     home: HomeOption = None,
 ) -> None:
     """Turn the wheel: launch iterations, show them live, end with success by stage and an HTML report."""
+    from pipelines.instance import open_instance
     from pipelines.report import build_report
     from pipelines.run import turn_until
     from pipelines.status import read_status, success_table
@@ -45,7 +46,8 @@ def run(
     place = _home(home)
     turn_until(iterations, place, profile, _overrides(set_), console)
     warehouse = Warehouse(place)
-    console.print(success_table(read_status(warehouse)))
+    with open_instance(place) as instance:
+        console.print(success_table(read_status(warehouse, instance)))
     report = build_report(warehouse, place, place.reports / "index.html")
     console.print(f"report: {report}")
 
@@ -69,9 +71,12 @@ def status(
     home: HomeOption = None,
 ) -> None:
     """Iterations, stages, artefact ids, success with counts and intervals."""
+    from pipelines.instance import open_instance
     from pipelines.status import print_status, read_status
 
-    found = read_status(Warehouse(_home(home)))
+    place = _home(home)
+    with open_instance(place) as instance:
+        found = read_status(Warehouse(place), instance)
     if as_json:
         print(found.model_dump_json(indent=2))
     else:

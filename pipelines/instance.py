@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import dagster as dg
@@ -20,13 +21,17 @@ NEEDED_MIB = 256
 def prepare(home: Home) -> dict[str, str]:
     """Write the instance's configuration under the home; returns the environment that every Dagster process needs.
 
-    Raises ConfigError when the project's dagster.yaml is missing.
+    Raises ConfigError when the project's dagster.yaml is missing, or Postgres is asked for and its package is not installed.
     """
     template = PROJECT / "dagster.yaml"
     if not template.is_file():
         raise ConfigError(f"{template} is missing; run from a checkout of the project")
     config = yaml.safe_load(template.read_text())
     if os.environ.get(POSTGRES_VARIABLE):
+        if find_spec("dagster_postgres") is None:
+            raise ConfigError(
+                f"{POSTGRES_VARIABLE} is set and dagster-postgres is not installed: install it (see dagster.yaml), or unset it"
+            )
         config["storage"] = {"postgres": {"postgres_url": {"env": POSTGRES_VARIABLE}}}
     atomic_write(home.dagster / "dagster.yaml", yaml.safe_dump(config, sort_keys=False).encode())
     return {

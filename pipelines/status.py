@@ -1,14 +1,16 @@
-"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the warehouse; printed by the
-CLI.
+"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the warehouse, and from
+Dagster which of them have closed; printed by the CLI.
 """
 
 from __future__ import annotations
 
+import dagster as dg
 import duckdb
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from assets.partitions import ITERATIONS, next_key
 from warehouse.query import connect
 from warehouse.statistics import TaskCount, macro_average
 from warehouse.tables import Warehouse
@@ -44,6 +46,7 @@ class IterationStatus(BaseModel):
 
     iteration: str
     complete: bool
+    """every stage is made, every check that blocks has passed, and the next iteration is open"""
     checkpoints: list[StageStatus]
     datasets: dict[str, str]
     rows: dict[str, int]
@@ -58,9 +61,9 @@ class Status(BaseModel):
     iterations: list[IterationStatus]
 
 
-def read_status(warehouse: Warehouse) -> Status:
+def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     """The status of everything in the warehouse; empty where nothing has run."""
-    con = connect(warehouse)
+    con, opened = connect(warehouse), instance.get_dynamic_partitions(str(ITERATIONS.name))
     keys = [row[0] for row in con.execute("select distinct iteration from checkpoints order by 1").fetchall()]
     success = _successes(con)
     iterations = []
@@ -80,7 +83,7 @@ def read_status(warehouse: Warehouse) -> Status:
         iterations.append(
             IterationStatus(
                 iteration=key,
-                complete=bool(routes) and any(item.stage == "released_policy" for item in checkpoints),
+                complete=next_key(key) in opened,
                 checkpoints=checkpoints,
                 datasets=datasets,
                 rows=rows,

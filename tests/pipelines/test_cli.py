@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from pipelines import cli
 from pipelines.executor import lock_path
+from pipelines.instance import prepare
 from warehouse import registry
 from warehouse.errors import UnknownTable
 from warehouse.home import Home
@@ -130,8 +131,15 @@ def test_a_disk_without_room_is_named_before_anything_starts(fails: Say, tmp_pat
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
+def test_postgres_without_its_package_is_named(fails: Say, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLYWHEEL_POSTGRES_URL", "postgresql://nobody@127.0.0.1/nothing")
+    said = fails("status")
+    assert said.startswith("ConfigError:") and "dagster-postgres" in said
+
+
 def test_an_empty_home_has_a_status_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "home"))
+    for name, value in prepare(Home(tmp_path / "home")).items():
+        monkeypatch.setenv(name, value)
     runner = CliRunner()
     assert "nothing has run" in runner.invoke(cli.app, ["status"]).output
     assert '"iterations": []' in runner.invoke(cli.app, ["status", "--json"]).output
