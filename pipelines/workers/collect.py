@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 
 from assets.requests import CollectRequest, StageResult
@@ -24,10 +25,12 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
         attempts=request.collection.attempts,
         temperature=request.collection.temperature,
     )
+    asked = time.monotonic()
     with prefect_server.prefect_server(context.home) as url:
         os.environ.update(prefect_server.client_environment(context.home, url))
         from pipelines.collection import run_collection
 
+        ready_s = time.monotonic() - asked
         spool = context.home.spool / "screenshots"
         with EpisodeService(request.sandbox, context.engine(request.checkpoint_id), spool) as service:
             started = time.monotonic()
@@ -41,9 +44,12 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
             flow_s = time.monotonic() - started
         episodes = [service.with_screenshots(episode) for episode in episodes]
     stored = store_episodes(context, episodes)
+    # Results first: one whose screenshots are gone could not be gone on with.
+    for folder in (prefect_server.results_folder(context.home), spool):
+        shutil.rmtree(folder, ignore_errors=True)
     solved = sum(episode.is_success for episode in episodes)
     return StageResult(
         table_versions=stored.versions,
         counts=stored.counts,
-        metrics={"success": solved / len(episodes), "prefect_s": flow_s - service.busy_s},
+        metrics={"success": solved / len(episodes), "prefect_s": ready_s + flow_s - service.busy_s},
     )

@@ -215,3 +215,14 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
     spooled = list(_spooled(path))
     assert len(spooled) == len(set(spooled)), "what was finished is not run again"
     assert wheel.left_after(GONE_S) == []
+
+
+def test_what_a_killed_stage_would_go_on_from_is_gone_once_it_has_ended(turned_home):
+    home = turned_home.home
+    assert turned_home.sql("select count(*) > 0 from screenshots") == [(True,)]
+    assert not (home.spool / "screenshots").exists() and not (home.prefect / "results").exists()
+    runs = sorted(home.checkpoints.glob("0001/*.run"))
+    assert [folder.name for folder in runs] == ["ct_model.run", "rl_forms.run", "rl_pointing.run", "sft_model.run"]
+    for folder in runs:
+        assert not list(folder.rglob("checkpoint-*")) and not list(folder.rglob("state")), folder
+        assert list(folder.rglob("metrics.jsonl")), "curves stay"
