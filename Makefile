@@ -50,8 +50,8 @@ types: setup
 imports: setup
 	.venv/bin/lint-imports --no-logo
 
-bench: setup ## the benchmarks, one after the other: a table each
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(PYTHON_IN_VENV) "$$file" $(ARGS) || exit 1; done
+bench: setup ## the benchmarks, one after the other: a table each; hours, most of them for wheel_curves
+	@for name in env_steps wheel_curves overhead; do echo "== benchmarks/$$name.py"; $(PYTHON_IN_VENV) -m benchmarks.$$name || exit 1; done
 
 lock: ## renew constraints.txt from pyproject.toml (ARGS=--upgrade: take newer versions)
 	@scripts/lock.sh $(ARGS)

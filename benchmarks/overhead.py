@@ -24,6 +24,9 @@ from pipelines.executor import LAUNCHED_TAG
 from pipelines.instance import open_instance
 from warehouse.home import Home, atomic_write
 
+HOME = Path(".bench/wheel/wheel-0")
+"""What wheel_curves.py turns first."""
+
 
 def union_s(intervals: Iterable[tuple[float, float]]) -> float:
     """Length of a union of intervals."""
@@ -65,10 +68,14 @@ def measure(home: Home) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="a home turned by `flywheel run`")
+    parser.add_argument("home", type=Path, nargs="?", default=HOME, help=f"a home turned by `flywheel run` (default: {HOME})")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
+    if not arguments.home.is_dir():
+        parser.error(f"{arguments.home} is not a folder; give a home turned by `flywheel run`, or turn this one by wheel_curves.py")
     rows = measure(Home(arguments.home.absolute()))
+    if not rows:
+        parser.error(f"no iteration of {arguments.home} was turned by `flywheel run` in one go; turn a home without interruption")
     table = Table(title="Orchestration's share of an iteration")
     for column in ("iteration", "wall", "work", "in Prefect", "orchestration", "share"):
         table.add_column(column, justify="right")
