@@ -62,8 +62,9 @@ def _spooled(path: Path) -> Iterator[str]:
         yield Episode.model_validate_json(line).episode_id
 
 
-def assert_nothing_lost(wheel: Any, promised: set[str]) -> None:
-    """Every promised episode is stored, none twice, and no rule of the wheel is broken in any iteration."""
+def assert_nothing_lost(wheel: Any, promised: set[str], *, outdated: str | None = None) -> None:
+    """Every promised episode is stored, none twice, and no rule of the wheel is broken in any iteration; those of the asset that is
+    outdated, because what it is made of was made again, are not asked."""
     stored = [episode for (episode,) in wheel.sql("select episode_id from episodes")]
     assert len(stored) == len(set(stored)), "an episode is counted twice"
     assert promised - set(stored) == set(), "an acknowledged episode is lost"
@@ -76,7 +77,7 @@ def assert_nothing_lost(wheel: Any, promised: set[str]) -> None:
     assert wheel.sql("select outcome from episodes where outcome = 'crashed' and error not like '%Browser%'") == []
     for (iteration,) in wheel.sql("select distinct iteration from routes"):
         with connect(wheel.warehouse) as con:
-            for invariant in INVARIANTS:
+            for invariant in (each for each in INVARIANTS if each.asset != outdated):
                 assert con.execute(invariant.sql, {"iteration": iteration}).fetchall() == [], f"{invariant.name} of {iteration}"
 
 
@@ -210,7 +211,7 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
 
         again = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
         assert again.wait(900) == 0, (wheel.base / "worker.log").read_text()[-3000:]
-    assert_nothing_lost(wheel, before | kept)
+    assert_nothing_lost(wheel, before | kept, outdated="merged_policy")
     (path,) = spools.glob("*/episodes/round-0001.jsonl")
     spooled = list(_spooled(path))
     assert len(spooled) == len(set(spooled)), "what was finished is not run again"
