@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 console = Console()
 
-HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives [default: .flywheel].")]
+HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]
 ProfileOption = Annotated[
     str, typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="A profile's name (quickstart, smoke) or the path of a YAML file.")
 ]
@@ -151,7 +151,7 @@ def withdraw(
         list[str] | None, typer.Argument(metavar="ID...", help="Samples or annotations, by id or the beginning of one that is unambiguous.")
     ] = None,
     iteration: Annotated[
-        str | None, typer.Option(help="The first iteration that --as-of shows without them [default: the newest].")
+        str | None, typer.Option(help="The first iteration that --as-of shows without them \\[default: the newest].")
     ] = None,
     purge: Annotated[
         bool, typer.Option("--purge", help="Then erase all that was ever withdrawn from the disk, in every version of its table.")
@@ -175,7 +175,7 @@ def withdraw(
 def merge(
     parents: Annotated[list[str], typer.Argument(help="Checkpoint ids, ITERATION/STAGE, or folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write.")],
-    weights: Annotated[str | None, typer.Option(help="Comma-separated, on the simplex [default: equal].")] = None,
+    weights: Annotated[str | None, typer.Option(help="Comma-separated, on the simplex \\[default: equal].")] = None,
     home: HomeOption = None,
 ) -> None:
     """Interpolate checkpoints of one parent linearly, out of core."""
@@ -186,7 +186,7 @@ def merge(
 
 @app.command()
 def report(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML file [default: reports/index.html under the home].")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML file \\[default: reports/index.html under the home].")] = None,
     home: HomeOption = None,
 ) -> None:
     """Write the HTML report: curves, routing flow, sample trajectories."""

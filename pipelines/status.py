@@ -74,7 +74,7 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
                 "select stage, checkpoint_id, note from checkpoints where iteration = ? order by stage", [key]
             ).fetchall()
         ]
-        datasets = dict(con.execute("select distinct kind, dataset_id from datasets where iteration = ?", [key]).fetchall())
+        datasets = dict(con.execute("select distinct stage, dataset_id from datasets where iteration = ?", [key]).fetchall())
         routes = dict(con.execute("select route, count(*) from routes where iteration = ? group by 1 order by 1", [key]).fetchall())
         rows = {
             table: con.execute(f"select count(*) from {table} where iteration = ?", [key]).fetchall()[0][0]
@@ -151,8 +151,8 @@ def print_status(status: Status, console: Console) -> None:
     for column in ("iteration", "stage", "artefact", "note"):
         table.add_column(column)
     for iteration in status.iterations:
-        for kind, dataset in sorted(iteration.datasets.items()):
-            table.add_row(iteration.iteration, f"{kind}_dataset", dataset, "")
+        for stage, dataset in sorted(iteration.datasets.items()):
+            table.add_row(iteration.iteration, stage, dataset, "")
         for item in iteration.checkpoints:
             table.add_row(iteration.iteration, item.stage, item.artefact, item.note)
         if iteration.routes:

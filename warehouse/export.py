@@ -135,13 +135,14 @@ def _write_folder(warehouse: Warehouse, folder: Path, format: str, dataset: str,
 def _sample_query(con: duckdb.DuckDBPyConnection, dataset: str) -> str:
     if dataset in ("sft", "ct"):
         return _SAMPLES.format(weight="1.0::DOUBLE", source=f"{dataset}_samples")
-    kinds = con.execute("SELECT DISTINCT kind FROM datasets WHERE dataset_id = ?", [dataset]).fetchall()
+    kinds = con.execute("SELECT DISTINCT kind FROM datasets WHERE dataset_id = ? ORDER BY kind", [dataset]).fetchall()
     if not kinds:
         known = con.execute("SELECT DISTINCT dataset_id FROM datasets ORDER BY max(iteration) OVER (PARTITION BY dataset_id) DESC LIMIT 6")
         names = ", ".join(row[0] for row in known.fetchall()) or "none yet"
         raise UnknownId(f"no dataset {dataset!r}: sft and ct are the whole sets, and the newest snapshots are {names}")
     members = "(SELECT DISTINCT sample_id, weight FROM datasets WHERE dataset_id = '{}')".format(dataset.replace("'", "''"))
-    return _SAMPLES.format(weight="weight", source=f"{kinds[0][0]}_samples JOIN {members} USING (sample_id)")
+    samples = " UNION ALL BY NAME ".join(f"FROM {kind}_samples" for (kind,) in kinds)
+    return _SAMPLES.format(weight="weight", source=f"({samples}) JOIN {members} USING (sample_id)")
 
 
 def _batches(relation: duckdb.DuckDBPyRelation) -> Iterator[list[dict[str, Any]]]:

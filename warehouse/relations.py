@@ -115,8 +115,11 @@ _CHECKPOINTS = f"""(
 
 NODE_KINDS: tuple[NodeKind, ...] = (
     _kind("checkpoint", _CHECKPOINTS, "checkpoint_id", _CHECKPOINT_LABEL),
-    _kind("dataset", "(SELECT dataset_id, kind, min(iteration) AS iteration, min(stage) AS stage, count(*) AS num_samples "
-                     "FROM datasets GROUP BY dataset_id, kind)", "dataset_id", "kind || ', ' || num_samples || ' samples'"),
+    _kind("dataset", "(SELECT dataset_id, min(iteration) AS iteration, min(stage) AS stage, count(*) FILTER (kind = 'ct') AS num_ct, "
+                     "count(*) FILTER (kind = 'sft') AS num_sft FROM datasets GROUP BY dataset_id)",
+          "dataset_id",
+          "concat_ws(' and ', CASE WHEN num_sft > 0 THEN num_sft || ' sft' END, CASE WHEN num_ct > 0 THEN num_ct || ' ct' END) "
+          "|| ' samples'"),
     _kind("ct_sample", "ct_samples", "sample_id", _SAMPLE_LABEL),
     _kind("sft_sample", "sft_samples", "sample_id", _SAMPLE_LABEL),
     _kind("annotation", "annotations", "annotation_id", "annotator || ' ' || mode || ': ' || decision"),

@@ -57,6 +57,8 @@ class Commit:
     operation: str
     iteration: str | None
     stage: str | None
+    is_purge: bool
+    """Rows were erased that had been withdrawn."""
 
 
 class Warehouse:
@@ -85,8 +87,7 @@ class Warehouse:
             raise SchemaMismatch(f"stage {stage!r} of table {table} holds tombstones, which are only added to: use `flywheel withdraw`")
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
-        predicate = f"iteration = '{iteration}' AND stage = '{stage}'"
-        return self._commit(spec, data, predicate, iteration, stage)
+        return self._commit(spec, data, partition_predicate(iteration, stage), iteration, stage)
 
     def append_partition(self, table: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str, stage: str) -> int:
         """Add `rows` to partition (iteration, stage) in one commit; the caller sees to it that no key is added twice."""
@@ -189,7 +190,7 @@ class Warehouse:
             return [
                 Commit(
                     version=entry["version"], timestamp_ms=entry["timestamp"], operation=entry["operation"],
-                    iteration=entry.get("iteration"), stage=entry.get("stage"),
+                    iteration=entry.get("iteration"), stage=entry.get("stage"), is_purge=entry.get("purge") == "true",
                 )
                 for entry in delta.history()
             ]  # fmt: skip
@@ -233,13 +234,7 @@ class Warehouse:
 
         def write() -> int:
             delta = self._open(spec, None) or self._create(spec)
-            mode: Any = "append" if predicate is None else "overwrite"
-            write_deltalake(
-                delta, data, mode=mode, predicate=predicate, partition_by=spec.partition_by or None,
-                writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
-                schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
-            )  # fmt: skip
+            _write(delta, spec, data, predicate, metadata)
             return int(delta.version())
 
         version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", write)
@@ -248,6 +243,25 @@ class Warehouse:
             with suppress(DeltaError, OSError):
                 DeltaTable(self.folder(spec.name)).create_checkpoint()
         return version
+
+    def erase(self, table: str, ids: Sequence[str], *, iteration: str, stage: str) -> int:
+        """Take the rows with these keys out of a partition, in one commit; returns how many. Their files stay until a vacuum, so this is
+        one step of withdrawal.purge, and marked as such in the history."""
+        spec = _known(table)
+        check_partition(iteration, stage)
+        (key,) = spec.key
+
+        def write() -> int:
+            delta = self._open(spec, None)
+            if delta is None:
+                return 0
+            rows = self.read(table, iteration=iteration, stage=stage, version=delta.version())
+            kept = rows.filter(pc.invert(pc.is_in(rows.column(key), value_set=pa.array(ids, rows.schema.field(key).type))))
+            if kept.num_rows < rows.num_rows:
+                _write(delta, spec, kept, partition_predicate(iteration, stage), {"purge": "true"})
+            return int(rows.num_rows - kept.num_rows)
+
+        return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", write)
 
     def _create(self, spec: Table) -> DeltaTable:
         folder = self.folder(spec.name)
@@ -272,6 +286,11 @@ class Warehouse:
                 raise UnknownTable(f"table {table}: a purge erased version {version}; read {purged[0]} or later") from error
             delta = self._open(_known(table), None)
             raise CorruptTable(describe_damage(table, self.folder(table), delta, error)) from error
+
+
+def partition_predicate(iteration: str, stage: str) -> str:
+    """What Delta is told to replace: one partition."""
+    return f"iteration = '{iteration}' AND stage = '{stage}'"
 
 
 def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:
@@ -312,6 +331,17 @@ def _known(table: str) -> Table:
         return TABLES[table]
     except KeyError:
         raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}") from None
+
+
+def _write(delta: DeltaTable, spec: Table, data: pa.Table, predicate: str | None, metadata: dict[str, str]) -> None:
+    """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None."""
+    mode: Any = "append" if predicate is None else "overwrite"
+    write_deltalake(
+        delta, data, mode=mode, predicate=predicate, partition_by=spec.partition_by or None,
+        writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
+        schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )  # fmt: skip
 
 
 def _schema_mode(spec: Table, delta: DeltaTable) -> Literal["merge"] | None:

@@ -93,6 +93,17 @@ def test_parquet_holds_the_samples_of_a_snapshot_with_their_weights(samples: War
     assert rows[0]["messages"][2] == {"role": "assistant", "content": "done", "screenshot_id": None, "loss": 1.0}
 
 
+def test_a_snapshot_of_both_kinds_is_exported_whole(samples: Warehouse, tmp_path: Path) -> None:
+    members = [
+        {"dataset_id": "data-2", "kind": kind, "sample_id": name, "component": "mixed", "weight": 1.0}
+        for kind, name in (("sft", "a"), ("sft", "b"), ("ct", "c"))
+    ]
+    samples.replace_partition("datasets", members, iteration="0002", stage="sft_dataset")
+    export(samples, tmp_path / "out", format="parquet", dataset="data-2")
+    assert sorted(pq.read_table(tmp_path / "out" / "samples.parquet").column("sample_id").to_pylist()) == ["a", "b", "c"]
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["num_withdrawn_since"] == 0
+
+
 def test_parquet_of_everything_is_every_table(planted: Warehouse, tmp_path: Path) -> None:
     export(planted, tmp_path / "out", format="parquet", dataset="all")
     for table in TABLES:

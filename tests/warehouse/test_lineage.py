@@ -94,7 +94,7 @@ def test_labels_say_when_by_whom_and_how_well(con: duckdb.DuckDBPyConnection) ->
     assert (merged.iteration, merged.stage) == ("0001", "merged_policy")
     assert "holdout 70.0 % of 10" in merged.label and "also 0001/released_policy, 0002/ct_model" in merged.label
     assert nodes[NodeId("episode", "ep-bad")].label == "click-button seed 2: failure"
-    assert nodes[NodeId("dataset", "data-ct-1")].label == "ct, 20 samples"
+    assert nodes[NodeId("dataset", "data-ct-1")].label == "20 ct samples"
     assert nodes[NodeId("step", "ep-bad#1")].label == "click at step 1"
     assert nodes[NodeId("annotation", "note-1")].label == "oracle relabel: override"
 

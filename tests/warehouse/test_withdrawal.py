@@ -83,11 +83,18 @@ def test_a_purge_erases_the_content_from_the_disk_in_every_version(three: Wareho
 
 def test_a_purge_that_was_cut_off_is_finished_by_the_next(three: Warehouse) -> None:
     withdraw(three, "sft_samples", ["b"], iteration="0002")
-    delta = three.delta("sft_samples")
-    assert delta is not None
-    delta.delete("sample_id = 'b' AND stage <> 'withdrawn'")  # what a purge does before it was killed
+    assert three.erase("sft_samples", ["b"], **SEED) == 1  # what a purge did before it was killed
     (purged,) = purge(three)
     assert purged.num_rows == 0 and purged.num_files == 1
+
+
+def test_after_a_purge_texts_of_all_files_can_be_compared(three: Warehouse, make: Any) -> None:
+    three.replace_partition("sft_samples", [make.sample("d", origin="rollout")], iteration="0001", stage="routing")
+    withdraw(three, "sft_samples", ["b"], iteration="0002")
+    purge(three)
+    with query.connect(three) as con:
+        for word in ("d", "a"):
+            assert con.execute("select sample_id from sft_samples where sample_id = ?", [word]).fetchall() == [(word,)]
 
 
 def test_a_purge_of_nothing_keeps_every_version(three: Warehouse) -> None:
