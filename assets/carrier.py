@@ -9,8 +9,9 @@ from typing import Any
 
 import dagster as dg
 
+from assets.iteration_keys import next_key
 from assets.metadata import LINEAGE_ASSET, describe, picture
-from assets.partitions import ITERATIONS, next_key
+from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse import registry
 from warehouse.charts import as_markdown

@@ -14,7 +14,8 @@ from pathlib import Path
 import dagster as dg
 import duckdb
 
-from assets.partitions import ITERATIONS, SEED_ITERATION
+from assets.iteration_keys import SEED_ITERATION
+from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse.expectations import ValidationReport, build_data_docs, validate
 from warehouse.query import connect

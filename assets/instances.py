@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from assets.partitions import SEED_ITERATION, iteration_number
+from assets.iteration_keys import SEED_ITERATION, iteration_number
 from warehouse.errors import ConfigError
 
 TrainPurpose = Literal["demonstration", "rollout", "annotation", "rl"]

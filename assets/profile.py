@@ -6,6 +6,7 @@ It crosses processes as JSON, so that a run can be stored and repeated.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -167,10 +168,18 @@ def parse_profile(data: dict[str, Any], source: str) -> Profile:
         for problem in error.errors():
             where = ".".join(str(part) for part in problem["loc"]) or "profile"
             value = "" if problem["type"] == "missing" else f" (got {problem['input']!r})"
-            hint = (
-                "unknown key; remove it: the settings are described in assets/profile.py, and pipelines/profiles/quickstart.yaml uses them"
-                if problem["type"] == "extra_forbidden"
-                else problem["msg"]
-            )
+            hint = _unknown(problem["loc"]) if problem["type"] == "extra_forbidden" else problem["msg"]
             lines.append(f"  {where}{value}: {hint}")
         raise ConfigError(f"the profile {source} is not valid:\n" + "\n".join(lines)) from error
+
+
+def _unknown(location: tuple[int | str, ...]) -> str:
+    """What to say of a key that no group of settings has."""
+    group: type[BaseModel] | None = Profile
+    for part in location[:-1]:
+        field = group.model_fields.get(str(part)) if group is not None else None
+        kind = field.annotation if field is not None else None
+        group = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    near = get_close_matches(str(location[-1]), group.model_fields, n=1) if group is not None else []
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"unknown key; {guess}The settings are described in assets/profile.py, and pipelines/profiles/quickstart.yaml uses them"

@@ -2,8 +2,9 @@
 
 import dagster as dg
 
+from assets.iteration_keys import SEED_ITERATION, previous_key
 from assets.metadata import describe, of_result, picture
-from assets.partitions import ITERATIONS, SEED_ITERATION, previous_key
+from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import EvaluateRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource

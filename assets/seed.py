@@ -8,8 +8,8 @@ import dagster as dg
 
 from agent.tutorials import tutorials
 from assets.carrier import open_iteration
+from assets.iteration_keys import SEED_ITERATION, iteration_key
 from assets.metadata import data_version, describe, of_result
-from assets.partitions import SEED_ITERATION, iteration_key
 from assets.requests import DemonstrateRequest, InitialiseRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from sandbox.miniwob.source import load_tasks

@@ -7,8 +7,9 @@ import dagster as dg
 from pydantic import BaseModel
 
 from assets.carrier import iteration_input
+from assets.iteration_keys import SEED_ITERATION, iteration_number, previous_key
 from assets.metadata import data_version, describe, of_result, picture
-from assets.partitions import ITERATIONS, SEED_ITERATION, iteration_number, previous_key
+from assets.partitions import ITERATIONS
 from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from warehouse import registry

@@ -70,7 +70,7 @@ def write(
         )
         (aside / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
         _flush(aside)
-        _swap(aside, folder)
+        move(aside, folder)
     except Exception as error:  # each library that writes here says it in an exception of its own
         if is_full_disk(error):
             raise StorageFull(f"no space left while writing the checkpoint {folder}: free some disk and run the stage again") from error
@@ -92,6 +92,21 @@ def save(
         tokenizer.save_pretrained(aside)
 
     return write(folder, fill, stage=stage, iteration=iteration, parents=parents, datasets=datasets, config=config, metrics=metrics)
+
+
+def move(source: Path, folder: Path) -> None:
+    """Put a whole checkpoint where `folder` is, on the same file system. A folder cannot replace a filled one in one rename, so the old
+    one steps aside first."""
+    old = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.old"
+    if folder.exists():
+        folder.rename(old)
+    source.rename(folder)
+    descriptor = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_card(folder: Path) -> Card:
@@ -173,17 +188,3 @@ def _flush(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _swap(aside: Path, folder: Path) -> None:
-    """Put `aside` where `folder` is. A folder cannot replace a filled one in one rename, so the old one steps aside first."""
-    old = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.old"
-    if folder.exists():
-        folder.rename(old)
-    aside.rename(folder)
-    descriptor = os.open(folder.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    shutil.rmtree(old, ignore_errors=True)

@@ -57,17 +57,17 @@ class TrainingSample:
 
 def train_supervised(
     config: SupervisedConfig, samples: Sequence[TrainingSample], *, init: Path, output: Path, stage: str, iteration: str,
-    datasets: tuple[str, ...] = (), on_progress: OnProgress = ignore_progress,
+    run_folder: Path | None = None, datasets: tuple[str, ...] = (), on_progress: OnProgress = ignore_progress,
 ) -> Card:
-    """Train the checkpoint `init` on `samples` and write the checkpoint `output`. What a killed run resumes from lies beside it, in
-    `<output>.run`, with metrics.jsonl and TensorBoard's files; a run of other settings, samples or `init` starts that folder over.
+    """Train the checkpoint `init` on `samples` and write the checkpoint `output`. What a killed run resumes from lies in `run_folder`
+    (`<output>.run` unless given), with metrics.jsonl and TensorBoard's files; a run of other settings, samples or `init` starts it over.
 
     Raises TrainingDiverged when the loss is not a number, CheckpointError for a bad `init`, ConfigError when there is nothing to learn.
     """
     model, tokenizer = load_model(init), load_tokenizer(init)
     encoded = encode_samples(tokenizer, samples, config.prompt_loss_weight, max_tokens=model.config.max_position_embeddings)
     parent = read_card(init).checkpoint_id
-    run_folder = output.parent / f"{output.name}.run"
+    run_folder = run_folder or output.parent / f"{output.name}.run"
     run_id = content_id("run", [config.model_dump(mode="json"), parent, [asdict(sample) for sample in encoded]])
     _clear_unless_of(run_folder, run_id)
     metrics = fit(model, encoded, config, run_folder, on_progress)

@@ -74,7 +74,7 @@ def status(
     from pipelines.instance import open_instance
     from pipelines.status import print_status, read_status
 
-    place = _home(home)
+    place = _made_home(home)
     with open_instance(place) as instance:
         found = read_status(Warehouse(place), instance)
     if as_json:
@@ -85,7 +85,7 @@ def status(
 
 @app.command("eval")
 def evaluate(
-    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, or ITERATION/STAGE such as 0002/merged_policy.")],
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE such as 0002/merged_policy, or a checkpoint's folder.")],
     split: Annotated[str, typer.Option(help="eval or holdout.")] = "eval",
     per_task: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 15,
     profile: ProfileOption = "quickstart",
@@ -95,7 +95,7 @@ def evaluate(
     """Greedy success of any checkpoint, per task, without storing it as a stage."""
     from pipelines.evaluate import evaluate_checkpoint
 
-    evaluate_checkpoint(_home(home), checkpoint, split, per_task, profile, _overrides(set_), console)
+    evaluate_checkpoint(Warehouse(_home(home)), checkpoint, split, per_task, profile, _overrides(set_), console)
 
 
 @app.command()
@@ -108,7 +108,7 @@ def sql(
     """Query every table with DuckDB, now or as of an iteration."""
     from pipelines.query_command import run_query
 
-    run_query(Warehouse(_home(home)), query, as_of, as_json, console)
+    run_query(Warehouse(_made_home(home)), query, as_of, as_json, console)
 
 
 @app.command()
@@ -116,11 +116,12 @@ def lineage(
     identity: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="A checkpoint, episode, sample, dataset, task or screenshot id, or ITERATION/STAGE of a checkpoint."
+            metavar="ID",
+            help="A checkpoint, episode, sample, dataset, task or screenshot id, ITERATION/STAGE of a checkpoint, or a task's name.",
         ),
     ],
     direction: Annotated[str, typer.Option(help="up: what it was made from; down: what was made from it; both.")] = "up",
-    depth: Annotated[int | None, typer.Option(min=1, help="How many generations.")] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="How many generations \\[default: all].")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a drawing.")] = None,
     mermaid: Annotated[Path | None, typer.Option(help="Write Mermaid text.")] = None,
     home: HomeOption = None,
@@ -128,21 +129,21 @@ def lineage(
     """From a checkpoint to each sample, episode, step and task behind it, or forward again."""
     from pipelines.query_command import show_lineage
 
-    show_lineage(Warehouse(_home(home)), identity, direction, depth, svg, mermaid, console)
+    show_lineage(Warehouse(_made_home(home)), identity, direction, depth, svg, mermaid, console)
 
 
 @app.command()
 def export(
     output: Annotated[Path, typer.Argument(help="Folder or file to write.")],
     format_: Annotated[str, typer.Option("--format", help="trl, llama-factory, sharegpt, parquet or duckdb.")] = "trl",
-    dataset: Annotated[str, typer.Option(help="sft, ct, or a dataset id.")] = "sft",
+    dataset: Annotated[str, typer.Option(help="sft, ct, or a dataset id; for parquet also all: every table.")] = "sft",
     as_of: AsOfOption = None,
     home: HomeOption = None,
 ) -> None:
-    """Write samples for TRL, LLaMA-Factory or ShareGPT readers, tables as Parquet, or everything as one DuckDB file."""
+    """Write samples for TRL, LLaMA-Factory or ShareGPT readers or as Parquet, or every table as one DuckDB file."""
     from pipelines.query_command import export_data
 
-    export_data(Warehouse(_home(home)), output, format_, dataset, as_of, console)
+    export_data(Warehouse(_made_home(home)), output, format_, dataset, as_of, console)
 
 
 @app.command()
@@ -166,9 +167,10 @@ def withdraw(
     """
     from pipelines.query_command import withdraw_rows
 
-    if purge and not yes:
-        typer.confirm("Erase all that was ever withdrawn, for good?", abort=True)
-    withdraw_rows(Warehouse(_home(home)), ids or [], iteration, purge, console)
+    def is_agreed(num_rows: int) -> bool:
+        return yes or typer.confirm(f"Erase {num_rows} withdrawn row{'s' * (num_rows != 1)} for good?", abort=True)
+
+    withdraw_rows(Warehouse(_made_home(home)), ids or [], iteration, console, purge_agreed=is_agreed if purge else None)
 
 
 @app.command()
@@ -192,20 +194,28 @@ def report(
     """Write the HTML report: curves, routing flow, sample trajectories."""
     from pipelines.report import build_report
 
-    place = _home(home)
+    place = _made_home(home)
     console.print(f"report: {build_report(Warehouse(place), place, output or place.reports / 'index.html')}")
 
 
 @app.command()
-def doctor() -> None:
+def doctor(home: HomeOption = None) -> None:
     """Check every part this machine needs, and say how to mend what is missing."""
     from pipelines.doctor import run_doctor
 
-    sys.exit(run_doctor(console))
+    sys.exit(run_doctor(console, _home(home)))
 
 
 def _home(path: Path | None) -> Home:
     return Home(path.absolute()) if path is not None else Home.from_env()
+
+
+def _made_home(path: Path | None) -> Home:
+    """For commands that only look at what is there: a mistyped folder is no empty home."""
+    home = _home(path)
+    if not home.root.is_dir():
+        raise ConfigError(f"there is no home {home.root}: name one with --home or FLYWHEEL_HOME, or make one with `flywheel run`")
+    return home
 
 
 def _overrides(items: list[str] | None) -> dict[str, Any]:

@@ -36,7 +36,8 @@ Status = Literal["ok", "warn", "fail"]
 
 LOCK = Path(__file__).resolve().parent.parent / "constraints.txt"
 SUPPORTED_PYTHON = (3, 11)
-PORTS = {"Dagster": 3000, "Prefect": 4200}
+PORTS = {"Dagster": 3000}
+"""What `flywheel ui` wants; the Prefect server takes another port where its own is in use."""
 GIB = 1024**3
 DISK_NEEDED_GIB, DISK_WANTED_GIB = 1.0, 5.0
 """A quickstart of three iterations writes some hundred MiB, most of it checkpoints and screenshots."""
@@ -232,7 +233,7 @@ def check_ports(ports: dict[str, int]) -> Check:
     taken = [f"{port} ({user})" for user, port in ports.items() if not _is_free(port)]
     if not taken:
         return Check(name="ports", status="ok", found=", ".join(f"{port} ({user})" for user, port in ports.items()) + " are free")
-    mend = "Fine if it is `flywheel ui` itself; else end the program that has it, or take another: flywheel ui --port 3001"
+    mend = "Fine if it is `flywheel ui` itself; else end the program that has it, or take another port: flywheel ui --port 3001"
     return Check(name="ports", status="warn", found=f"in use: {', '.join(taken)}", mend=mend)
 
 
@@ -246,16 +247,15 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def checks(home: Home | None = None) -> list[Check]:
+def checks(home: Home) -> list[Check]:
     """Every check, in the order of the table; a few seconds, most of it the browser's."""
-    place = home or Home.from_env()
     parts: tuple[Callable[[], Check], ...] = (
         check_python,
         check_packages,
         check_browser,
         check_bubblewrap,
-        lambda: check_home(place),
-        lambda: check_disk(place),
+        lambda: check_home(home),
+        lambda: check_disk(home),
         check_memory,
         lambda: check_ports(PORTS),
         check_gpu,
@@ -263,7 +263,7 @@ def checks(home: Home | None = None) -> list[Check]:
     return [part() for part in parts]
 
 
-def run_doctor(console: Console, home: Home | None = None) -> int:
+def run_doctor(console: Console, home: Home) -> int:
     """Print what was found and how to mend it. Returns the exit status: 1 where the wheel cannot turn, else 0."""
     found = checks(home)
     table = Table("part", "", "found", title="flywheel doctor", title_justify="left", show_lines=False)

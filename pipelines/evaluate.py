@@ -14,27 +14,25 @@ from agent.episode import Episode
 from assets.profile import Profile
 from models.engine import EmbeddedEngine
 from pipelines import profiles
-from pipelines.query_command import checkpoint_named
+from pipelines.query_command import checkpoint_folder
 from pipelines.sandboxes import open_collector
 from pipelines.workers.evaluate import greedy_requests, task_counts
 from sandbox.task import Split
 from warehouse.errors import ConfigError
-from warehouse.home import Home
 from warehouse.statistics import macro_average, wilson
 from warehouse.tables import Warehouse
 
 
 def evaluate_checkpoint(
-    home: Home, name: str, split: str, per_task: int, profile_name: str, overrides: Mapping[str, Any], console: Console
+    warehouse: Warehouse, name: str, split: str, per_task: int, profile_name: str, overrides: Mapping[str, Any], console: Console
 ) -> None:
     """Run and print. Raises CheckpointError for an unknown checkpoint, ConfigError for an unknown split."""
     if split not in (Split.EVAL, Split.HOLDOUT):
         raise ConfigError(f"--split {split!r}: eval and holdout are allowed; train instances are never reported")
     profile = profiles.load(profile_name, overrides)
-    checkpoint = checkpoint_named(Warehouse(home), name)
-    engine = EmbeddedEngine.from_checkpoint(checkpoint.folder)
+    engine = EmbeddedEngine.from_checkpoint(checkpoint_folder(warehouse, name))
     episodes = run_evaluation(profile, engine, Split(split), per_task, console)
-    table = RichTable(title=f"{checkpoint.checkpoint_id} on {split}")
+    table = RichTable(title=f"{engine.policy_id} on {split}")
     for column in ("task", "success", "95 % interval", "episodes"):
         table.add_column(column, justify="left" if column == "task" else "right")
     counts = task_counts(episodes)

@@ -6,7 +6,6 @@ while nobody holds the lock is dead, which is how `reap_dead_runs` knows.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,16 +14,13 @@ from typing import Any
 import dagster as dg
 from dagster import multiprocess_executor
 
-from pipelines import profiles
+from pipelines import profiles, step_server
 from warehouse.errors import IterationLocked
 from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
 
 LOCK_NAME = "iteration.lock"
-RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
-"""Tells steps which process is their run's: their parent is the fork server, which outlives the run as long as they live."""
-START_METHOD = {"forkserver": {"preload_modules": ["pipelines.definitions"]}}
-"""Steps are forked from a process that has imported the definitions already, instead of importing them once each."""
+START_METHOD = {"forkserver": {"preload_modules": list(step_server.PRELOADED)}}
 START_GRACE_S = 180.0
 """From the launch of a run to its lock: the process has to import everything first."""
 HOLDS_LOCK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
@@ -50,7 +46,7 @@ def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
             f"process {lock.holder()} is turning the wheel on {Home.from_env().root}; wait for it, or end it and launch again"
         )
     _HELD.append(lock)
-    os.environ[RUN_PID_VARIABLE] = str(os.getpid())
+    step_server.start()
     config = {"max_concurrent": profiles.from_env().max_parallel, "start_method": START_METHOD, **_given(init_context.executor_config)}
     return multiprocess_executor.executor_creation_fn(init_context._replace(executor_config=config))  # type: ignore[misc]
 

@@ -6,12 +6,15 @@ import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import dagster as dg
 import yaml
 
 from warehouse.errors import ConfigError, StorageFull
 from warehouse.home import HOME_VARIABLE, Home, atomic_write
+
+if TYPE_CHECKING:
+    import dagster as dg
 
 PROJECT = Path(__file__).resolve().parent.parent
 POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
@@ -55,4 +58,6 @@ def check_room(home: Home) -> None:
 def open_instance(home: Home) -> dg.DagsterInstance:
     """The instance, with this process's environment set for it."""
     os.environ.update(prepare(home))
+    import dagster as dg
+
     return dg.DagsterInstance.get()

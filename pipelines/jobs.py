@@ -7,7 +7,8 @@ import dagster as dg
 from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
 from assets.carrier import INPUT
-from assets.partitions import ITERATIONS, iteration_key
+from assets.iteration_keys import iteration_key
+from assets.partitions import ITERATIONS
 from pipelines.executor import ITERATION_TAG, iteration_executor, reap_dead_runs, unfinished_runs
 from pipelines.stage_runner import FRESH_TAG
 from warehouse.home import Home

@@ -5,6 +5,7 @@ progress files.
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import dagster as dg
 from rich.console import Group, RenderableType
@@ -25,6 +26,15 @@ MARKS = {
 STALE_S = 600.0
 
 
+class _Step(NamedTuple):
+    """One stage as it is shown."""
+
+    name: str
+    mark: str
+    seconds: str
+    """empty while it works."""
+
+
 class Display:
     """One run's display; `tag` is the launch tag by which its Dagster run is found."""
 
@@ -32,6 +42,7 @@ class Display:
         self._home, self._iteration, self._title, self._instance, self._tag = home, iteration, title, instance, tag
         self._started = time.monotonic()
         self._run_id: str | None = None
+        self._told: set[str] = set()
 
     def run(self) -> dg.DagsterRun | None:
         """The Dagster run as it is now, or None before it exists."""
@@ -43,11 +54,8 @@ class Display:
     def render(self) -> RenderableType:
         elapsed = time.monotonic() - self._started
         table = Table.grid(padding=(0, 1))
-        run = self.run()
-        steps = self._instance.get_run_step_stats(run.run_id) if run else []
-        for step in sorted(steps, key=lambda item: item.start_time or 0):
-            seconds = f"{step.end_time - step.start_time:.0f} s" if step.end_time and step.start_time else ""
-            table.add_row(MARKS.get(step.status.value, " ") if step.status else " ", step.step_key, seconds, "")
+        for step in self._steps():
+            table.add_row(step.mark, step.name, step.seconds, "")
         for snapshot in self._working():
             left = snapshot.seconds_left
             figures = "  ".join(f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4])
@@ -57,6 +65,25 @@ class Display:
             )
             table.add_row("", Text(f"  {snapshot.stage}", style="cyan"), bar, tail)
         return Group(Text.from_markup(f"[bold]{self._title}[/]  {elapsed:.0f} s"), table)
+
+    def ended(self) -> list[str]:
+        """A line for each stage that has ended since this was last asked, with rich's markup."""
+        news = [step for step in self._steps() if step.seconds and step.name not in self._told]
+        self._told.update(step.name for step in news)
+        return [f"  {step.mark} {step.name} {step.seconds}" for step in news]
+
+    def _steps(self) -> list[_Step]:
+        """In the order in which they started."""
+        run = self.run()
+        stats = self._instance.get_run_step_stats(run.run_id) if run else []
+        return [
+            _Step(
+                name=step.step_key,
+                mark=MARKS.get(step.status.value, " ") if step.status else " ",
+                seconds=f"{step.end_time - step.start_time:.0f} s" if step.end_time and step.start_time else "",
+            )
+            for step in sorted(stats, key=lambda step: step.start_time or 0)
+        ]
 
     def _working(self) -> list[progress.Snapshot]:
         folder = self._home.work / self._iteration

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -15,28 +16,47 @@ from warehouse import registry
 from warehouse.errors import CheckpointError, ConfigError, IterationLocked, UnknownId, UnknownTable
 from warehouse.locks import LOOKED_AT_S, FileLock
 from warehouse.query import connect, run
-from warehouse.tables import Warehouse
+from warehouse.tables import Warehouse, check_iteration
 
 ROWS_SHOWN = 200
 CELL_CHARS = 80
+_UNBOUNDED = 10_000
+"""columns of a terminal that cuts nothing."""
 DIRECTIONS: dict[str, Literal["up", "down", "both"]] = {"up": "up", "down": "down", "both": "both"}
 
 
 def run_query(warehouse: Warehouse, query: str, as_of: str | None, as_json: bool, console: Console) -> None:
     """Print a query's rows. Raises QueryError with DuckDB's own words when it is wrong, CorruptTable for a damaged file."""
+    _check_as_of(warehouse, as_of)
     table = run(warehouse, query, as_of=as_of)
     if as_json:
         for row in table.to_pylist():
             print(json.dumps(row, default=str))
         return
-    shown = RichTable()
-    for name in table.column_names:
-        shown.add_column(escape(name))
-    for row in table.slice(0, ROWS_SHOWN).to_pylist():
-        shown.add_row(*(escape(_cell(value)) for value in row.values()))
-    console.print(shown)
+    rows = [{escape(name): escape(_cell(value)) for name, value in row.items()} for row in table.slice(0, ROWS_SHOWN).to_pylist()]
+    wide = RichTable(*(escape(name) for name in table.column_names))
+    for row in rows:
+        wide.add_row(*row.values())
+    if not rows:
+        console.print(f"no rows of {escape(', '.join(table.column_names))}")
+    elif console.measure(wide, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
+        console.print(wide)
+    else:
+        _print_upright(rows, console)
     if table.num_rows > ROWS_SHOWN:
-        console.print(f"{table.num_rows - ROWS_SHOWN} more rows; add `limit`, or --json for all")
+        console.print(f"{_counted(table.num_rows - ROWS_SHOWN, 'more row')}; add `limit`, or --json for all")
+
+
+def _print_upright(rows: list[dict[str, str]], console: Console) -> None:
+    """A line a value, for rows that are wider than the terminal."""
+    for index, row in enumerate(rows, start=1):
+        console.rule(f"row {index}", align="left", style="dim")
+        grid = RichTable.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True, style="bold")
+        grid.add_column(overflow="fold")
+        for name, value in row.items():
+            grid.add_row(name, value)
+        console.print(grid)
 
 
 def _cell(value: object) -> str:
@@ -44,10 +64,19 @@ def _cell(value: object) -> str:
     return text if len(text) <= CELL_CHARS else text[: CELL_CHARS - 1] + "…"
 
 
-def checkpoint_named(warehouse: Warehouse, name: str) -> registry.Registered:
-    """A checkpoint by id or as ITERATION/STAGE. Raises CheckpointError."""
+def _counted(num: int, noun: str) -> str:
+    return f"{num} {noun}{'s' * (num != 1)}"
+
+
+def checkpoint_folder(warehouse: Warehouse, name: str) -> Path:
+    """A checkpoint given by its folder, by id or as ITERATION/STAGE. Raises CheckpointError."""
+    if Path(name, "config.json").is_file():
+        return Path(name)
     iteration, slash, stage = name.partition("/")
-    return registry.made_by(warehouse, iteration, stage) if slash else registry.find(warehouse, name)
+    try:
+        return (registry.made_by(warehouse, iteration, stage) if slash else registry.find(warehouse, name)).folder
+    except UnknownTable as error:
+        raise CheckpointError(f"{name} is neither a checkpoint folder nor a registered checkpoint") from error
 
 
 def show_lineage(
@@ -77,42 +106,56 @@ def merge_checkpoints(warehouse: Warehouse, parents: list[str], output: Path, we
         alphas = [float(part) for part in weights.split(",")] if weights else [1 / len(parents)] * len(parents)
     except ValueError as error:
         raise ConfigError(f"--weights {weights!r} is not a comma-separated list of numbers, e.g. 0.5,0.5") from error
-    folders = [Path(name) if Path(name, "config.json").is_file() else _folder(warehouse, name) for name in parents]
+    folders = [checkpoint_folder(warehouse, name) for name in parents]
     card = merge_linear(folders, alphas, output)
     console.print(f"{card.checkpoint_id} in {output}")
-
-
-def _folder(warehouse: Warehouse, name: str) -> Path:
-    try:
-        return checkpoint_named(warehouse, name).folder
-    except UnknownTable as error:
-        raise CheckpointError(f"{name} is neither a checkpoint folder nor a registered checkpoint") from error
 
 
 def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, as_of: str | None, console: Console) -> None:
     """Export and say what was written. Raises ConfigError or UnknownId."""
     from warehouse.export import export
 
+    _check_as_of(warehouse, as_of)
     exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of)
-    console.print(f"{exported.num_rows} rows in {output}")
+    console.print(f"{_counted(exported.num_rows, 'row')} in {output}")
 
 
-def withdraw_rows(warehouse: Warehouse, ids: list[str], iteration: str | None, is_purged: bool, console: Console) -> None:
-    """Withdraw and say of which tables; all of `ids` or none. Raises ConfigError, UnknownId, or IterationLocked for a purge while the
-    wheel turns, which would take files from under its writers.
+def _check_as_of(warehouse: Warehouse, as_of: str | None) -> None:
+    """Raises ConfigError for an iteration that has not begun."""
+    if as_of is None:
+        return
+    with connect(warehouse) as con:
+        newest = _newest(con)
+    if check_iteration(as_of) > newest:
+        raise ConfigError(f"--as-of {as_of}: the newest iteration in {warehouse.home.root} is {newest}")
+
+
+def _newest(con: DuckDBPyConnection) -> str:
+    """The last iteration that has begun: it trains or passes on before it acts."""
+    return str(con.execute("SELECT coalesce(max(iteration), '0000') FROM checkpoints").fetchall()[0][0])
+
+
+def withdraw_rows(
+    warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *, purge_agreed: Callable[[int], bool] | None = None
+) -> None:
+    """Withdraw and say of which tables, all of `ids` or none; then purge, if `purge_agreed` is given and says so of the number of rows.
+    Raises ConfigError, UnknownId, or IterationLocked for a purge while the wheel turns, which would take files from under its writers.
     """
-    from warehouse.withdrawal import withdraw
+    from warehouse.withdrawal import withdraw, withdrawn_ids
 
-    if not ids and not is_purged:
+    if not ids and purge_agreed is None:
         raise ConfigError("nothing to withdraw: name samples or annotations, or give --purge to erase what was withdrawn before")
     with connect(warehouse) as con:
         by_table = _withdrawable(con, ids)
-        newest = con.execute("SELECT coalesce(max(iteration), '0000') FROM checkpoints").fetchall()[0][0]
+        first = iteration or _newest(con)
     for table, found in by_table.items():
-        withdraw(warehouse, table, found, iteration=iteration or newest)
-        console.print(f"{len(found)} of {table} withdrawn from iteration {iteration or newest} on")
-    if is_purged:
-        _purge(warehouse, console)
+        done = withdrawn_ids(warehouse, table)
+        withdraw(warehouse, table, found, iteration=first)
+        console.print(f"{sum(id_ not in done for id_ in found)} of {table} withdrawn from iteration {first} on")
+        for id_ in sorted(done.intersection(found)):
+            console.print(f"{id_} was withdrawn already")
+    if purge_agreed is not None:
+        _purge(warehouse, console, purge_agreed)
 
 
 def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, list[str]]:
@@ -124,23 +167,24 @@ def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, list[str
     for kind, id_ in (resolve(con, given) for given in ids):
         table = f"{kind}s"
         if table not in WITHDRAWABLE:
-            raise UnknownId(f"{id_} is a {kind} and cannot be withdrawn: rows of {', '.join(WITHDRAWABLE)} can. Nothing was withdrawn")
+            raise UnknownId(f"{id_} is of the kind {kind}: only {', '.join(WITHDRAWABLE)} can be withdrawn. Nothing was withdrawn")
         by_table.setdefault(table, []).append(id_)
     return by_table
 
 
-def _purge(warehouse: Warehouse, console: Console) -> None:
+def _purge(warehouse: Warehouse, console: Console, is_agreed: Callable[[int], bool]) -> None:
     from pipelines.executor import lock_path
-    from warehouse.withdrawal import purge
+    from warehouse.withdrawal import num_to_purge, purge
 
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}: purge when it has ended")
     try:
-        purged = purge(warehouse)
+        num_rows = num_to_purge(warehouse)
+        purged = purge(warehouse) if num_rows == 0 or is_agreed(num_rows) else []
     finally:
         lock.release()
     for erased in purged:
-        console.print(f"{erased.num_rows} rows of {erased.table} erased, {erased.num_files} files removed")
+        console.print(f"{_counted(erased.num_rows, 'row')} of {erased.table} erased, {_counted(erased.num_files, 'file')} removed")
     if not purged:
         console.print("nothing to erase")

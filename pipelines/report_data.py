@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from textwrap import shorten
 from typing import Any
 
 import duckdb
@@ -21,6 +22,7 @@ from warehouse.statistics import difference
 REPORTED_SPLIT = "holdout"
 EPISODES_PER_KIND = 2
 MAX_STEPS_SHOWN = 8
+THOUGHT_CHARS = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +222,8 @@ def _steps(con: duckdb.DuckDBPyConnection, iteration: str, episode_id: str) -> l
         parsed = json.loads(action)
         cards.append(
             StepCard(
-                index=index, thought=thought or "", action=_action_text(response, parsed), correction=_action_part(correction),
+                index=index, thought=shorten(thought or "", THOUGHT_CHARS, placeholder=" …"),
+                action=_action_text(response, parsed), correction=_action_part(correction),
                 image=None if data is None else f"data:image/{form};base64,{base64.b64encode(data).decode()}",
                 mark=_mark(parsed, width_px, height_px), is_annotator=is_annotator,
             )

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from assets.partitions import SEED_ITERATION
+from assets.iteration_keys import SEED_ITERATION
 from assets.profile import Profile
 from pipelines import prefect_server, profiles
 from pipelines.executor import lock_path, reap_dead_runs
@@ -28,6 +28,7 @@ from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
 from pipelines.processes import end_group
 from pipelines.stage_runner import FINAL
+from sandbox.browser.chromium import find_chromium
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
@@ -39,8 +40,8 @@ MAX_LAUNCHES = 3
 def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
     """Complete iterations until there are `num_iterations` in this home; returns the profile.
 
-    Raises ConfigError for a bad profile, StorageFull when there is hardly any room, IterationLocked when the wheel is being turned
-    already, StageFailed with the failing step's words.
+    Raises ConfigError for a bad profile, StorageFull when there is hardly any room, BrowserMissing, IterationLocked when the wheel is
+    being turned already, StageFailed with the failing step's words.
     """
     profile = profiles.export(profile_name, overrides)
     check_room(home)
@@ -53,7 +54,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         )
     with instance:
         reap_dead_runs(instance, home)
-        server = prefect_server.start(home) if len(completed(instance)) < num_iterations else None
+        server = _prepare(home) if len(completed(instance)) < num_iterations else None
         try:
             _turn(num_iterations, home, profile, instance, console)
         finally:
@@ -61,6 +62,12 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
                 prefect_server.end(server)
             driver.release()
     return profile
+
+
+def _prepare(home: Home) -> subprocess.Popen[bytes] | None:
+    """What every stage that acts will need. Raises BrowserMissing before anything is worked."""
+    find_chromium()
+    return prefect_server.start(home)
 
 
 def _turn(num_iterations: int, home: Home, profile: Profile, instance: dg.DagsterInstance, console: Console) -> None:
@@ -104,10 +111,16 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
         )
     display = Display(home, key or SEED_ITERATION, title, instance, tag)
     try:
-        with Live(display.render(), console=console, auto_refresh=False, transient=True) as live:
+        if console.is_terminal:
+            with Live(display.render(), console=console, auto_refresh=False, transient=True) as live:
+                while process.poll() is None:
+                    time.sleep(POLL_S)
+                    live.update(display.render(), refresh=True)
+        else:
             while process.poll() is None:
                 time.sleep(POLL_S)
-                live.update(display.render(), refresh=True)
+                _print_news(display, console)
+            _print_news(display, console)
     except KeyboardInterrupt:
         console.print("[yellow]stopping[/]; what is finished is kept, and the same command goes on from there")
         raise
@@ -115,6 +128,12 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
         end_group(process.pid)
         reap_dead_runs(instance, home)
     return display.run()
+
+
+def _print_news(display: Display, console: Console) -> None:
+    """A line a stage, for a log that is read later."""
+    for line in display.ended():
+        console.print(line)
 
 
 def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> tuple[str, bool]:

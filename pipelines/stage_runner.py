@@ -1,8 +1,8 @@
 """The StageRunner that assets get: it runs `python -m pipelines.workers` through Dagster Pipes, one subprocess a stage.
 
-A stage's work folder holds request.json, then result.json or error.json. A finished request is not worked again; a half-finished one is
-handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh. So does the same one in a
-run that is tagged FRESH_TAG, once: what that run itself has begun it resumes, and what it has finished it keeps.
+What the two tell each other lies in the stage's folder (pipelines/work_folder.py). A finished request is not worked again; a half-finished
+one is handed to a new worker, which resumes from what it finds; a different request in the same folder starts afresh. So does the same one
+in a run that is tagged FRESH_TAG, once: what that run itself has begun it resumes, and what it has finished it keeps.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import dagster as dg
 
 from assets.requests import StageRequest, StageResult
 from assets.resources import StageRunner
-from pipelines.executor import RUN_PID_VARIABLE
 from pipelines.processes import die_with
+from pipelines.step_server import RUN_PID_VARIABLE
+from pipelines.work_folder import ERROR, REQUEST, ROOM_FOR_A_WORD, finished_result, start_afresh, work_folder
 from warehouse.home import Home, atomic_write
 
-REQUEST, RESULT, ERROR, FRESH = "request.json", "result.json", "error.json", "fresh"
 FRESH_TAG = "flywheel/fresh"
 """On a run that works its stages again, whatever earlier runs left of them."""
 THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
-ROOM_FOR_A_WORD = 64 * 1024
-"""Bytes; with less the worker could not even leave its error."""
 FINAL = "final"
 """Metadata of a failure: true when launching again would only fail again."""
 NO_RETRY = (
@@ -43,29 +41,6 @@ NO_RETRY = (
     "ContaminatedDataset",
 )
 """Errors that the same request would only meet again."""
-
-
-def work_folder(home: Home, iteration: str, stage: str) -> Path:
-    return home.work / iteration / stage
-
-
-def finished_result(folder: Path, request: StageRequest) -> StageResult | None:
-    """The stored result, if exactly this request was worked to its end."""
-    try:
-        if (folder / REQUEST).read_text() != request.model_dump_json():
-            return None
-        return StageResult.model_validate_json((folder / RESULT).read_text())
-    except FileNotFoundError:
-        return None
-
-
-def start_afresh(folder: Path, run_id: str) -> None:
-    """Empty a stage's folder of what other runs than this one left in it."""
-    mark = folder / FRESH
-    if mark.exists() and mark.read_text() == run_id:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    atomic_write(mark, run_id.encode())
 
 
 class PipesStageRunner(StageRunner):

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from assets.partitions import ITERATIONS, next_key
+from assets.iteration_keys import next_key
+from assets.partitions import ITERATIONS
 from warehouse.query import connect
 from warehouse.statistics import TaskCount, macro_average
 from warehouse.tables import Warehouse
@@ -94,6 +95,14 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     return Status(home=str(warehouse.home.root), iterations=iterations)
 
 
+_STAGE_ORDER = ("seed_policy", "ct_dataset", "sft_dataset", "ct_model", "sft_model", "rl_", "merged_policy", "released_policy")
+
+
+def _place(stage: str) -> tuple[int, str]:
+    """In the order in which an iteration makes them."""
+    return next((place for place, name in enumerate(_STAGE_ORDER) if stage.startswith(name)), len(_STAGE_ORDER)), stage
+
+
 def _successes(con: duckdb.DuckDBPyConnection) -> dict[str, list[Success]]:
     rows = con.execute(
         "select iteration, checkpoint_role, checkpoint_id, split, task_name, num_success, num_episodes from evaluations order by all"
@@ -148,12 +157,12 @@ def print_status(status: Status, console: Console) -> None:
         console.print(f"nothing has run in {status.home}; `flywheel run` turns the wheel")
         return
     table = RichTable(title=f"The wheel in {status.home}")
-    for column in ("iteration", "stage", "artefact", "note"):
-        table.add_column(column)
+    for column in ("iteration", "stage", "artefact"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("note")
     for iteration in status.iterations:
-        for stage, dataset in sorted(iteration.datasets.items()):
-            table.add_row(iteration.iteration, stage, dataset, "")
-        for item in iteration.checkpoints:
+        datasets = [StageStatus(stage=stage, artefact=dataset, note="") for stage, dataset in iteration.datasets.items()]
+        for item in sorted([*datasets, *iteration.checkpoints], key=lambda item: _place(item.stage)):
             table.add_row(iteration.iteration, item.stage, item.artefact, item.note)
         if iteration.routes:
             routes = ", ".join(f"{num} {route}" for route, num in iteration.routes.items())

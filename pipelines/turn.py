@@ -1,7 +1,8 @@
 """One Dagster run of the wheel in this process: `python -m pipelines.turn JOB [ITERATION]`. What `flywheel run` starts, and kills, as
 a whole.
 
-The run is the same job on the same instance as a launch from the UI; only the process that holds it differs.
+The run is the same job on the same instance as a launch from the UI; only the process that holds it differs. Dagster is imported inside the
+functions, while the server of the steps imports it too.
 """
 
 from __future__ import annotations
@@ -9,24 +10,27 @@ from __future__ import annotations
 import os
 import sys
 import uuid
+from typing import TYPE_CHECKING
 
-import dagster as dg
-import psutil
-
-from pipelines.definitions import defs
-from pipelines.executor import LAUNCH_TAG, LAUNCHED_TAG, reap_dead_runs
-from pipelines.instance import open_instance
-from pipelines.jobs import TAGS
+from pipelines import step_server
+from pipelines.instance import open_instance, prepare
 from pipelines.processes import die_with_parent
 from warehouse.errors import FlywheelError
 from warehouse.home import Home
 
+if TYPE_CHECKING:
+    import dagster as dg
+
 
 def seed_wheel() -> dg.JobDefinition:
+    from pipelines.definitions import defs
+
     return defs.resolve_job_def("seed_wheel")
 
 
 def iteration() -> dg.JobDefinition:
+    from pipelines.definitions import defs
+
     return defs.resolve_job_def("iteration")
 
 
@@ -35,6 +39,14 @@ JOBS = {"seed_wheel": seed_wheel, "iteration": iteration}
 
 def main(job: str, key: str | None, run_tag: str) -> int:
     home = Home.from_env()
+    os.environ.update(prepare(home))
+    step_server.start()  # with the environment that its steps are to have
+    import dagster as dg
+    import psutil
+
+    from pipelines.executor import LAUNCH_TAG, LAUNCHED_TAG, reap_dead_runs
+    from pipelines.jobs import TAGS
+
     instance = open_instance(home)
     reap_dead_runs(instance, home)
     tags = {**TAGS, LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}

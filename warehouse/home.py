@@ -2,7 +2,7 @@
 
 FLYWHEEL_HOME
 ├── tables/        Delta tables, one folder a table
-├── checkpoints/   one folder a checkpoint
+├── checkpoints/   <iteration>/<stage>/<checkpoint id>, and beside it run/, the training run of that stage
 ├── dagster/       runs and events
 ├── prefect/       the collection server's database and results
 ├── reports/       HTML reports, data docs, drawings

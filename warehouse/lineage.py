@@ -45,7 +45,8 @@ def trace(
 ) -> LineageGraph:
     """Walk from one id, on a connection of query.connect. `depth` counts edges; None follows them to the end.
 
-    `node_id` is an id, the unambiguous beginning of one, or `<iteration>/<stage>` for a checkpoint (`0002/released_policy`). Raises
+    `node_id` is an id, the unambiguous beginning of one, `<iteration>/<stage>` for a checkpoint (`0002/released_policy`), or a
+    task's name. Raises
     UnknownId, naming the nearest ids, when nothing has it.
     """
     start = resolve(con, node_id)
@@ -62,14 +63,15 @@ def resolve(con: duckdb.DuckDBPyConnection, node_id: str) -> NodeId:
     """The one node that `node_id` means. Raises UnknownId when there is none, or more than one."""
     iteration, _, stage = node_id.partition("/")
     named = "SELECT DISTINCT 'checkpoint', checkpoint_id FROM checkpoints WHERE iteration = ? AND stage = ?"
+    of_task = "SELECT DISTINCT 'task', task_id FROM tasks WHERE name = ?"
     exact = "SELECT DISTINCT kind, id FROM lineage_nodes WHERE id = ?"
     beginning = "SELECT DISTINCT kind, id FROM lineage_nodes WHERE starts_with(id, ?) ORDER BY length(id), id LIMIT 6"
-    for query, values in ((exact, [node_id]), (named, [iteration, stage]), (beginning, [node_id])):
+    for query, values in ((exact, [node_id]), (named, [iteration, stage]), (of_task, [node_id]), (beginning, [node_id])):
         found = [NodeId(*row) for row in con.execute(query, values).fetchall()] if node_id else []
         if len(found) == 1:
             return found[0]
         if found:
-            raise UnknownId(f"id {node_id!r} is not unambiguous: it may be {_list(found)}. Give more of it")
+            raise UnknownId(f"id {node_id!r} is ambiguous: it may be {_list(found)}. Give more of it")
     alike = "SELECT DISTINCT kind, id, jaro_winkler_similarity(id, ?) AS likeness FROM lineage_nodes ORDER BY likeness DESC, id LIMIT 4"
     rows = con.execute(alike, [node_id]).fetchall()
     nearest = f"the nearest are {_list(NodeId(*row[:2]) for row in rows)}" if rows else "the warehouse is empty"

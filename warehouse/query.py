@@ -29,7 +29,7 @@ def connect(
 
     Beside the tables: `lineage(child_kind, child_id, parent_kind, parent_id, relation)`, `lineage_nodes(kind, id, iteration, stage, label)`
     and the table macros `ancestors(id)` and `descendants(id)`. Filters and projections reach the Parquet files; a table that nobody wrote
-    yet is empty. `withdrawn` is true for every row that was ever withdrawn, whichever row is the tombstone.
+    yet is empty. `withdrawn` is true for every row that was ever withdrawn; its tombstone is seen once the row has been purged.
 
     `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is; relations
     registered on the connection still work. Close the connection after use.
@@ -60,15 +60,18 @@ def connect(
 
 
 def _view(spec: Table, as_of: str | None) -> str:
-    """SQL of one table's view: no row of an iteration after `as_of`, and `withdrawn` true for every row whose id has a tombstone."""
+    """SQL of one table's view: no row of an iteration after `as_of`, `withdrawn` true for every row whose id has a tombstone, and the
+    tombstone itself only where a purge has erased what it stands for."""
     seen = f"iteration <= '{as_of}'" if as_of is not None and spec.partitioned else "true"
     if not any(column.name == "withdrawn" for column in spec.columns):
         return f"CREATE VIEW {spec.name} AS FROM {spec.name}_stored WHERE {seen}"
     (key,) = spec.key
-    tombstones = f"SELECT {key} FROM {spec.name}_stored WHERE stage = '{WITHDRAWN_STAGE}' AND {seen}"
+    is_tombstone = f"stage = '{WITHDRAWN_STAGE}'"
+    tombstones = f"SELECT {key} FROM {spec.name}_stored WHERE {is_tombstone} AND {seen}"
+    held = f"SELECT {key} FROM {spec.name}_stored WHERE NOT {is_tombstone} AND {seen}"
     return (
         f"CREATE VIEW {spec.name} AS SELECT * REPLACE (withdrawn OR {key} IN ({tombstones}) AS withdrawn) "
-        f"FROM {spec.name}_stored WHERE {seen}"
+        f"FROM {spec.name}_stored WHERE {seen} AND NOT ({is_tombstone} AND {key} IN ({held}))"
     )
 
 

@@ -98,7 +98,7 @@ def _kind(name: str, source: str, node_id: str, label: str, **rest: str) -> Node
     return NodeKind(name=name, source=source, node_id=node_id, label=label, **rest)
 
 
-_PERCENT = "round(100.0 * sum(num_success) / greatest(sum(num_episodes), 1), 1) || ' % of ' || sum(num_episodes)"
+_PERCENT = "round(100.0 * sum(num_success) / greatest(sum(num_episodes), 1), 1) || ' % of ' || sum(num_episodes) || ' episodes'"
 _CHECKPOINT_LABEL = "stage || coalesce(', holdout ' || success, '') || coalesce(', also ' || others, '')"
 _STEP_LABEL = "coalesce(json_extract_string(try_cast(action AS JSON), '$.kind'), 'action') || ' at step ' || step_index"
 _SAMPLE_LABEL = "origin || ', ' || domain || CASE WHEN withdrawn THEN ', withdrawn' ELSE '' END"

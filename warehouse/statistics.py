@@ -178,10 +178,10 @@ def release_gate(comparison: PairedComparison, *, significance: float = 0.05, to
     gain = comparison.difference
     facts = (
         f"{gain.mean:+.3f} [{gain.interval.low:+.3f}, {gain.interval.high:+.3f}] on {comparison.num_pairs} pairs "
-        f"({comparison.candidate_only} won, {comparison.incumbent_only} lost, one-sided p {comparison.p_worse:.3f})"
+        f"({comparison.candidate_only} won, {comparison.incumbent_only} lost; chance among equals of so few wins {comparison.p_worse:.3f})"
     )
     if gain.mean < 0 and comparison.p_worse < significance:
-        return GateDecision(released=False, reason=f"the candidate loses: {facts}, p below {significance:g}")
+        return GateDecision(released=False, reason=f"the candidate loses: {facts}, which is below {significance:g}")
     if gain.mean < -tolerance:
         return GateDecision(released=False, reason=f"the candidate loses: {facts}, worse by more than {tolerance:g}")
     return GateDecision(released=True, reason=f"the candidate does not lose: {facts}")

@@ -60,6 +60,11 @@ def withdrawn_ids(warehouse: Warehouse, table: str, *, as_of: str | None = None)
     return set(warehouse.read(table, stage=WITHDRAWN_STAGE, columns=[key], as_of=as_of).column(key).to_pylist())
 
 
+def num_to_purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> int:
+    """How many rows a purge would erase."""
+    return sum(_held(warehouse, table, sorted(withdrawn_ids(warehouse, table))).num_rows for table in tables)
+
+
 def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> list[Purged]:
     """Erase the content of withdrawn rows from the disk, in every version; their tombstones stay. There is no way back.
 
@@ -68,10 +73,10 @@ def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> list[Pu
     """
     results = []
     for table in tables:
-        key, ids = _key(table), sorted(withdrawn_ids(warehouse, table))
+        ids = sorted(withdrawn_ids(warehouse, table))
         if not ids:
             continue
-        num_rows = _erase(warehouse, table, key, ids)
+        num_rows = _erase(warehouse, table, ids)
         delta = warehouse.delta(table)
         if delta is not None and _is_unfinished(warehouse, table):
             erased = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
@@ -85,11 +90,17 @@ def _is_unfinished(warehouse: Warehouse, table: str) -> bool:
     return last is not None and last.is_purge
 
 
-def _erase(warehouse: Warehouse, table: str, key: str, ids: Sequence[str]) -> int:
+def _held(warehouse: Warehouse, table: str, ids: Sequence[str]) -> pa.Table:
+    """Where the content of these rows lies, tombstones left out: (iteration, stage, key)."""
+    key = _key(table)
+    rows = warehouse.read(table, columns=["iteration", "stage", key])
+    is_named = pc.is_in(rows.column(key), value_set=pa.array(ids, rows.schema.field(key).type))
+    return rows.filter(pc.and_(is_named, pc.not_equal(rows.column("stage"), WITHDRAWN_STAGE)))
+
+
+def _erase(warehouse: Warehouse, table: str, ids: Sequence[str]) -> int:
     """Rewritten by our own writer: Delta's DELETE leaves files whose texts Arrow cannot compare with those of the others."""
-    where = warehouse.read(table, columns=["iteration", "stage", key])
-    held = where.filter(pc.is_in(where.column(key), value_set=pa.array(ids, where.schema.field(key).type)))
-    places = sorted({(row["iteration"], row["stage"]) for row in held.to_pylist() if row["stage"] != WITHDRAWN_STAGE})
+    places = sorted({(row["iteration"], row["stage"]) for row in _held(warehouse, table, ids).to_pylist()})
     return sum(warehouse.erase(table, ids, iteration=iteration, stage=stage) for iteration, stage in places)
 
 

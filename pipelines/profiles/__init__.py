@@ -35,8 +35,9 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
     data = _read(name_or_path)
     for dotted, value in (overrides or {}).items():
         _set(data, dotted, value)
-    profile = parse_profile(data, name_or_path)
-    _check_tasks(profile, name_or_path)
+    source = " with ".join([name_or_path, *([", ".join(overrides)] if overrides else [])])
+    profile = parse_profile(data, source)
+    _check_tasks(profile, source)
     return profile
 
 

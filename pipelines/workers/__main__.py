@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from assets import requests
 from assets.requests import StageRequest, StageResult
 from pipelines.processes import die_with_parent
-from pipelines.stage_runner import ERROR, REQUEST, RESULT, ROOM_FOR_A_WORD
+from pipelines.work_folder import ERROR, REQUEST, RESULT, ROOM_FOR_A_WORD
 from pipelines.workers.context import WorkerContext
 from warehouse.errors import FlywheelError, StageFailed, StorageFull
 from warehouse.home import Home, atomic_write, is_full_disk

@@ -39,8 +39,18 @@ class WorkerContext:
 
     @property
     def checkpoint_folder(self) -> Path:
-        """Where this stage's checkpoint goes."""
+        """Where this stage's checkpoints lie, one folder an id."""
         return self.home.checkpoints / self.iteration / self.stage
+
+    @property
+    def draft(self) -> Path:
+        """Where a checkpoint is written while its id is not known; `storing.store_checkpoint` gives it its place."""
+        return self.checkpoint_folder / "draft"
+
+    @property
+    def run_folder(self) -> Path:
+        """Curves of this stage's training run, and what it resumes from when it was killed."""
+        return self.checkpoint_folder / "run"
 
     def progress(self) -> Progress:
         return Progress(self.folder, iteration=self.iteration, stage=self.stage, log=self.log)

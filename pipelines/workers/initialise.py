@@ -7,7 +7,7 @@ from models.checkpoint import save
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
 from models.tokenizer import build_tokenizer, character_twins, vocabulary_words
 from pipelines.workers.context import WorkerContext
-from warehouse import registry
+from pipelines.workers.storing import store_checkpoint
 
 
 def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
@@ -17,17 +17,8 @@ def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
     )
     model = ShiftQwen3ForCausalLM(config)
     initialise(model, request.seed, twins=character_twins(tokenizer))
-    card = save(
-        context.checkpoint_folder, model, tokenizer, stage=request.stage, iteration=request.iteration, config={"seed": request.seed}
-    )
-    version = registry.register(
-        context.warehouse,
-        iteration=request.iteration,
-        stage=request.stage,
-        checkpoint_id=card.checkpoint_id,
-        folder=context.checkpoint_folder,
-        config={"seed": request.seed},
-    )
+    card = save(context.draft, model, tokenizer, stage=request.stage, iteration=request.iteration, config={"seed": request.seed})
+    version = store_checkpoint(context, card)
     return StageResult(
         checkpoint_id=card.checkpoint_id,
         table_versions={"checkpoints": version},

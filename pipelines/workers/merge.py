@@ -12,13 +12,13 @@ from models.merge import Weights, best_weights, merge_linear, simplex_grid
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext
 from pipelines.workers.evaluate import greedy_requests, success_of
+from pipelines.workers.storing import store_checkpoint
 from sandbox.task import Split
 from warehouse import registry
 
 
 def run(request: MergeRequest, context: WorkerContext) -> StageResult:
-    warehouse = context.warehouse
-    parents = [registry.find(warehouse, checkpoint_id).folder for checkpoint_id in request.specialists.values()]
+    parents = [registry.find(context.warehouse, checkpoint_id).folder for checkpoint_id in request.specialists.values()]
     scores: dict[Weights, float] = {}
     weights = request.merge.weights
     if weights is None and len(set(request.specialists.values())) == 1:
@@ -26,17 +26,8 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     if weights is None:
         scores = asyncio.run(_search(request, context, parents))
         weights = best_weights(scores)
-    card = merge_linear(parents, weights, context.checkpoint_folder, stage=request.stage)
-    version = registry.register(
-        warehouse,
-        iteration=request.iteration,
-        stage=request.stage,
-        checkpoint_id=card.checkpoint_id,
-        folder=context.checkpoint_folder,
-        parents=[parent for parent, share in card.config["weights"].items() if share],
-        config=card.config,
-        metrics=card.metrics,
-    )
+    card = merge_linear(parents, weights, context.draft, stage=request.stage)
+    version = store_checkpoint(context, card, parents=[parent for parent, share in card.config["weights"].items() if share])
     return StageResult(
         checkpoint_id=card.checkpoint_id,
         table_versions={"checkpoints": version},

@@ -17,7 +17,7 @@ from models.ppo.update import ReplayPool, ReplaySample
 from models.supervised import encode_samples
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, pool_tasks
-from pipelines.workers.storing import store_episodes, store_metrics
+from pipelines.workers.storing import store_checkpoint, store_episodes, store_metrics
 from pipelines.workers.supervised import dataset_samples
 from sandbox.task import Task
 from warehouse import registry
@@ -34,22 +34,12 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
             f"domain {request.domain!r} has no task to train on in the list {request.tasks.group!r}; drop it from tasks.domains"
         )
     result = asyncio.run(_train(request, context, tasks))
-    warehouse, card = context.warehouse, result.card
+    card = result.card
     stored = store_episodes(context, list(result.spool.episodes()))
     versions = {
         **stored.versions,
         "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),
-        "checkpoints": registry.register(
-            warehouse,
-            iteration=request.iteration,
-            stage=request.stage,
-            checkpoint_id=card.checkpoint_id,
-            folder=context.checkpoint_folder,
-            parents=card.parents,
-            datasets=card.datasets,
-            config=card.config,
-            metrics=card.metrics,
-        ),
+        "checkpoints": store_checkpoint(context, card),
     }
     shutil.rmtree(result.state, ignore_errors=True)
     last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
@@ -59,7 +49,6 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
 async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> PpoResult:
     progress = context.progress()
     sft_id, ct_id = request.replay_dataset_ids
-    folder = context.checkpoint_folder
     init = registry.find(context.warehouse, request.checkpoint_id).folder
     training = PpoRun(
         config=request.config.model_copy(
@@ -71,8 +60,8 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
         init_checkpoint=init,
         tasks=tasks,
         replay=ReplayPool(sft=_replay(context, init, sft_id, "sft"), ct=_replay(context, init, ct_id, "ct")),
-        output=folder,
-        run_folder=folder.parent / f"{folder.name}.run",
+        output=context.draft,
+        run_folder=context.run_folder,
         stage=request.stage,
         iteration=request.iteration,
         datasets=request.replay_dataset_ids,

@@ -1,5 +1,5 @@
-"""What workers leave in the warehouse: rows of episodes, steps and screenshots (screenshots first, so that no step names a missing
-one), and training curves. One commit a table.
+"""What workers leave behind: in the warehouse rows of episodes, steps and screenshots (screenshots first, so that no step names a missing
+one), training curves, and checkpoints, whose folders get their place here. One commit a table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 from agent.episode import Episode
 from agent.episode_rows import rows
+from models.checkpoint import Card, move
 from pipelines.workers.context import WorkerContext
+from warehouse import registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,26 @@ def store_episodes(context: WorkerContext, episodes: Sequence[Episode]) -> Store
     outcomes = Counter(str(episode.outcome) for episode in episodes)
     counts = {"episodes": len(episodes), "steps": len(made["steps"]), **{f"outcome/{name}": num for name, num in sorted(outcomes.items())}}
     return Stored(rows=made, versions=versions, counts=counts)
+
+
+def store_checkpoint(context: WorkerContext, card: Card, *, parents: Sequence[str] | None = None) -> int:
+    """Move the draft to a folder named by its id and enter it in the registry; `parents` are the card's unless given.
+
+    A stage that is made again leaves the weights it made before where they are: others may have been made from them.
+    """
+    folder = context.checkpoint_folder / card.checkpoint_id
+    move(context.draft, folder)
+    return registry.register(
+        context.warehouse,
+        iteration=context.iteration,
+        stage=context.stage,
+        checkpoint_id=card.checkpoint_id,
+        folder=folder,
+        parents=card.parents if parents is None else parents,
+        datasets=card.datasets,
+        config=card.config,
+        metrics=card.metrics,
+    )
 
 
 def store_metrics(context: WorkerContext, checkpoint_id: str, curve: Iterable[tuple[int, Mapping[str, float]]]) -> int:

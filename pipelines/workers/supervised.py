@@ -10,7 +10,7 @@ from assets.requests import StageResult, SupervisedRequest
 from models.metrics import Progress, read_metrics
 from models.supervised import TrainingSample, train_supervised
 from pipelines.workers.context import WorkerContext
-from pipelines.workers.storing import store_metrics
+from pipelines.workers.storing import store_checkpoint, store_metrics
 from warehouse import registry
 from warehouse.query import connect
 from warehouse.samples import Kind
@@ -31,26 +31,17 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
         config,
         samples,
         init=parent.folder,
-        output=context.checkpoint_folder,
+        output=context.draft,
+        run_folder=context.run_folder,
         stage=request.stage,
         iteration=request.iteration,
         datasets=(request.dataset_id,),
         on_progress=report,
     )
-    run_folder = context.checkpoint_folder.parent / f"{context.checkpoint_folder.name}.run"
+    curve = [(point.step, point.metrics) for point in read_metrics(context.run_folder)]
     versions = {
-        "checkpoints": registry.register(
-            warehouse,
-            iteration=request.iteration,
-            stage=request.stage,
-            checkpoint_id=card.checkpoint_id,
-            folder=context.checkpoint_folder,
-            parents=card.parents,
-            datasets=card.datasets,
-            config=card.config,
-            metrics=card.metrics,
-        ),
-        "training_metrics": store_metrics(context, card.checkpoint_id, [(point.step, point.metrics) for point in read_metrics(run_folder)]),
+        "checkpoints": store_checkpoint(context, card),
+        "training_metrics": store_metrics(context, card.checkpoint_id, curve),
     }
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts={"samples": len(samples)}, metrics=card.metrics)
 

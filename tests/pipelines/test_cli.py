@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from pipelines import cli
@@ -31,8 +32,9 @@ Say = Callable[..., str]
 
 @pytest.fixture
 def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run the command in this process; what it says as it fails."""
+    """Run the command in this process, on an empty home; what it says as it fails."""
     monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
     for name in ("FLYWHEEL_PROFILE", "FLYWHEEL_PROFILE_OVERRIDES"):
         monkeypatch.delenv(name, raising=False)
 
@@ -57,7 +59,8 @@ def test_an_unknown_profile_is_named_with_those_there_are(fails: Say, command: s
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("rl.round=3", ["rl.round", "unknown key"]),
+        ("rl.round=3", ["the profile smoke with rl.round", "unknown key", "did you mean rounds?"]),
+        ("rounds=3", ["unknown key"]),
         ("seed=many", ["seed", "'many'"]),
         ("rl.rounds", ["not KEY=VALUE", "--set rl.rounds=4"]),
         ("rl.rounds={", ["not YAML"]),
@@ -78,10 +81,40 @@ def test_queries_that_are_wrong_are_answered_in_a_sentence(fails: Say):
     assert not Path("/tmp/never.csv").exists()
 
 
-@pytest.mark.parametrize("arguments", [("eval", "checkpoint-unknown"), ("eval", "0009/merged_policy"), ("lineage", "episode-unknown")])
-def test_what_nobody_knows_is_named(fails: Say, arguments: tuple[str, ...]):
-    said = fails(*arguments)
-    assert arguments[1].split("/")[0] in said
+@pytest.mark.parametrize("command", ["status", "sql select", "lineage x", "export out", "withdraw x", "report"])
+def test_a_home_that_is_not_there_is_not_taken_for_an_empty_one(fails: Say, command: str, tmp_path: Path):
+    said = fails(*command.split(), "--home", str(tmp_path / "hoem"))
+    assert said.startswith("ConfigError: there is no home") and "hoem" in said and not (tmp_path / "hoem").exists()
+
+
+def test_an_iteration_to_come_has_no_past(fails: Say, tmp_path: Path):
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    registry.register(warehouse, iteration="0002", stage="sft_model", checkpoint_id="checkpoint-1", folder=warehouse.home.root / "c")
+    for arguments in (("sql", "from episodes"), ("export", str(tmp_path / "out"))):
+        assert "the newest iteration" in fails(*arguments, "--as-of", "0003") and not (tmp_path / "out").exists()
+    assert CliRunner().invoke(cli.app, ["sql", "from episodes", "--as-of", "0002"]).exit_code == 0
+
+
+def test_rows_wider_than_the_terminal_are_printed_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "console", Console(width=80))
+    ids = ", ".join(f"'checkpoint-{number:016d}' as column_{number}" for number in range(6))
+    lines = CliRunner().invoke(cli.app, ["sql", f"select {ids}"]).output.splitlines()
+    assert [line.split() for line in lines[1:]] == [[f"column_{number}", f"checkpoint-{number:016d}"] for number in range(6)]
+    (narrow,) = (line for line in CliRunner().invoke(cli.app, ["sql", "select 'a' as x, 'b' as y"]).output.splitlines() if "a" in line)
+    assert narrow.split() == ["│", "a", "│", "b", "│"]
+
+
+def test_a_run_without_a_browser_says_so_before_anything_is_worked(fails: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(tmp_path / "nowhere"))
+    assert fails("run", "--profile", "smoke").startswith("BrowserMissing: FLYWHEEL_CHROMIUM")
+    assert not list((tmp_path / "home").rglob("request.json"))
+
+
+@pytest.mark.parametrize("command", ["eval checkpoint-unknown", "eval /no/such", "eval 0009/merged_policy", "lineage episode-unknown"])
+def test_what_nobody_knows_is_named(fails: Say, command: str):
+    said = fails(*command.split())
+    assert command.split()[1].split("/")[0] in said
 
 
 def test_other_wrong_words_are_named_with_what_is_allowed(fails: Say, tmp_path: Path):
@@ -163,11 +196,12 @@ def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, 
     assert "nothing to withdraw" in fails("withdraw")
     assert "sample-unknown" in fails("withdraw", taken_back[0], "sample-unknown")
     assert "2 of sft_samples withdrawn from iteration 0000 on" in say(taken_back[0], taken_back[1][:-4])
+    assert f"{taken_back[0]} was withdrawn already" in say(taken_back[0])
     with connect(warehouse) as con:
         assert [row["sample_id"] for row in snapshot(con, "sft", "0001", MixtureConfig(demonstration=Pool()))[1]] == [kept]
     with FileLock(lock_path(warehouse.home)):
         assert fails("withdraw", "--purge", "--yes").startswith("IterationLocked:")
-    say("--purge", input="n\n")
+    assert "Erase 2 withdrawn rows for good?" in say("--purge", input="n\n")
     assert warehouse.read("sft_samples", version=written).num_rows == 3
     assert "2 rows of sft_samples erased" in say("--purge", "--yes")
     with pytest.raises(UnknownTable, match="a purge erased"):
@@ -178,7 +212,7 @@ def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, 
 def test_what_is_no_sample_cannot_be_withdrawn(fails: Say, tmp_path: Path):
     warehouse = Warehouse(Home(tmp_path / "home"))
     registry.register(warehouse, iteration="0000", stage="seed_policy", checkpoint_id="checkpoint-1", folder=warehouse.home.root / "c")
-    assert "checkpoint-1 is a checkpoint and cannot be withdrawn" in fails("withdraw", "0000/seed_policy")
+    assert "checkpoint-1 is of the kind checkpoint: only annotations" in fails("withdraw", "0000/seed_policy")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,7 +11,7 @@ import pytest
 from assets.requests import StageResult
 from benchmarks.overhead import measure
 from pipelines.executor import LAUNCHED_TAG
-from pipelines.stage_runner import RESULT, work_folder
+from pipelines.work_folder import RESULT, work_folder
 
 
 def turn(place: Any, key: str, **tags: str) -> None:

@@ -78,6 +78,25 @@ def test_a_reader_never_sees_half_a_snapshot(tmp_path: Path, monkeypatch):
         speaking.join()
 
 
+def test_a_log_gets_a_line_when_a_stage_has_ended(place):
+    @dg.op
+    def rollouts() -> None: ...
+
+    @dg.op(ins={"after": dg.In(dg.Nothing)})
+    def routing() -> None:
+        raise ValueError("nothing to route")
+
+    @dg.job
+    def turn() -> None:
+        routing(after=rollouts())
+
+    display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
+    assert display.ended() == []
+    turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"}, raise_on_error=False)
+    assert [line.split()[:2] for line in display.ended()] == [["[green]✓[/]", "rollouts"], ["[red]✗[/]", "routing"]]
+    assert display.ended() == []
+
+
 def test_the_display_shows_how_far_the_working_stage_is(place):
     run = place.add_run(dg.DagsterRunStatus.STARTED, **{LAUNCH_TAG: "tag"})
     folder = place.home.work / "0001" / "rollouts"

@@ -18,18 +18,9 @@ import pytest
 from assets.profile import SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
-from pipelines.executor import RUN_PID_VARIABLE
-from pipelines.stage_runner import (
-    FINAL,
-    FRESH_TAG,
-    REQUEST,
-    RESULT,
-    ROOM_FOR_A_WORD,
-    PipesStageRunner,
-    finished_result,
-    start_afresh,
-    work_folder,
-)
+from pipelines.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
+from pipelines.step_server import RUN_PID_VARIABLE
+from pipelines.work_folder import REQUEST, RESULT, ROOM_FOR_A_WORD, finished_result, start_afresh, work_folder
 from warehouse.home import Home
 from warehouse.locks import FileLock
 

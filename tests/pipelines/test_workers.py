@@ -15,7 +15,7 @@ from assets.profile import MergeSettings, SandboxSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, StageResult
 from models.checkpoint import load_model, load_tokenizer, save, verify
 from models.shift_qwen3 import initialise
-from pipelines.stage_runner import work_folder
+from pipelines.work_folder import work_folder
 from pipelines.workers import annotate as annotate_worker
 from pipelines.workers import initialise as seed_worker
 from pipelines.workers import merge as merge_worker
@@ -79,6 +79,19 @@ def test_fixed_weights_are_taken_as_they_are(seeded: WorkerContext) -> None:
         assert torch.equal(tensor, first[name] * 0.25 + second[name] * 0.75), name
 
 
+def test_a_merge_made_again_leaves_the_weights_it_made_before(seeded: WorkerContext) -> None:
+    specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
+    merge(seeded, specialists, (0.25, 0.75))
+    first = registry.made_by(seeded.warehouse, "0001", "merged_policy")
+    registry.pass_on(seeded.warehouse, first, iteration="0001", stage="released_policy", note="")
+    merge(seeded, specialists, (0.5, 0.5))
+    assert registry.made_by(seeded.warehouse, "0001", "merged_policy").checkpoint_id != first.checkpoint_id
+    released = registry.made_by(seeded.warehouse, "0001", "released_policy")
+    assert released.checkpoint_id == verify(released.folder).checkpoint_id == first.checkpoint_id
+    assert merge(seeded, specialists, (0.25, 0.75)).checkpoint_id == first.checkpoint_id, "the same again takes its place"
+    assert len(list(first.folder.parent.iterdir())) == 2
+
+
 def test_a_specialist_without_a_share_is_no_parent(seeded: WorkerContext) -> None:
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     assert merge(seeded, specialists, (0.0, 1.0)).checkpoint_id == specialists["rl_forms"]
@@ -133,7 +146,7 @@ def test_a_disk_that_fills_up_under_a_checkpoint_leaves_nothing_of_it(small_disk
     home = Home(small_disk / "home")
     with pytest.raises(StorageFull, match="while writing the checkpoint"):
         seed(home)
-    assert list((home.checkpoints / "0000").iterdir()) == []
+    assert [path for path in home.checkpoints.rglob("*") if path.is_file()] == []
     with pytest.raises(CheckpointError):
         registry.made_by(context(home, "0000", "seed_policy").warehouse, "0000", "seed_policy")
 

@@ -149,8 +149,14 @@ def test_a_specialist_leads_back_to_the_episodes_it_was_trained_in(warehouse: Wa
 def test_an_id_may_be_shortened_or_named_by_iteration_and_stage(con: duckdb.DuckDBPyConnection) -> None:
     assert resolve(con, "ckpt-rlf") == ("checkpoint", "ckpt-rlf-1")
     assert resolve(con, "0001/released_policy") == ("checkpoint", "ckpt-merged-1")
-    with pytest.raises(UnknownId, match=r"not unambiguous: it may be ckpt-sft-1 \(checkpoint\), ckpt-sft-2"):
+    with pytest.raises(UnknownId, match=r"is ambiguous: it may be ckpt-sft-1 \(checkpoint\), ckpt-sft-2"):
         resolve(con, "ckpt-sft")
+
+
+def test_a_task_may_be_given_by_its_name(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("tasks", [make.task("task-1", name="click-button")], iteration="0000", stage="tasks")
+    with connect(warehouse) as con:
+        assert resolve(con, "click-button") == ("task", "task-1")
 
 
 def test_an_unknown_id_is_named_with_the_nearest(con: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> None:

@@ -9,7 +9,7 @@ import pytest
 from warehouse import query
 from warehouse.errors import UnknownId, UnknownTable
 from warehouse.tables import Warehouse
-from warehouse.withdrawal import purge, withdraw, withdrawn_ids
+from warehouse.withdrawal import num_to_purge, purge, withdraw, withdrawn_ids
 
 SEED = {"iteration": "0000", "stage": "seed_demonstrations"}
 
@@ -46,6 +46,20 @@ def test_withdrawing_twice_is_once(three: Warehouse) -> None:
     assert withdraw(three, "sft_samples", ["b"], iteration="0003") == version
     assert withdraw(three, "sft_samples", [], iteration="0003") == version
     assert three.read("sft_samples").num_rows == 4
+
+
+def test_a_tombstone_is_no_row_of_its_own_until_it_is_all_that_is_left(three: Warehouse) -> None:
+    withdraw(three, "sft_samples", ["b"], iteration="0002")
+
+    def seen(as_of: str | None = None) -> list[tuple[str, bool]]:
+        with query.connect(three, as_of=as_of) as con:
+            return con.execute("select sample_id, withdrawn from sft_samples order by 1").fetchall()
+
+    assert seen() == [("a", False), ("b", True), ("c", False)] and seen("0001") == [("a", False), ("b", False), ("c", False)]
+    assert num_to_purge(three) == 1
+    purge(three)
+    assert num_to_purge(three) == 0
+    assert seen() == [("a", False), ("b", True), ("c", False)]
 
 
 def test_unknown_ids_and_tables_are_refused_whole(three: Warehouse) -> None:

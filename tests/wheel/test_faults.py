@@ -49,7 +49,7 @@ TARGETS = {
 def acknowledged(wheel: Any) -> set[str]:
     """Episodes that were said to be finished: in the tables, in a trainer's spool, or in a collection's results."""
     found = {episode for (episode,) in wheel.sql("select episode_id from episodes")}
-    for path in wheel.home.checkpoints.glob("*/*.run/*/episodes/round-*.jsonl"):
+    for path in wheel.home.checkpoints.glob("*/*/run/*/episodes/round-*.jsonl"):
         found |= set(_spooled(path))
     for path in (wheel.home.prefect / "results").glob("*-episode-*"):
         found |= set(re.findall(r"episode-[0-9a-f]+", path.name))
@@ -194,10 +194,8 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
     wheel = copy_of(turned_home)
     folder = wheel.home.work / "0001" / "rl_pointing"
     (folder / "result.json").unlink()
-    checkpoint = wheel.home.checkpoints / "0001" / "rl_pointing"
-    spools = checkpoint.with_name("rl_pointing.run")
-    shutil.rmtree(checkpoint)
-    shutil.rmtree(spools)
+    spools = wheel.home.checkpoints / "0001" / "rl_pointing" / "run"
+    shutil.rmtree(spools.parent)
     before = {episode for (episode,) in wheel.sql("select episode_id from episodes where stage <> 'rl_pointing'")}
 
     with (wheel.base / "worker.log").open("w") as log:
@@ -222,8 +220,9 @@ def test_what_a_killed_stage_would_go_on_from_is_gone_once_it_has_ended(turned_h
     home = turned_home.home
     assert turned_home.sql("select count(*) > 0 from screenshots") == [(True,)]
     assert not (home.spool / "screenshots").exists() and not (home.prefect / "results").exists()
-    runs = sorted(home.checkpoints.glob("0001/*.run"))
-    assert [folder.name for folder in runs] == ["ct_model.run", "rl_forms.run", "rl_pointing.run", "sft_model.run"]
+    runs = sorted(home.checkpoints.glob("0001/*/run"))
+    assert [folder.parent.name for folder in runs] == ["ct_model", "rl_forms", "rl_pointing", "sft_model"]
+    assert not list(home.checkpoints.glob("*/*/draft"))
     for folder in runs:
         assert not list(folder.rglob("checkpoint-*")) and not list(folder.rglob("state")), folder
         assert list(folder.rglob("metrics.jsonl")), "curves stay"

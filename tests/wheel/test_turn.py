@@ -182,7 +182,7 @@ def test_status_says_where_the_wheel_stands(turned_home):
     seed, first = status["iterations"]
     assert (seed["iteration"], first["iteration"], first["complete"]) == ("0000", "0001", True)
     assert {item["stage"] for item in first["checkpoints"]} == set(STAGES[1:])
-    assert set(first["datasets"]) == {"ct", "sft"}
+    assert set(first["datasets"]) == {"ct_dataset", "sft_dataset"}
     assert sum(first["routes"].values()) == turned_home.sql("select count(*) from routes")[0][0]
     reported = {(item["role"], item["split"]) for item in first["success"]}
     assert reported == {*((role, "holdout") for role in STAGES[2:6]), ("merged_policy", "eval")}

@@ -1,0 +1,28 @@
+"""Names of iterations, and how one follows another: four digits, "0000" is the seed."""
+
+from __future__ import annotations
+
+from warehouse.errors import ConfigError
+
+SEED_ITERATION = "0000"
+
+
+def iteration_key(number: int) -> str:
+    """Partition key of an iteration: 1 → "0001"."""
+    if not 0 <= number <= 9999:
+        raise ConfigError(f"iteration {number} is out of range: 0 to 9999 are allowed; start a new FLYWHEEL_HOME to go on")
+    return f"{number:04d}"
+
+
+def iteration_number(key: str) -> int:
+    if not (len(key) == 4 and key.isdigit()):
+        raise ConfigError(f"`{key}` is not an iteration key: four digits such as 0002 are allowed")
+    return int(key)
+
+
+def next_key(key: str) -> str:
+    return iteration_key(iteration_number(key) + 1)
+
+
+def previous_key(key: str) -> str:
+    return iteration_key(iteration_number(key) - 1)

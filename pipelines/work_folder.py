@@ -1,0 +1,39 @@
+"""The folder of one stage's work, FLYWHEEL_HOME/work/<iteration>/<stage>: what the runner of a stage and its worker tell each other there.
+
+request.json, then result.json or error.json; progress.json is pipelines/progress.py's. Imports nothing heavy: every worker reads it first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from assets.requests import StageRequest, StageResult
+from warehouse.home import Home, atomic_write
+
+REQUEST, RESULT, ERROR, FRESH = "request.json", "result.json", "error.json", "fresh"
+ROOM_FOR_A_WORD = 64 * 1024
+"""Bytes; with less the worker could not even leave its error."""
+
+
+def work_folder(home: Home, iteration: str, stage: str) -> Path:
+    return home.work / iteration / stage
+
+
+def finished_result(folder: Path, request: StageRequest) -> StageResult | None:
+    """The stored result, if exactly this request was worked to its end."""
+    try:
+        if (folder / REQUEST).read_text() != request.model_dump_json():
+            return None
+        return StageResult.model_validate_json((folder / RESULT).read_text())
+    except FileNotFoundError:
+        return None
+
+
+def start_afresh(folder: Path, run_id: str) -> None:
+    """Empty a stage's folder of what other runs than this one left in it."""
+    mark = folder / FRESH
+    if mark.exists() and mark.read_text() == run_id:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    atomic_write(mark, run_id.encode())
