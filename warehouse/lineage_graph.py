@@ -140,7 +140,7 @@ class _Branching:
 
 def _line(node: Node) -> str:
     style = STYLES.get(node.kind, "white")
-    where = f" [dim]{node.iteration}/{node.stage}[/dim]" if node.iteration else ""
+    where = f" [dim]({node.iteration}/{node.stage})[/dim]" if node.iteration else ""
     label = f" {escape(node.label)}" if node.label else ""
     return f"[{style}]{node.kind}[/{style}] {escape(node.id)}{label}{where}"
 

@@ -170,10 +170,10 @@ def test_an_unknown_id_is_named_with_the_nearest(con: duckdb.DuckDBPyConnection,
 
 def test_the_tree_draws_each_thing_once(con: duckdb.DuckDBPyConnection) -> None:
     text = _text(trace(con, "ep-bad"))
-    assert text.startswith("episode ep-bad click-button seed 2: failure 0001/rollouts")
+    assert text.startswith("episode ep-bad click-button seed 2: failure (0001/rollouts)")
     assert "├── made from" in text and "└── went into" in text
     assert text.count("contains dataset data-sft-2") == 1
-    assert "route ep-bad/route ct: V=0 0001/routing (above)" in text
+    assert "route ep-bad/route ct: V=0 (0001/routing) (above)" in text
 
 
 def test_ids_and_labels_with_markup_are_shown_as_they_are(warehouse: Warehouse, make: Any) -> None:
