@@ -16,6 +16,7 @@ from typing import Any
 from prefect import flow, task
 from prefect.futures import as_completed
 from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.utilities.annotations import opaque
 
 from agent.episode import Episode, EpisodeRequest
 from agent.pool_collector import crashed_episode
@@ -46,8 +47,9 @@ async def run_episode_task(episode_id: str, task_name: str, request: str) -> dic
 
 
 @flow(name="collection", validate_parameters=False, log_prints=False)
-def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progress: Progress) -> list[Episode]:
-    """Run every request; one episode each, in the order of the requests.
+def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progress: Progress) -> opaque[list[Episode]]:
+    """Run every request; one episode each, in the order of the requests. Opaque, because Prefect would walk through every field of what a
+    flow returns, and takes an action's field `keys` for a mapping's method.
 
     Raises what is not the sandbox's doing, e.g. a server that is gone: the worker is then started again and goes on.
     """
@@ -65,7 +67,7 @@ def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progr
             episodes[request.episode_id] = Episode.model_validate(result)
         solved = sum(episode.is_success for episode in episodes.values())
         progress.update(len(episodes), len(requests), "episodes", {"success": solved / len(episodes)})
-    return [episodes[request.episode_id] for request in requests]
+    return opaque([episodes[request.episode_id] for request in requests])
 
 
 def run_collection(
@@ -75,6 +77,6 @@ def run_collection(
     _SERVICE[:] = [service]
     try:
         runner: ThreadPoolTaskRunner[Any] = ThreadPoolTaskRunner(max_workers=num_at_once)
-        return collect_episodes.with_options(task_runner=runner)(requests, max_retries, progress)  # type: ignore[arg-type]
+        return collect_episodes.with_options(task_runner=runner)(requests, max_retries, progress).unwrap()  # type: ignore[arg-type]
     finally:
         _SERVICE.clear()
