@@ -47,7 +47,7 @@ async def run_episode_task(episode_id: str, task_name: str, request: str) -> dic
 
 
 @flow(name="collection", validate_parameters=False, log_prints=False)
-def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progress: Progress) -> opaque[list[Episode]]:
+def collect_episodes(requests: Sequence[EpisodeRequest], max_retries: int, progress: Progress) -> opaque:
     """Run every request; one episode each, in the order of the requests. Opaque, because Prefect would walk through every field of what a
     flow returns, and takes an action's field `keys` for a mapping's method.
 
