@@ -143,7 +143,7 @@ class Trial:
         if kind == "worker" or worker is None:
             return worker
         if kind == "server":
-            return self.process_with("prefect.server.api")
+            return self.process_with("prefect.server.api.server")
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in worker.children():
                 if any(part.startswith("--user-data-dir=") for part in child.cmdline()):
