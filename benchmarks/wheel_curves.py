@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -227,10 +228,11 @@ def _cell(point: Point | None) -> str:
 def draw(points: Sequence[Point], path: Path) -> None:
     """One line a home: seed SFT, then the merged policy of each iteration, each with one standard error to either side."""
     drawing = Drawing(660, 340, "Greedy success on the holdout split by iteration")
-    axis = Axis(0.4, 1.0, 290, 30)
-    for tick in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
-        drawing.line(48, axis.px(tick), 470, axis.px(tick), "grid")
-        drawing.text(40, axis.px(tick) + 4, f"{tick:.1f}", "small muted", "end")
+    lowest = math.floor(10 * min((p.mean - p.standard_error for p in points), default=0.0))
+    axis = Axis(lowest / 10, 1.0, 290, 30)
+    for tenths in range(lowest, 11):
+        drawing.line(48, axis.px(tenths / 10), 470, axis.px(tenths / 10), "grid")
+        drawing.text(40, axis.px(tenths / 10) + 4, f"{tenths / 10:.1f}", "small muted", "end")
     styles = dict(zip(VARIANTS, ("blue", "teal", "amber", "violet", "rose"), strict=True))
     homes = list(dict.fromkeys((p.variant, p.seed) for p in points))
     for number, (variant, seed) in enumerate(homes):
