@@ -23,6 +23,7 @@ MARKS = {
     "SKIPPED": "[dim]–[/]",
     "IN_PROGRESS": "[cyan]▸[/]",
 }
+ENDED = ("SUCCESS", "FAILURE", "SKIPPED")
 STALE_S = 600.0
 
 
@@ -33,6 +34,8 @@ class _Step(NamedTuple):
     mark: str
     seconds: str
     """empty while it works."""
+    has_ended: bool
+    """for good: one that is to be tried again has not."""
 
 
 class Display:
@@ -68,7 +71,7 @@ class Display:
 
     def ended(self) -> list[str]:
         """A line for each stage that has ended since this was last asked, with rich's markup."""
-        news = [step for step in self._steps() if step.seconds and step.name not in self._told]
+        news = [step for step in self._steps() if step.has_ended and step.name not in self._told]
         self._told.update(step.name for step in news)
         return [f"  {step.mark} {step.name} {step.seconds}" for step in news]
 
@@ -81,6 +84,7 @@ class Display:
                 name=step.step_key,
                 mark=MARKS.get(step.status.value, " ") if step.status else " ",
                 seconds=f"{step.end_time - step.start_time:.0f} s" if step.end_time and step.start_time else "",
+                has_ended=step.status is not None and step.status.value in ENDED,
             )
             for step in sorted(stats, key=lambda step: step.start_time or 0)
         ]

@@ -35,7 +35,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
     data = _read(name_or_path)
     for dotted, value in (overrides or {}).items():
         _set(data, dotted, value)
-    source = " with ".join([name_or_path, *([", ".join(overrides)] if overrides else [])])
+    source = f"{name_or_path} with {', '.join(overrides)}" if overrides else name_or_path
     profile = parse_profile(data, source)
     _check_tasks(profile, source)
     return profile
