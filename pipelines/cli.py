@@ -167,10 +167,11 @@ def withdraw(
     """
     from pipelines.query_command import withdraw_rows
 
-    def is_agreed(num_rows: int) -> bool:
-        return yes or typer.confirm(f"Erase {num_rows} withdrawn row{'s' * (num_rows != 1)} for good?", abort=True)
+    def ask(num_rows: int) -> None:
+        if not yes:
+            typer.confirm(f"Withdrawn rows to erase for good: {num_rows}. Go on?", abort=True)
 
-    withdraw_rows(Warehouse(_made_home(home)), ids or [], iteration, console, purge_agreed=is_agreed if purge else None)
+    withdraw_rows(Warehouse(_made_home(home)), ids or [], iteration, console, ask_to_purge=ask if purge else None)
 
 
 @app.command()
@@ -211,10 +212,9 @@ def _home(path: Path | None) -> Home:
 
 
 def _made_home(path: Path | None) -> Home:
-    """For commands that only look at what is there: a mistyped folder is no empty home."""
+    """For commands that only look at what is there."""
     home = _home(path)
-    if not home.root.is_dir():
-        raise ConfigError(f"there is no home {home.root}: name one with --home or FLYWHEEL_HOME, or make one with `flywheel run`")
+    home.check_exists()
     return home
 
 

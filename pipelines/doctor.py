@@ -194,14 +194,17 @@ def _last_line(text: str) -> str:
 
 
 def check_home(home: Home) -> Check:
-    """Writes a file and renames it, as every commit does."""
+    """Writes a file and renames it, as every commit does; leaves no folder that was not there."""
     name, mend = "home", f"Name a folder that you may write to in {HOME_VARIABLE}"
+    is_new = not home.root.exists()
     try:
         home.root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home.root, prefix=".doctor-") as scratch:
             probe = Path(scratch) / "probe"
             probe.write_bytes(b"flywheel")
             probe.rename(probe.with_suffix(".done"))
+        if is_new:
+            home.root.rmdir()
     except OSError as error:
         return Check(name=name, status="fail", found=f"{home.root}: {error.strerror or error}", mend=mend)
     return Check(name=name, status="ok", found=f"{home.root} is writable")

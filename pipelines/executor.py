@@ -20,7 +20,7 @@ from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
 
 LOCK_NAME = "iteration.lock"
-START_METHOD = {"forkserver": {"preload_modules": list(step_server.PRELOADED)}}
+START_METHOD = {"forkserver": {"preload_modules": [step_server.PRELOAD]}}
 START_GRACE_S = 180.0
 """From the launch of a run to its lock: the process has to import everything first."""
 HOLDS_LOCK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import pyarrow.compute as pc
 from duckdb import DuckDBPyConnection
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from assets.iteration_keys import SEED_ITERATION
 from warehouse import registry
 from warehouse.errors import CheckpointError, ConfigError, IterationLocked, UnknownId, UnknownTable
 from warehouse.locks import LOOKED_AT_S, FileLock
@@ -72,6 +74,7 @@ def checkpoint_folder(warehouse: Warehouse, name: str) -> Path:
     """A checkpoint given by its folder, by id or as ITERATION/STAGE. Raises CheckpointError."""
     if Path(name, "config.json").is_file():
         return Path(name)
+    warehouse.home.check_exists()
     iteration, slash, stage = name.partition("/")
     try:
         return (registry.made_by(warehouse, iteration, stage) if slash else registry.find(warehouse, name)).folder
@@ -124,64 +127,68 @@ def _check_as_of(warehouse: Warehouse, as_of: str | None) -> None:
     """Raises ConfigError for an iteration that has not begun."""
     if as_of is None:
         return
-    with connect(warehouse) as con:
-        newest = _newest(con)
+    newest = _newest(warehouse)
     if check_iteration(as_of) > newest:
         raise ConfigError(f"--as-of {as_of}: the newest iteration in {warehouse.home.root} is {newest}")
 
 
-def _newest(con: DuckDBPyConnection) -> str:
-    """The last iteration that has begun: it trains or passes on before it acts."""
-    return str(con.execute("SELECT coalesce(max(iteration), '0000') FROM checkpoints").fetchall()[0][0])
+def _newest(warehouse: Warehouse) -> str:
+    """The last iteration that has begun: datasets are the first that it writes, and after the seed's tables the checkpoints."""
+    begun = [pc.max(warehouse.read(table, columns=["iteration"]).column("iteration")).as_py() for table in ("datasets", "checkpoints")]
+    return max((str(iteration) for iteration in begun if iteration is not None), default=SEED_ITERATION)
 
 
 def withdraw_rows(
-    warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *, purge_agreed: Callable[[int], bool] | None = None
+    warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *, ask_to_purge: Callable[[int], None] | None = None
 ) -> None:
-    """Withdraw and say of which tables, all of `ids` or none; then purge, if `purge_agreed` is given and says so of the number of rows.
+    """Withdraw and say of which tables, all of `ids` or none; then purge, if `ask_to_purge` is given. It gets the number of rows before
+    anything is done, and raises to refuse.
+
     Raises ConfigError, UnknownId, or IterationLocked for a purge while the wheel turns, which would take files from under its writers.
     """
-    from warehouse.withdrawal import withdraw, withdrawn_ids
+    from warehouse.withdrawal import num_to_purge, withdraw, withdrawn_ids
 
-    if not ids and purge_agreed is None:
+    if not ids and ask_to_purge is None:
         raise ConfigError("nothing to withdraw: name samples or annotations, or give --purge to erase what was withdrawn before")
     with connect(warehouse) as con:
         by_table = _withdrawable(con, ids)
-        first = iteration or _newest(con)
+    if ask_to_purge is not None and (num_rows := num_to_purge(warehouse, by_table)):
+        ask_to_purge(num_rows)
+    first = iteration or _newest(warehouse)
     for table, found in by_table.items():
         done = withdrawn_ids(warehouse, table)
         withdraw(warehouse, table, found, iteration=first)
-        console.print(f"{sum(id_ not in done for id_ in found)} of {table} withdrawn from iteration {first} on")
-        for id_ in sorted(done.intersection(found)):
+        for id_ in sorted(done & found):
             console.print(f"{id_} was withdrawn already")
-    if purge_agreed is not None:
-        _purge(warehouse, console, purge_agreed)
+        if new := found - done:
+            console.print(f"{len(new)} of {table} withdrawn from iteration {first} on")
+    if ask_to_purge is not None:
+        _purge(warehouse, console)
 
 
-def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, list[str]]:
+def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, set[str]]:
     """Whole ids by table. Raises UnknownId for what is not there, and for what cannot be withdrawn."""
     from warehouse.lineage import resolve
     from warehouse.withdrawal import WITHDRAWABLE
 
-    by_table: dict[str, list[str]] = {}
+    by_table: dict[str, set[str]] = {}
     for kind, id_ in (resolve(con, given) for given in ids):
         table = f"{kind}s"
         if table not in WITHDRAWABLE:
             raise UnknownId(f"{id_} is of the kind {kind}: only {', '.join(WITHDRAWABLE)} can be withdrawn. Nothing was withdrawn")
-        by_table.setdefault(table, []).append(id_)
+        by_table.setdefault(table, set()).add(id_)
     return by_table
 
 
-def _purge(warehouse: Warehouse, console: Console, is_agreed: Callable[[int], bool]) -> None:
+def _purge(warehouse: Warehouse, console: Console) -> None:
     from pipelines.executor import lock_path
-    from warehouse.withdrawal import num_to_purge, purge
+    from warehouse.withdrawal import purge
 
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}: purge when it has ended")
     try:
-        num_rows = num_to_purge(warehouse)
-        purged = purge(warehouse) if num_rows == 0 or is_agreed(num_rows) else []
+        purged = purge(warehouse)
     finally:
         lock.release()
     for erased in purged:

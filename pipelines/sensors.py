@@ -1,11 +1,13 @@
 """Sensors: what starts an iteration, an evaluation or a repair without a clock. Each is off until a person switches it on."""
 
 import dagster as dg
+import pyarrow.compute as pc
 
 from assets.profile import Profile
 from assets.resources import WarehouseResource
 from pipelines.executor import ITERATION_TAG, unfinished_runs
 from pipelines.jobs import AGAIN, TAGS, completed, evaluate_job, first_incomplete, iteration_job
+from warehouse.catalogue import WITHDRAWN_STAGE
 from warehouse.query import connect
 
 MAX_RELAUNCHES = 2
@@ -36,7 +38,7 @@ def _growth_sensor(name: str, table: str, threshold: int) -> dg.SensorDefinition
         key, num_closed = first_incomplete(context.instance), len(completed(context.instance))
         if key is None:
             return dg.SkipReason("the seed is not made yet")
-        rows = tables.warehouse.dataset(table).count_rows()
+        rows = tables.warehouse.dataset(table).count_rows(filter=pc.field("stage") != WITHDRAWN_STAGE)
         since, _, seen = (context.cursor or "0:0").partition(":")
         if since != str(num_closed):
             reason = f"an iteration has closed: new is what {table} gains over the {rows} rows that it has now"

@@ -18,7 +18,8 @@ PRELOADED = (
     "upath",
     "great_expectations",
 )
-"""Modules; one that another release does not have is passed over."""
+"""What pipelines/step_preload.py imports in the server."""
+PRELOAD = "pipelines.step_preload"
 RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
 """Tells steps which process is their run's: their parent is the server, which outlives the run as long as they live."""
 
@@ -26,5 +27,5 @@ RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
 def start() -> None:
     """Start the server of this process, the run's, unless it has one."""
     os.environ[RUN_PID_VARIABLE] = str(os.getpid())
-    multiprocessing.set_forkserver_preload(list(PRELOADED))
+    multiprocessing.set_forkserver_preload([PRELOAD])
     forkserver.ensure_running()

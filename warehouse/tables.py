@@ -2,7 +2,7 @@
 
 Each table of the catalogue is a Delta table under FLYWHEEL_HOME/tables. A commit replaces one partition (iteration, stage) whole, so a
 stage that runs again neither doubles nor half-writes its rows. Logs are never cleaned and nothing is vacuumed outside withdrawal.purge:
-every version stays readable. Every commit carries {iteration, stage}, which is how `as_of` finds its version.
+every version stays readable. Every commit but a purge's carries {iteration, stage}, which is how `as_of` finds its version.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
 COMMITS_PER_CHECKPOINT = 100
-VACUUMED = "VACUUM END"
-"""Operation of the commit after which older versions may have lost their files."""
+VACUUM_BEGUN, VACUUMED = "VACUUM START", "VACUUM END"
+"""Operations of the commits between which older versions lose their files."""
 _FOREVER = "interval 36500 days"
 CONFIGURATION = {
     # With the defaults, old versions become unreadable once the log is 30 days old and checkpointed.
@@ -173,7 +173,7 @@ class Warehouse:
             return NO_VERSION if delta is None else int(delta.version())
         check_iteration(as_of)
         for commit in self.history(table):
-            if commit.operation == VACUUMED or (commit.iteration is not None and commit.iteration <= as_of):
+            if commit.operation in (VACUUM_BEGUN, VACUUMED) or (commit.iteration is not None and commit.iteration <= as_of):
                 return commit.version
         return NO_VERSION
 
@@ -281,7 +281,8 @@ class Warehouse:
         try:
             yield
         except (DeltaError, pa.ArrowException, OSError) as error:
-            purged = [commit.version for commit in self.history(table) if commit.operation == VACUUMED] if version is not None else []
+            erasing = (VACUUM_BEGUN, VACUUMED)
+            purged = [commit.version for commit in self.history(table) if commit.operation in erasing] if version is not None else []
             if version is not None and purged and version < purged[0]:
                 raise UnknownTable(f"table {table}: a purge erased version {version}; read {purged[0]} or later") from error
             delta = self._open(_known(table), None)

@@ -7,7 +7,7 @@ of such a key as withdrawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ def withdraw(warehouse: Warehouse, table: str, ids: Iterable[str], *, iteration:
     key = _key(table)
     check_iteration(iteration)
     wanted = list(dict.fromkeys(ids))
-    with FileLock(warehouse.home.locks / f"{table}.withdrawn.lock"):
+    with _lock(warehouse, table):
         done = withdrawn_ids(warehouse, table)
         pending = [id_ for id_ in wanted if id_ not in done]
         tombstones = _tombstones(warehouse, table, key, pending)
@@ -60,28 +60,36 @@ def withdrawn_ids(warehouse: Warehouse, table: str, *, as_of: str | None = None)
     return set(warehouse.read(table, stage=WITHDRAWN_STAGE, columns=[key], as_of=as_of).column(key).to_pylist())
 
 
-def num_to_purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> int:
-    """How many rows a purge would erase."""
-    return sum(_held(warehouse, table, sorted(withdrawn_ids(warehouse, table))).num_rows for table in tables)
+def num_to_purge(warehouse: Warehouse, also: Mapping[str, Collection[str]] | None = None) -> int:
+    """How many rows a purge would erase, were the ids of `also`, by table, withdrawn too."""
+    ids = {table: withdrawn_ids(warehouse, table).union((also or {}).get(table, ())) for table in WITHDRAWABLE}
+    return sum(_held(warehouse, table, sorted(ids[table])).num_rows for table in WITHDRAWABLE)
 
 
 def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> list[Purged]:
     """Erase the content of withdrawn rows from the disk, in every version; their tombstones stay. There is no way back.
 
     Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. The episodes,
-    steps and screenshots that a sample was cut from are not touched.
+    steps and screenshots that a sample was cut from are not touched. Nothing else may write these tables meanwhile: hold the lock of the
+    iteration.
     """
     results = []
     for table in tables:
-        ids = sorted(withdrawn_ids(warehouse, table))
-        if not ids:
-            continue
-        num_rows = _erase(warehouse, table, ids)
-        delta = warehouse.delta(table)
-        if delta is not None and _is_unfinished(warehouse, table):
-            erased = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        with _lock(warehouse, table):
+            ids = sorted(withdrawn_ids(warehouse, table))
+            num_rows = _erase(warehouse, table, ids) if ids else 0
+            delta = warehouse.delta(table)
+            if delta is None or not _is_unfinished(warehouse, table):
+                continue
+            # Full: a writer that was killed has left files that no commit names.
+            erased = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+        if num_rows or erased:
             results.append(Purged(table=table, num_rows=num_rows, num_files=len(erased)))
     return results
+
+
+def _lock(warehouse: Warehouse, table: str) -> FileLock:
+    return FileLock(warehouse.home.locks / f"{table}.withdrawn.lock")
 
 
 def _is_unfinished(warehouse: Warehouse, table: str) -> bool:

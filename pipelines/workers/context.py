@@ -38,19 +38,19 @@ class WorkerContext:
         return Warehouse(self.home)
 
     @property
-    def checkpoint_folder(self) -> Path:
+    def checkpoints(self) -> Path:
         """Where this stage's checkpoints lie, one folder an id."""
         return self.home.checkpoints / self.iteration / self.stage
 
     @property
     def draft(self) -> Path:
         """Where a checkpoint is written while its id is not known; `storing.store_checkpoint` gives it its place."""
-        return self.checkpoint_folder / "draft"
+        return self.checkpoints / "draft"
 
     @property
     def run_folder(self) -> Path:
         """Curves of this stage's training run, and what it resumes from when it was killed."""
-        return self.checkpoint_folder / "run"
+        return self.checkpoints / "run"
 
     def progress(self) -> Progress:
         return Progress(self.folder, iteration=self.iteration, stage=self.stage, log=self.log)

@@ -5,16 +5,19 @@ one), training curves, and checkpoints, whose folders get their place here. One 
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agent.episode import Episode
 from agent.episode_rows import rows
-from models.checkpoint import Card, move
+from models.checkpoint import Card, move, verify
 from pipelines.workers.context import WorkerContext
 from warehouse import registry
+from warehouse.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +44,11 @@ def store_checkpoint(context: WorkerContext, card: Card, *, parents: Sequence[st
 
     A stage that is made again leaves the weights it made before where they are: others may have been made from them.
     """
-    folder = context.checkpoint_folder / card.checkpoint_id
-    move(context.draft, folder)
+    folder = context.checkpoints / card.checkpoint_id
+    if _is_whole(folder):
+        shutil.rmtree(context.draft)  # the same weights; whoever reads them now is not disturbed
+    else:
+        move(context.draft, folder)
     return registry.register(
         context.warehouse,
         iteration=context.iteration,
@@ -54,6 +60,14 @@ def store_checkpoint(context: WorkerContext, card: Card, *, parents: Sequence[st
         config=card.config,
         metrics=card.metrics,
     )
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        verify(folder)
+    except CheckpointError:
+        return False
+    return True
 
 
 def store_metrics(context: WorkerContext, checkpoint_id: str, curve: Iterable[tuple[int, Mapping[str, float]]]) -> int:

@@ -82,6 +82,19 @@ def test_light_modules_leave_heavy_libraries_alone(module: str):
     assert LIGHT_MODULES[module] & set(ran.stdout.split()) == set()
 
 
+def test_no_worker_imports_dagster():
+    program = """
+import sys
+from importlib import import_module
+from pipelines.workers.__main__ import WORKERS
+for module in WORKERS.values():
+    import_module(module)
+print("dagster" in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=170)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "False"), ran.stderr
+
+
 def test_heavy_libraries_are_imported_at_module_level_by_their_owners_only():
     strays = []
     for path in source_files():

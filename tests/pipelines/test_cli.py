@@ -81,7 +81,7 @@ def test_queries_that_are_wrong_are_answered_in_a_sentence(fails: Say):
     assert not Path("/tmp/never.csv").exists()
 
 
-@pytest.mark.parametrize("command", ["status", "sql select", "lineage x", "export out", "withdraw x", "report"])
+@pytest.mark.parametrize("command", ["status", "sql select", "lineage x", "export out", "withdraw x", "report", "eval x", "merge x -o y"])
 def test_a_home_that_is_not_there_is_not_taken_for_an_empty_one(fails: Say, command: str, tmp_path: Path):
     said = fails(*command.split(), "--home", str(tmp_path / "hoem"))
     assert said.startswith("ConfigError: there is no home") and "hoem" in said and not (tmp_path / "hoem").exists()
@@ -201,7 +201,7 @@ def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, 
         assert [row["sample_id"] for row in snapshot(con, "sft", "0001", MixtureConfig(demonstration=Pool()))[1]] == [kept]
     with FileLock(lock_path(warehouse.home)):
         assert fails("withdraw", "--purge", "--yes").startswith("IterationLocked:")
-    assert "Erase 2 withdrawn rows for good?" in say("--purge", input="n\n")
+    assert "to erase for good: 2" in say("--purge", input="n\n")
     assert warehouse.read("sft_samples", version=written).num_rows == 3
     assert "2 rows of sft_samples erased" in say("--purge", "--yes")
     with pytest.raises(UnknownTable, match="a purge erased"):

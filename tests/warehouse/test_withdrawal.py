@@ -102,6 +102,15 @@ def test_a_purge_that_was_cut_off_is_finished_by_the_next(three: Warehouse) -> N
     assert purged.num_rows == 0 and purged.num_files == 1
 
 
+def test_a_purge_erases_what_a_killed_writer_left_without_a_commit(three: Warehouse) -> None:
+    (file,) = (path for path in three.folder("sft_samples").rglob("*.parquet"))
+    orphan = file.with_name("part-00000-orphan.parquet")
+    orphan.write_bytes(file.read_bytes())
+    withdraw(three, "sft_samples", ["b"], iteration="0002")
+    purge(three)
+    assert not orphan.exists() and not file.exists() and _live(three) == ["a", "c"]
+
+
 def test_after_a_purge_texts_of_all_files_can_be_compared(three: Warehouse, make: Any) -> None:
     three.replace_partition("sft_samples", [make.sample("d", origin="rollout")], iteration="0001", stage="routing")
     withdraw(three, "sft_samples", ["b"], iteration="0002")
