@@ -186,18 +186,20 @@ def test_profiles_in_use_are_not_reaped() -> None:
 @linux_only
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the user")
 def test_as_root_the_browser_is_another_user_with_its_sandbox_on() -> None:
+    def renderers(browser: Browser) -> list[int]:
+        members = group_members(browser.process.pid)
+        return [pid for pid in members if b"--type=renderer" in (Path("/proc") / str(pid) / "cmdline").read_bytes()]
+
     async def use() -> None:
         browser = await Browser.launch(begin_frame=True)
         try:
             context = await browser.connection.send("Target.createBrowserContext")
             await browser.connection.send("Target.createTarget", {"url": "about:blank", **context})
-            members = group_members(browser.process.pid)
-            statuses = [(Path("/proc") / str(pid) / "status").read_text() for pid in members]
+            assert within(10, lambda: renderers(browser)), "a page has one, but not at once"
+            statuses = [(Path("/proc") / str(pid) / "status").read_text() for pid in group_members(browser.process.pid)]
             uids = {line.split()[1] for status in statuses for line in status.splitlines() if line.startswith("Uid:")}
             assert uids == {str(browser_user().uid)} and "0" not in uids
-            renderers = [pid for pid in members if b"--type=renderer" in (Path("/proc") / str(pid) / "cmdline").read_bytes()]
-            assert renderers
-            assert within(10, lambda: all("Seccomp:\t2" in (Path("/proc") / str(pid) / "status").read_text() for pid in renderers))
+            assert within(10, lambda: all("Seccomp:\t2" in (Path("/proc") / str(pid) / "status").read_text() for pid in renderers(browser)))
         finally:
             await browser.close()
 
