@@ -148,6 +148,7 @@ def _bound_socket() -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("127.0.0.1", port))
+            listener.listen()  # only now is the port taken: another socket may bind one at which nobody listens yet
             return listener
         except OSError:
             listener.close()

