@@ -154,11 +154,11 @@ def find_key(name: str) -> Key | None:
     return KEYS.get(_ALIASES.get(lowered, lowered)) or _CHARACTERS.get(_ALIASES.get(lowered, ""))
 
 
-def gestures(action: Action, area_px: tuple[int, int]) -> tuple[Phase, ...] | Refusal:
-    """The phases that carry out an action of pointer, keyboard or time on a page of the given size; a Refusal for a point that lies
-    outside, an unknown key, and for every action that a page has no gesture for."""
+def gestures(action: Action, area_px: tuple[int, int], place: str = "page") -> tuple[Phase, ...] | Refusal:
+    """The phases that carry out an action of pointer, keyboard or time on a page (or another `place`) of the given size; a Refusal for a
+    point that lies outside, an unknown key, and for every action that has no gesture."""
     if (outside := _point_outside(action, area_px)) is not None:
-        return Refusal(reason=f"point {outside} is outside the page of {area_px[0]}x{area_px[1]} pixels")
+        return Refusal(reason=f"point {outside} is outside the {place} of {area_px[0]}x{area_px[1]} pixels")
     match action:
         case actions.TypeText(text=text):
             return (tuple(_typing(text)),) if text else ()
@@ -173,10 +173,10 @@ def gestures(action: Action, area_px: tuple[int, int]) -> tuple[Phase, ...] | Re
         case actions.Wait(seconds=seconds):
             return (Pause(ms=seconds * 1000),)
         case _:
-            return _pointer_gestures(action, area_px)
+            return _pointer_gestures(action, area_px) or Refusal(reason=f"{action.kind} is not possible in this {place}")
 
 
-def _pointer_gestures(action: Action, area_px: tuple[int, int]) -> tuple[Phase, ...] | Refusal:
+def _pointer_gestures(action: Action, area_px: tuple[int, int]) -> tuple[Phase, ...] | None:
     match action:
         case actions.Click(x=x, y=y, button=button, count=count):
             presses = ((PointerDown(button=button, count=n), PointerUp(button=button, count=n)) for n in range(1, count + 1))
@@ -198,7 +198,7 @@ def _pointer_gestures(action: Action, area_px: tuple[int, int]) -> tuple[Phase, 
             middle = (area_px[0] // 2, area_px[1] // 2) if x is None or y is None else (x, y)
             return ((*_move(*middle), Wheel(dx=dx * WHEEL_STEP_PX, dy=dy * WHEEL_STEP_PX)),)
         case _:
-            return Refusal(reason=f"{action.kind} is not possible in this page")
+            return None
 
 
 def _move(x: int | None, y: int | None) -> tuple[PointerMove, ...]:
