@@ -15,6 +15,8 @@ outside the project can catch it without importing it.
     ├── SandboxError                        the infrastructure failed, never the policy: retried, then recorded as `crashed`
     │   ├── BrowserMissing (FileNotFoundError)
     │   ├── BrowserCrashed (ConnectionError)
+    │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
+    │   ├── DesktopCrashed (ConnectionError)
     │   ├── PageNotReady (TimeoutError)     a task page never became ready
     │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
     ├── TaskError (ValueError)              a task specification is wrong
@@ -87,6 +89,14 @@ class BrowserMissing(SandboxError, FileNotFoundError):
 
 class BrowserCrashed(SandboxError, ConnectionError):
     """The browser went away while a session used it."""
+
+
+class DesktopMissing(SandboxError, FileNotFoundError):
+    """A program that a desktop needs, or the desktop itself, is not installed."""
+
+
+class DesktopCrashed(SandboxError, ConnectionError):
+    """The desktop went away while a session used it."""
 
 
 class PageNotReady(SandboxError, TimeoutError):
