@@ -21,7 +21,7 @@ from agent.pen import Pen
 from agent.pool_collector import PoolCollector
 from agent.prompt import PromptBuilder
 from agent.vocabulary import WORDS_FILE
-from sandbox.miniwob.oracles import has_oracle, oracle_action
+from sandbox.miniwob.oracles import has_oracle
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool import SessionPool
 from sandbox.task import Split
@@ -45,7 +45,7 @@ async def page_words(group: str) -> set[str]:
     suggested: set[str] = set()
     async with SessionPool(size=16, num_browsers=1) as pool:
         collector = PoolCollector(pool, PromptBuilder("compact"))
-        async for episode in collector.play(OracleDecider(oracle_action, grammar_named("compact")), requests):
+        async for episode in collector.play(OracleDecider(grammar_named("compact")), requests):
             shown, items = words_of(episode.steps)
             suggested |= items
             for word in shown:

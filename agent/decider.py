@@ -5,7 +5,7 @@ The episode loop (agent/episode_loop.py) is driven by one. What annotators do wi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,14 +15,23 @@ from agent.memory import Memory
 from agent.policy import Message, Prompt, Response, Sampling
 from sandbox.actions import Action
 from sandbox.session import Observation
-from sandbox.task import Task
 
 ORACLE_POLICY_ID = "oracle"
 
 
+Act = Callable[[Prompt], Awaitable[Response]]
+Hint = Callable[[], Awaitable[Action | None]]
+"""`Session.hint`: the next right action; None where the state is beyond repair or the task's oracle has no idea."""
+
+
+async def no_hint() -> None:
+    """The hint of a moment that has no live session behind it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """One decision point: everything that may be looked at. `actions` is what was carried out so far, oldest first."""
+    """One decision point: everything that may be looked at. `actions` is what was carried out so far, oldest first; `hint` is for oracles
+    and annotators, never for a policy."""
 
     request: EpisodeRequest
     step_index: int
@@ -31,17 +40,13 @@ class Moment:
     messages: tuple[Message, ...]
     actions: tuple[Action, ...]
     max_new_tokens: int
+    hint: Hint = no_hint
 
 
 class Decider(Protocol):
     async def decide(self, moment: Moment) -> Response | None:
         """The response at this moment; None gives the episode up. Raises ModelError when the engine behind it is broken."""
         ...
-
-
-Act = Callable[[Prompt], Awaitable[Response]]
-Oracle = Callable[[Task, Observation, Sequence[Action]], Action | None]
-"""The next right action of a task, given what was done; None where the state is beyond repair or the oracle has no idea."""
 
 
 class PolicyDecider:
@@ -55,19 +60,19 @@ class PolicyDecider:
 
 
 class OracleDecider:
-    """Plays a task's oracle, written in the grammar that the episode is recorded in. Its responses carry no tokens: nobody sampled them."""
+    """Plays each task's oracle, written in the grammar that the episode is recorded in. Its responses carry no tokens: nobody sampled
+    them."""
 
-    def __init__(self, oracle: Oracle, grammar: Grammar) -> None:
-        self._oracle = oracle
+    def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
 
     async def decide(self, moment: Moment) -> Response | None:
-        text = self.answer(moment)
+        text = await self.answer(moment)
         return None if text is None else Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=ORACLE_POLICY_ID)
 
-    def answer(self, moment: Moment) -> str | None:
+    async def answer(self, moment: Moment) -> str | None:
         """The oracle's response text; None where it has no idea, or an idea that the grammar cannot write."""
-        action = self._oracle(moment.request.task, moment.observation, moment.actions)
+        action = await moment.hint()
         if action is None:
             return None
         try:

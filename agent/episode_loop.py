@@ -117,6 +117,7 @@ class _Run:
             messages=self._builder.build(memory, observation),
             actions=tuple(self._actions),
             max_new_tokens=self._limits.max_new_tokens,
+            hint=self._session.hint,
         )
         try:
             response, proposal = await self._decide(moment)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-from agent.decider import ORACLE_POLICY_ID, Moment, Oracle, OracleDecider
+from agent.decider import ORACLE_POLICY_ID, Moment, OracleDecider
 from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.episode_loop import Intervene
 from agent.grammars.base import Grammar, NotRepresentable
@@ -89,16 +89,16 @@ class AnnotationResult:
 class ScriptedAnnotator:
     """Sits beside the policy and takes notes; `watch` and `correct` are hooks of the episode loop."""
 
-    def __init__(self, oracle: Oracle, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._decider = OracleDecider(oracle, grammar)
+        self._decider = OracleDecider(grammar)
         self._notes: dict[str, list[Note]] = {}
         self.allowed: dict[str, int] = {}
         """Corrections that `correct` may still make, by episode id."""
 
     async def watch(self, moment: Moment, response: Response) -> str | None:
         """Take a note, let the proposal stand."""
-        self._take_note(moment, response, may_override=False)
+        await self._take_note(moment, response, may_override=False)
         return None
 
     async def correct(self, moment: Moment, response: Response) -> str | None:
@@ -107,18 +107,18 @@ class ScriptedAnnotator:
         before = self._notes.get(episode_id, []) if moment.step_index else []
         is_lost = any(note.label is None for note in before)
         used = sum(note.overridden for note in before)
-        note = self._take_note(moment, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
+        note = await self._take_note(moment, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
         return note.label if note.overridden else None
 
     def notes(self, episode: Episode) -> list[Note]:
         """The notes on an episode's steps, forgotten as they are handed out."""
         return self._notes.pop(episode.episode_id, [])[: len(episode.steps)]
 
-    def _take_note(self, moment: Moment, response: Response, *, may_override: bool) -> Note:
+    async def _take_note(self, moment: Moment, response: Response, *, may_override: bool) -> Note:
         if moment.step_index == 0:
             # The episode may have been started afresh after an infrastructure failure.
             self._notes[moment.request.episode_id] = []
-        observation, label = moment.observation, self._decider.answer(moment)
+        observation, label = moment.observation, await self._decider.answer(moment)
         parsed = self._grammar.parse(response.text, observation)
         agrees = label is not None and self._canonical(response.text, observation) == self._canonical(label, observation)
         actions = [*parsed.actions, *(self._grammar.parse(label, observation).actions if label else ())]
@@ -215,7 +215,6 @@ async def annotate(
     policy: Policy,
     requests: Sequence[EpisodeRequest],
     collector: InterveningCollector,
-    oracle: Oracle,
     grammar: Grammar,
     config: ScriptedAnnotatorConfig,
     *,
@@ -226,7 +225,7 @@ async def annotate(
     In mode `intervene` episodes run in waves until each task's share of the corrections is used up; requests that no share is left for
     are not run. The result does not depend on the order in which episodes finish.
     """
-    annotator = ScriptedAnnotator(oracle, grammar)
+    annotator = ScriptedAnnotator(grammar)
     episodes: list[Episode] = []
     annotations: list[Annotation] = []
 

@@ -6,12 +6,13 @@ A session is given a literal dict of these, keyed by `Task.source`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sandbox.session import Element, Verdict
+from sandbox.actions import Action
+from sandbox.session import Element, Observation, Verdict
 from sandbox.task import Task
 from warehouse.errors import SandboxError
 
@@ -42,6 +43,32 @@ class PageState:
             ) from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageSettings:
+    """The window a page is seen in, and how its time passes. A page is opened with them and kept while they stay equal."""
+
+    viewport_px: tuple[int, int]
+    """Width and height of the window that the page is laid out for."""
+    area_px: tuple[int, int]
+    """Width and height of the part, from the top left corner, that is observed; screenshots are cropped to it."""
+    step_time_ms: float
+    """Page time that passes after an action, before it is observed."""
+    frame_time_ms: float
+    """Page time between two frames, where frames are under control: 1000 / 60 for pages whose motion counts, longer (and cheaper) for
+    pages that stand still between actions. Timers fire at their time either way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageMoment:
+    """What an oracle may look at: the last observation, every action so far (oldest first), and the page itself."""
+
+    task: Task
+    observation: Observation
+    actions: Sequence[Action]
+    evaluate: Callable[[str], Awaitable[Any]]
+    """Value of a JavaScript expression in the page."""
+
+
 class PageTask(Protocol):
     """Tasks of one source as web pages. Stateless: one object serves every session of a process."""
 
@@ -49,27 +76,6 @@ class PageTask(Protocol):
     def root(self) -> Path:
         """Folder that holds every file the pages load; `url` points into it. The browser may read nothing else: where its user
         cannot reach the folder, a readable copy serves instead."""
-        ...
-
-    @property
-    def viewport_px(self) -> tuple[int, int]:
-        """Width and height of the page's window."""
-        ...
-
-    @property
-    def area_px(self) -> tuple[int, int]:
-        """Width and height of the part, from the top left corner, that is observed; screenshots are cropped to it."""
-        ...
-
-    @property
-    def step_time_ms(self) -> float:
-        """Page time that passes after an action, before it is observed."""
-        ...
-
-    @property
-    def frame_time_ms(self) -> float:
-        """Page time between two frames, where frames are under control: 1000 / 60 for pages whose motion counts, longer (and cheaper)
-        for pages that stand still between actions. Timers fire at their time either way."""
         ...
 
     @property
@@ -88,6 +94,10 @@ class PageTask(Protocol):
         """Version of the pages and their verifiers, e.g. "miniwob 1.1.0"."""
         ...
 
+    def settings(self, task: Task) -> PageSettings:
+        """The window that a task is played in, and how its time passes. Raises TaskError for a task that is not this source's."""
+        ...
+
     def url(self, task: Task) -> str:
         """file:// address of the task's page, below `root`. Raises TaskError for a task that is not this source's."""
         ...
@@ -102,6 +112,10 @@ class PageTask(Protocol):
 
     def verdict(self, state: PageState) -> Verdict:
         """The verifier's verdict on a state."""
+        ...
+
+    async def hint(self, moment: PageMoment) -> Action | None:
+        """What the task's oracle would do now: an action for `Session.step`. None where it has none, or no idea."""
         ...
 
 

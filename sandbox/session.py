@@ -40,6 +40,8 @@ class Observation:
     height_px: int
     time_ms: float
     url: str = ""
+    output: str = ""
+    """What the last tool call printed (terminal, file editor, search …), cut to the session's limit."""
 
     @property
     def screenshot_id(self) -> str | None:
@@ -85,6 +87,11 @@ class Session(Protocol):
 
     async def evaluate(self) -> Verdict:
         """The verifier's verdict on the state as it is now."""
+        ...
+
+    async def hint(self) -> Action | None:
+        """What the task's own oracle would do in the state as it is now; None where it has none or the state is beyond repair. For
+        demonstrations, annotation and proofs that a task can be solved; a policy never sees it."""
         ...
 
     async def close(self) -> None:

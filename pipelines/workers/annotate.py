@@ -11,7 +11,6 @@ from assets.requests import AnnotateRequest, StageResult
 from pipelines.sandboxes import builder, open_collector
 from pipelines.workers.context import WorkerContext, requests_for
 from pipelines.workers.storing import store_episodes
-from sandbox.miniwob.oracles import oracle_action
 from sandbox.task import Split
 
 
@@ -49,7 +48,6 @@ async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], co
             context.engine(request.checkpoint_id),
             requests,
             collector,
-            oracle_action,
             builder().grammar,
             request.annotator,
             on_episode=count,

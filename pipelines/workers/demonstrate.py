@@ -11,7 +11,6 @@ from assets.requests import DemonstrateRequest, StageResult
 from pipelines.sandboxes import builder, open_collector
 from pipelines.workers.context import WorkerContext, requests_for
 from pipelines.workers.storing import store_episodes
-from sandbox.miniwob.oracles import oracle_action
 from sandbox.task import Split
 from warehouse.samples import demonstration_rows
 
@@ -37,7 +36,7 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
 
 async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext) -> list[Episode]:
     progress = context.progress()
-    decider = OracleDecider(oracle_action, builder().grammar)
+    decider = OracleDecider(builder().grammar)
     episodes: list[Episode] = []
     async with open_collector(request.sandbox) as collector:
         async for episode in collector.play(decider, requests):

@@ -99,7 +99,7 @@ class FramedPage(CdpPage):
         await self._answered_by_frames(self._send_rest())
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
-        num_frames = max(1, round(ms / self._source.frame_time_ms))
+        num_frames = max(1, round(ms / self._settings.frame_time_ms))
         frame_ms = max(ms, GESTURE_FRAME_MS) / num_frames
         for _ in range(num_frames - 1):
             await self._tick(frame_ms)

@@ -15,7 +15,7 @@ from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Params
 from sandbox.browser.input import CdpInput, Gesture, PointerMove, Wheel
 from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, PageNotes, is_below
-from sandbox.page_task import PageTask
+from sandbox.page_task import PageSettings
 from warehouse.errors import BrowserCrashed, SandboxError
 
 COMPILE_FROM_CHARS = 1000
@@ -25,10 +25,10 @@ COMPILE_FROM_CHARS = 1000
 class CdpPage:
     """A page in a browser context (hence a renderer process) of its own. Subclasses add time, frames and screenshots."""
 
-    def __init__(self, browser: Browser, source: PageTask, root: Path) -> None:
+    def __init__(self, browser: Browser, settings: PageSettings, root: Path) -> None:
         self.browser = browser
         self.notes = PageNotes()
-        self._source = source
+        self._settings = settings
         self._root = root
         self._input = CdpInput()
         self._loading = False
@@ -38,9 +38,9 @@ class CdpPage:
         self._context_id = self._target_id = self._session_id = ""
 
     @classmethod
-    async def open(cls, browser: Browser, source: PageTask, root: Path) -> Self:
-        """A blank page of a source's size that may load files below `root`."""
-        page = cls(browser, source, root)
+    async def open(cls, browser: Browser, settings: PageSettings, root: Path) -> Self:
+        """A blank page of the settings' size that may load files below `root`."""
+        page = cls(browser, settings, root)
         try:
             await page._open()
         except BaseException:
@@ -56,7 +56,7 @@ class CdpPage:
         connection = self.browser.connection
         self._context_id = (await connection.send("Target.createBrowserContext"))["browserContextId"]
         connection.send("Browser.setDownloadBehavior", {"behavior": "deny", "browserContextId": self._context_id})
-        width, height = self._source.area_px if self.browser.begin_frame else self._source.viewport_px
+        width, height = self._settings.area_px if self.browser.begin_frame else self._settings.viewport_px
         target = {"url": "about:blank", "browserContextId": self._context_id, "width": width, "height": height}
         if self.browser.begin_frame:
             target["enableBeginFrameControl"] = True
@@ -71,7 +71,7 @@ class CdpPage:
             "Inspector.detached": self._on_crash,
         }.items():
             connection.listen(self._session_id, event, listener)
-        width, height = self._source.viewport_px
+        width, height = self._settings.viewport_px
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         if self.browser.begin_frame:
             metrics["dontSetVisibleSize"] = True  # laid out for the whole viewport, drawn for the observed area
@@ -150,7 +150,7 @@ class CdpPage:
         return [self._send(method, params) for method, params in self._input.commands(gesture)]
 
     def _send_rest(self) -> list[asyncio.Future[Params]]:
-        width, height = self._source.viewport_px
+        width, height = self._settings.viewport_px
         commands = [self._send(method, params) for method, params in self._input.rest(width - 1, height - 1)]
         return [*commands, self._send("Runtime.evaluate", {"expression": REST_SCRIPT})]
 

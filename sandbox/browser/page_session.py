@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,15 +19,15 @@ from sandbox.browser.browser import environment
 from sandbox.browser.input import Refusal, gestures
 from sandbox.browser.page import Page, PageNotes, call, crop_png, time_limit
 from sandbox.browser.scratch import readable_root
-from sandbox.page_task import PageState, PageTask, PageTasks
+from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
 from warehouse.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
 
 SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
 
-OpenPage = Callable[[PageTask, Path], Awaitable[Page]]
-"""Opens a blank page for a source; the path is the root of its files as the browser sees them."""
+OpenPage = Callable[[PageSettings, Path], Awaitable[Page]]
+"""Opens a blank page; the path is the root of its files as the browser sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +44,13 @@ class _Instance:
 
     task: Task
     source: PageTask
+    settings: PageSettings
     page: Page
     start_ms: float
-    num_steps: int = 0
+    actions: list[Action] = field(default_factory=list)
     is_over: bool = False
     state: PageState | None = None
+    observation: Observation | None = None
 
 
 class PageSession:
@@ -61,6 +63,7 @@ class PageSession:
         self._limits = limits or Limits()
         self._page: Page | None = None
         self._page_key: tuple[str, str] | None = None
+        self._page_window: tuple[PageSettings, Path] | None = None
         self._instance: _Instance | None = None
         self._is_closed = False
         self.num_resets = 0
@@ -96,7 +99,7 @@ class PageSession:
                     page = self._page
                 await self._start(page, source, task, seed)
                 self._page_key = key
-                self._instance = _Instance(task=task, source=source, page=page, start_ms=page.time_ms)
+                self._instance = _Instance(task=task, source=source, settings=source.settings(task), page=page, start_ms=page.time_ms)
                 return await self._observe(self._instance)
         except SandboxTimeout as error:
             raise PageNotReady(f"{error} Page: {source.url(task)}") from error
@@ -124,13 +127,13 @@ class PageSession:
             raise SandboxError("The session is closed; lease another one.")
 
     async def _load(self, task: Task, source: PageTask) -> Page:
-        """The task's page, loaded and ready, in the page we have or a new one for another source."""
-        root = readable_root(source.root)
-        if self._page is not None and (self._page_key is None or self._page_key[0] != task.source):
+        """The task's page, loaded and ready, in the page we have or a new one where the window or the files are other ones."""
+        root, settings = readable_root(source.root), source.settings(task)
+        if self._page is not None and (self._page_key is None or self._page_window != (settings, root)):
             page, self._page = self._page, None
             await page.close()
         if self._page is None:
-            self._page = await self._open_page(source, root)
+            self._page, self._page_window = await self._open_page(settings, root), (settings, root)
         self._page_key = None
         await self._page.load((root / _relative(source, task)).as_uri())
         deadline = time.monotonic() + self._limits.ready_s * 0.8
@@ -140,7 +143,7 @@ class PageSession:
                     f"The page of {task.name} ({source.url(task)}) loaded, but was not ready within {self._limits.ready_s * 0.8:g} s: "
                     f"{source.ready_script!r} stayed false."
                 )
-            await self._page.settle(source.step_time_ms, screenshot=False)
+            await self._page.settle(settings.step_time_ms, screenshot=False)
             await asyncio.sleep(0)
         return self._page
 
@@ -154,12 +157,12 @@ class PageSession:
         async with time_limit(self._limits.step_s + pause_s, f"A step of {instance.task.name}"):
             info = await self._act(instance, action)
             observation = await self._observe(instance)
-        instance.num_steps += 1
+        instance.actions.append(action)
         info |= _noted(instance.page.notes)
         has_left = instance.page.notes.left_for is not None
         is_done = instance.state is not None and instance.state.done
         terminated = is_done or has_left or isinstance(action, actions.Finished | actions.CallUser)
-        truncated = not terminated and instance.num_steps >= instance.task.max_steps
+        truncated = not terminated and len(instance.actions) >= instance.task.max_steps
         instance.is_over = terminated or truncated
         reward = instance.state.reward if terminated and instance.state is not None else 0.0
         return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
@@ -177,7 +180,7 @@ class PageSession:
                 reason = await instance.page.evaluate(call(SELECT_SCRIPT, x, y, option))
                 return {"ignored": reason} if reason else {}
             case _:
-                phases = gestures(action, instance.source.area_px)
+                phases = gestures(action, instance.settings.area_px)
                 if isinstance(phases, Refusal):
                     return {"ignored": phases.reason}
                 await instance.page.perform(phases)
@@ -185,14 +188,14 @@ class PageSession:
 
     async def _observe(self, instance: _Instance) -> Observation:
         """Let the step's time pass, then look: screenshot and elements of the same moment."""
-        page, source = instance.page, instance.source
-        png = await page.settle(source.step_time_ms, screenshot=self.screenshots)
+        page, source, settings = instance.page, instance.source, instance.settings
+        png = await page.settle(settings.step_time_ms, screenshot=self.screenshots)
         reading = asyncio.ensure_future(self._read_state(page, source))
         await asyncio.sleep(0)  # the page answers while we crop
-        png = None if png is None else crop_png(png, source.area_px)
+        png = None if png is None else crop_png(png, settings.area_px)
         instance.state = await reading
-        width, height = source.area_px
-        return Observation(
+        width, height = settings.area_px
+        instance.observation = Observation(
             instruction=instance.state.instruction if instance.state else "",
             elements=instance.state.elements if instance.state else (),
             screenshot=png,
@@ -201,6 +204,7 @@ class PageSession:
             time_ms=round(page.time_ms - instance.start_ms, 3),
             url=_relative(source, instance.task),
         )
+        return instance.observation
 
     @staticmethod
     async def _read_state(page: Page, source: PageTask) -> PageState | None:
@@ -221,6 +225,17 @@ class PageSession:
             reason = f"the page was left for {instance.page.notes.left_for}"
             return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(reason,))
         return instance.source.verdict(instance.state)
+
+    async def hint(self) -> Action | None:
+        instance = self._running()
+        if instance.state is None or instance.observation is None:
+            return None
+        async with time_limit(self._limits.step_s, f"The oracle of {instance.task.name}"):
+            return await instance.source.hint(
+                PageMoment(
+                    task=instance.task, observation=instance.observation, actions=instance.actions, evaluate=instance.page.evaluate
+                )
+            )
 
     def _running(self) -> _Instance:
         self._check_open()

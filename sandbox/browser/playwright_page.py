@@ -19,7 +19,7 @@ from playwright.async_api import Page as TheirPage
 from sandbox.browser.chromium import FLAGS, find_chromium
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
 from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, Page, PageNotes, is_below
-from sandbox.page_task import PageTask
+from sandbox.page_task import PageSettings
 from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 _OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
@@ -55,8 +55,8 @@ class PlaywrightHost:
     def pid(self) -> int:
         return 0
 
-    async def open_page(self, source: PageTask, root: Path) -> Page:
-        width, height = source.viewport_px
+    async def open_page(self, settings: PageSettings, root: Path) -> Page:
+        width, height = settings.viewport_px
         async with _sandbox_errors(self._browser):
             context = await self._browser.new_context(
                 viewport={"width": width, "height": height}, timezone_id="UTC", locale="en-US", accept_downloads=False

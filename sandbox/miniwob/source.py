@@ -16,7 +16,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sandbox.page_task import PageState
+from sandbox.actions import Action
+from sandbox.miniwob.oracles import oracle_action
+from sandbox.page_task import PageMoment, PageSettings, PageState
 from sandbox.session import Verdict
 from sandbox.task import Task
 from warehouse.errors import ConfigError, TaskError
@@ -151,15 +153,17 @@ def package_version() -> str:
     return metadata.version("miniwob")
 
 
+SETTINGS = PageSettings(
+    viewport_px=(500, 320),  # at the page's own 160×210 some dialogs fall off the window
+    area_px=(160, 210),
+    step_time_ms=50.0,
+    frame_time_ms=50.0,  # these pages stand still between actions, but for animations of jQuery UI, which go by the clock
+)
+
+
 class MiniWobSource:
     """PageTask for MiniWoB++. Stateless."""
 
-    viewport_px = (500, 320)
-    """At the page's own 160×210 some dialogs fall off the window."""
-    area_px = (160, 210)
-    step_time_ms = 50.0
-    frame_time_ms = 50.0
-    """These pages stand still between actions, but for animations of jQuery UI, which go by the clock."""
     ready_script = "document.readyState === 'complete' && typeof core !== 'undefined' && core.cover_div !== null"
 
     @property
@@ -174,6 +178,10 @@ class MiniWobSource:
     @property
     def state_script(self) -> str:
         return _state_script()
+
+    def settings(self, task: Task) -> PageSettings:
+        _entry_name(task)
+        return SETTINGS
 
     def url(self, task: Task) -> str:
         return (self.root / "miniwob" / f"{_entry_name(task)}.html").as_uri()
@@ -196,6 +204,9 @@ class MiniWobSource:
     def needs_fresh_page(self, task: Task) -> bool:
         return task_file().tasks[_entry_name(task)].fresh_page
 
+    async def hint(self, moment: PageMoment) -> Action | None:
+        return oracle_action(moment.task, moment.observation, moment.actions)
+
     def verdict(self, state: PageState) -> Verdict:
         """The page's own judgement. An episode that has not ended has not succeeded."""
         if not state.done:
@@ -207,7 +218,7 @@ class MiniWobSource:
 @cache
 def _state_script() -> str:
     extract = (resources.files("sandbox.browser") / "elements.js").read_text(encoding="utf-8")
-    options = dict(ELEMENT_OPTIONS, area=list(MiniWobSource.area_px))
+    options = dict(ELEMENT_OPTIONS, area=list(SETTINGS.area_px))
     # The instruction is what shows in the query: core.getUtterance() also names colours that only show as a swatch.
     return (
         "(() => {"

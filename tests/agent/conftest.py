@@ -47,6 +47,8 @@ class FormSession:
     crash_plan: list[int] = field(default_factory=list)
     """Number of steps after which each coming episode loses its browser; episodes beyond the list are undisturbed."""
     environment: str = "form 1"
+    is_solvable: bool = True
+    """whether its oracle knows what to do"""
     num_resets: int = 0
     _left: int | None = None
     _word: str = ""
@@ -86,6 +88,9 @@ class FormSession:
     async def evaluate(self) -> Verdict:
         return Verdict(origin="verifier", score=float(self._solved), threshold=1.0)
 
+    async def hint(self) -> Action | None:
+        return form_oracle(self._observe()) if self.is_solvable else None
+
     async def close(self) -> None:
         self._left = 0
 
@@ -111,7 +116,7 @@ class FormSession:
         )
 
 
-def form_oracle(task: Task, observation: Observation, history: Sequence[Action]) -> Action | None:
+def form_oracle(observation: Observation) -> Action | None:
     """Knows the form; gives up once something wrong stands in the field, which it has no way to clear."""
     match = re.search(r'"(\w+)"', observation.instruction)
     if match is None:
@@ -199,7 +204,7 @@ def form_request(seed: int = 0, *, temperature: float = 0.0, max_steps: int = 6,
 
 @pytest.fixture
 def form() -> SimpleNamespace:
-    """The environment's parts by name: Session, Pool, Policy, oracle, request, task, png."""
+    """The environment's parts by name: Session, Pool, Policy, request, task, png."""
     return SimpleNamespace(
-        Session=FormSession, Pool=FormPool, Policy=ReadingPolicy, oracle=form_oracle, request=form_request, task=TASK, png=png
+        Session=FormSession, Pool=FormPool, Policy=ReadingPolicy, request=form_request, task=TASK, png=png
     )

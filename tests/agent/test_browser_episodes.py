@@ -15,7 +15,6 @@ from agent.episode_rows import rows
 from agent.policy import Response
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
-from sandbox.miniwob.oracles import oracle_action
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool import SessionPool
 from sandbox.task import Split
@@ -38,7 +37,7 @@ class Unsteady:
     """The oracle, which errs at every fourth step or so: which ones is fixed by the episode's own sampling seeds."""
 
     def __init__(self) -> None:
-        self.oracle = OracleDecider(oracle_action, BUILDER.grammar)
+        self.oracle = OracleDecider(BUILDER.grammar)
 
     async def decide(self, moment: Moment) -> Response | None:
         response = await self.oracle.decide(moment)
@@ -71,7 +70,7 @@ def essence(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def test_oracles_solve_their_tasks_through_the_loop() -> None:
-    episodes = play(OracleDecider(oracle_action, BUILDER.grammar), requests(2), size=2, num_browsers=1)
+    episodes = play(OracleDecider(BUILDER.grammar), requests(2), size=2, num_browsers=1)
     assert [e.request.task.name for e in episodes if not e.is_success] == []
     assert all(episode.environment != "unknown" and episode.instruction for episode in episodes)
     assert all(step.screenshot_id in episode.screenshots for episode in episodes for step in episode.steps)
@@ -89,7 +88,7 @@ def test_the_same_seeds_give_the_same_episodes_to_the_pixel() -> None:
 def test_a_killed_browser_costs_a_retry_and_nothing_else() -> None:
     async def main() -> list[Episode]:
         async with SessionPool(size=2, num_browsers=1) as pool:
-            oracle = OracleDecider(oracle_action, BUILDER.grammar)
+            oracle = OracleDecider(BUILDER.grammar)
             kills = iter([True])
 
             class Killer:

@@ -120,19 +120,19 @@ def test_the_infrastructures_failures_pass_through(form: SimpleNamespace) -> Non
 
 
 def test_an_oracle_drives_the_loop(form: SimpleNamespace) -> None:
-    episode = run(form, OracleDecider(form.oracle, BUILDER.grammar))
+    episode = run(form, OracleDecider(BUILDER.grammar))
     assert episode.outcome is Outcome.SUCCESS
     assert episode.steps[0].response == 'Thought click "" <input> [1] Action click [1]'
     assert all(step.policy_id == "oracle" and step.response_token_ids == () for step in episode.steps)
-    gave_up = run(form, OracleDecider(lambda task, observation, history: None, BUILDER.grammar))
+    gave_up = run(form, OracleDecider(BUILDER.grammar), session=form.Session(is_solvable=False))
     assert gave_up.outcome is Outcome.FAILURE and gave_up.steps == ()
 
 
 def test_an_annotator_overrides_and_both_texts_are_kept(form: SimpleNamespace) -> None:
-    oracle = OracleDecider(form.oracle, BUILDER.grammar)
+    oracle = OracleDecider(BUILDER.grammar)
 
     async def intervene(moment: Moment, proposal: Response) -> str | None:
-        right = oracle.answer(moment)
+        right = await oracle.answer(moment)
         wanted, offered = (BUILDER.grammar.parse(text or "", moment.observation).actions for text in (right, proposal.text))
         return None if wanted == offered else right
 

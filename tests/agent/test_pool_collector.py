@@ -138,10 +138,10 @@ def test_leaving_early_gives_the_sessions_back(form: SimpleNamespace) -> None:
 
 
 def test_oracles_play_and_annotators_intervene(form: SimpleNamespace) -> None:
-    oracle = OracleDecider(form.oracle, BUILDER.grammar)
+    oracle = OracleDecider(BUILDER.grammar)
 
     async def intervene(moment: Moment, proposal: Response) -> str | None:
-        return oracle.answer(moment) if moment.step_index == 0 else None
+        return await oracle.answer(moment) if moment.step_index == 0 else None
 
     async def main() -> None:
         requests = [form.request(seed) for seed in range(4)]

@@ -19,7 +19,6 @@ from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
 from annotation.config import Mode, ScriptedAnnotatorConfig
 from annotation.scripted import Annotation, AnnotationResult, Note, annotate, balanced, within_budget
-from sandbox.miniwob.oracles import oracle_action
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool import SessionPool
 from sandbox.task import Split
@@ -83,7 +82,7 @@ def play(mode: Mode, error_rate: float, num: int = 6, **changes: Any) -> Annotat
 
     async def run() -> AnnotationResult:
         async with collector() as live:
-            return await annotate(policy, requests(policy, num), live, oracle_action, GRAMMAR, config)
+            return await annotate(policy, requests(policy, num), live, GRAMMAR, config)
 
     return asyncio.run(run())
 

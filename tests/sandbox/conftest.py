@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sandbox.page_task import PageState
+from sandbox.actions import Action
+from sandbox.page_task import PageMoment, PageSettings, PageState
 from sandbox.pool import SessionPool
 from sandbox.session import Verdict
 from sandbox.task import Task
@@ -22,16 +23,15 @@ T = TypeVar("T")
 class HtmlSource:
     """A source whose tasks are the HTML files of a folder."""
 
-    viewport_px = (320, 320)
-    area_px = (240, 300)
-    step_time_ms = 50.0
-    frame_time_ms = 1000 / 60
     ready_script = "typeof start === 'function'"
     state_script = "state()"
     environment = "test pages"
 
     def __init__(self, root: Path = PAGES) -> None:
         self.root = root
+
+    def settings(self, task: Task) -> PageSettings:
+        return PageSettings(viewport_px=(320, 320), area_px=(240, 300), step_time_ms=50.0, frame_time_ms=1000 / 60)
 
     def url(self, task: Task) -> str:
         return (self.root / f"{task.name}.html").as_uri()
@@ -44,6 +44,9 @@ class HtmlSource:
 
     def verdict(self, state: PageState) -> Verdict:
         return Verdict(origin="verifier", score=state.reward if state.done else 0.0, threshold=1.0)
+
+    async def hint(self, moment: PageMoment) -> Action | None:
+        return None
 
 
 class LivePool:
