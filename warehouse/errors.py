@@ -15,6 +15,8 @@ outside the project can catch it without importing it.
     ├── SandboxError                        the infrastructure failed, never the policy: retried, then recorded as `crashed`
     │   ├── BrowserMissing (FileNotFoundError)
     │   ├── BrowserCrashed (ConnectionError)
+    │   ├── BubblewrapMissing (FileNotFoundError)
+    │   ├── JailCrashed (ConnectionError)   a terminal's jail could not be started, or went away
     │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
     │   ├── DesktopCrashed (ConnectionError)
     │   ├── PageNotReady (TimeoutError)     a task page never became ready
@@ -97,6 +99,14 @@ class DesktopMissing(SandboxError, FileNotFoundError):
 
 class DesktopCrashed(SandboxError, ConnectionError):
     """The desktop went away while a session used it."""
+
+
+class BubblewrapMissing(SandboxError, FileNotFoundError):
+    """No bubblewrap (bwrap) was found, or it may not make namespaces here."""
+
+
+class JailCrashed(SandboxError, ConnectionError):
+    """A terminal's jail could not be started, or went away while a session used it."""
 
 
 class PageNotReady(SandboxError, TimeoutError):
