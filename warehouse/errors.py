@@ -19,6 +19,8 @@ outside the project can catch it without importing it.
     │   ├── JailCrashed (ConnectionError)   a terminal's jail could not be started, or went away
     │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
     │   ├── DesktopCrashed (ConnectionError)
+    │   ├── DeviceMissing (LookupError)     no Android device of that serial is there, or it cannot be used
+    │   ├── DeviceLost (ConnectionError)
     │   ├── PageNotReady (TimeoutError)     a task page never became ready
     │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
     ├── TaskError (ValueError)              a task specification is wrong
@@ -107,6 +109,14 @@ class BubblewrapMissing(SandboxError, FileNotFoundError):
 
 class JailCrashed(SandboxError, ConnectionError):
     """A terminal's jail could not be started, or went away while a session used it."""
+
+
+class DeviceMissing(SandboxError, LookupError):
+    """No Android device of that serial is connected and authorised, or it lacks what a session needs."""
+
+
+class DeviceLost(SandboxError, ConnectionError):
+    """The Android device, or the adb server in front of it, went away while a session used it."""
 
 
 class PageNotReady(SandboxError, TimeoutError):
