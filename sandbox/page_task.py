@@ -7,7 +7,7 @@ A session is given a literal dict of these, keyed by `Task.source`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ class PageState:
     elements: tuple[Element, ...]
     reward: float
     done: bool
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What else is worth recording, as Transition.info; a policy never sees it."""
 
     @classmethod
     def from_json(cls, value: Any) -> PageState:
@@ -35,8 +37,9 @@ class PageState:
                 elements=tuple(_element(item) for item in value["elements"]),
                 reward=float(value["reward"]),
                 done=bool(value["done"]),
+                info=dict(value.get("info", {})),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SandboxError(
                 f"The page's state is not usable ({error!r}): got {str(value)[:200]!r}, expected an object with instruction, elements, "
                 "reward and done. Mend the task source's state_script."
@@ -86,7 +89,8 @@ class PageTask(Protocol):
     @property
     def state_script(self) -> str:
         """One JavaScript expression with the value {"instruction": str, "elements": [{role, text, states, x, y, width, height}],
-        "reward": float, "done": bool}; x and y are where a click hits the element, in integer pixels of the viewport."""
+        "reward": float, "done": bool, "info": {…} (optional)}; x and y are where a click hits the element, in integer pixels of the
+        viewport."""
         ...
 
     @property

@@ -159,6 +159,7 @@ class PageSession:
             observation = await self._observe(instance)
         instance.actions.append(action)
         info |= _noted(instance.page.notes)
+        info |= instance.state.info if instance.state is not None else {}
         has_left = instance.page.notes.left_for is not None
         is_done = instance.state is not None and instance.state.done
         terminated = is_done or has_left or isinstance(action, actions.Finished | actions.CallUser)
