@@ -21,8 +21,12 @@ outside the project can catch it without importing it.
     │   ├── DesktopCrashed (ConnectionError)
     │   ├── DeviceMissing (LookupError)     no Android device of that serial is there, or it cannot be used
     │   ├── DeviceLost (ConnectionError)
+    │   ├── LeaseLost (LookupError)         a lease on a remote session is over: released, overdue, or never the caller's
     │   ├── PageNotReady (TimeoutError)     a task page never became ready
+    │   ├── SandboxBusy (TimeoutError)      no session came free in time
+    │   ├── ServerUnreachable (ConnectionError)  a sandbox server does not answer
     │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
+    ├── AccessDenied (PermissionError)      a server wants a token, or does not allow what was asked
     ├── TaskError (ValueError)              a task specification is wrong
     ├── ModelError
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
@@ -119,12 +123,28 @@ class DeviceLost(SandboxError, ConnectionError):
     """The Android device, or the adb server in front of it, went away while a session used it."""
 
 
+class LeaseLost(SandboxError, LookupError):
+    """A lease on a remote session is over: released, overdue, or never the caller's."""
+
+
 class PageNotReady(SandboxError, TimeoutError):
     """A task page loaded but never became ready."""
 
 
+class SandboxBusy(SandboxError, TimeoutError):
+    """No session came free in time."""
+
+
+class ServerUnreachable(SandboxError, ConnectionError):
+    """A sandbox server does not answer."""
+
+
 class SandboxTimeout(SandboxError, TimeoutError):
     """The environment did not answer in time."""
+
+
+class AccessDenied(FlywheelError, PermissionError):
+    """A server wants a token, or does not allow what was asked."""
 
 
 class TaskError(FlywheelError, ValueError):
