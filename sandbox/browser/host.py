@@ -10,7 +10,7 @@ from sandbox.browser.browser import Browser
 from sandbox.browser.chromium import find_chromium
 from sandbox.browser.page import Page
 from sandbox.browser.plain import LivePage
-from sandbox.page_task import PageSettings
+from sandbox.page_task import PageSettings, Surroundings
 from warehouse.errors import ConfigError
 
 Kind = Literal["auto", "beginframe", "plain", "playwright"]
@@ -28,8 +28,9 @@ class Host(Protocol):
         """Process id of the browser, 0 where it is not ours to know."""
         ...
 
-    async def open_page(self, settings: PageSettings, root: Path) -> Page:
-        """A blank page of the settings' size that may load files below `root`."""
+    async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
+        """A blank page of the settings' size that may load files below `root`. Raises ConfigError for settings that this kind
+        of host cannot give."""
         ...
 
     def memory_mib(self) -> float: ...
@@ -55,7 +56,7 @@ class CdpHost:
     def pid(self) -> int:
         return self.browser.process.pid
 
-    async def open_page(self, settings: PageSettings, root: Path) -> Page:
+    async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
         page_class = FramedPage if self.browser.begin_frame else LivePage
         return await page_class.open(self.browser, settings, root)
 

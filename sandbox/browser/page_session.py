@@ -19,14 +19,14 @@ from sandbox.browser.browser import environment
 from sandbox.browser.input import Refusal, gestures
 from sandbox.browser.page import Page, PageNotes, call, crop_png, time_limit
 from sandbox.browser.scratch import readable_root
-from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks
+from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
 from warehouse.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
 
 SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
 
-OpenPage = Callable[[PageSettings, Path], Awaitable[Page]]
+OpenPage = Callable[[PageSettings, Path, Surroundings | None], Awaitable[Page]]
 """Opens a blank page; the path is the root of its files as the browser sees them."""
 
 
@@ -54,10 +54,12 @@ class _Instance:
 
 
 class PageSession:
-    """One page that runs task instances, one after another. `screenshots` may be set before a reset: without them a step is cheaper."""
+    """One page that runs task instances, one after another. `screenshots` may be set before a reset: without them a step is cheaper. So
+    may `surroundings`: what a web session shares with its episode's files and terminal."""
 
     def __init__(self, open_page: OpenPage, sources: PageTasks, *, limits: Limits | None = None, screenshots: bool = True) -> None:
         self.screenshots = screenshots
+        self.surroundings: Surroundings | None = None
         self._open_page = open_page
         self._sources = sources
         self._limits = limits or Limits()
@@ -133,7 +135,7 @@ class PageSession:
             page, self._page = self._page, None
             await page.close()
         if self._page is None:
-            self._page, self._page_window = await self._open_page(settings, root), (settings, root)
+            self._page, self._page_window = await self._open_page(settings, root, self.surroundings), (settings, root)
         self._page_key = None
         await self._page.load((root / _relative(source, task)).as_uri())
         deadline = time.monotonic() + self._limits.ready_s * 0.8

@@ -19,7 +19,7 @@ from playwright.async_api import Page as TheirPage
 from sandbox.browser.chromium import FLAGS, find_chromium
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
 from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, Page, PageNotes, is_below
-from sandbox.page_task import PageSettings
+from sandbox.page_task import PageSettings, Surroundings
 from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 _OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
@@ -55,7 +55,7 @@ class PlaywrightHost:
     def pid(self) -> int:
         return 0
 
-    async def open_page(self, settings: PageSettings, root: Path) -> Page:
+    async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
         width, height = settings.viewport_px
         async with _sandbox_errors(self._browser):
             context = await self._browser.new_context(
