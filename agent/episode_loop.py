@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.decider import Decider, Moment
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.grammars.base import ParsedResponse, invalid_response
-from agent.grammars.elements import render_elements
+from agent.grammars.elements import render_observation
 from agent.memory import Memory
 from agent.policy import Response
 from agent.prompt import PromptBuilder
@@ -191,7 +191,7 @@ class _Run:
             Step(
                 step_index=moment.step_index,
                 policy_id=response.policy_id,
-                observation=render_elements(moment.observation),
+                observation=render_observation(moment.observation),
                 screenshot_id=moment.observation.screenshot_id,
                 messages=moment.messages,
                 response=response.text,

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent.grammars.base import Grammar, ParsedResponse
-from agent.grammars.elements import MAX_ELEMENTS, render_elements
-from agent.grammars.quoting import one_line
+from agent.grammars.elements import MAX_ELEMENTS, render_elements, render_observation
+from agent.grammars.quoting import escape, one_line
 from agent.grammars.registry import grammar_named
-from agent.memory import Event, Memory, MemoryStep
+from agent.memory import Event, Memory, MemoryStep, fold_step, fold_step_with_notes, newly_seen
 from agent.policy import Message
 from agent.prompt_texts import Mode, standing_text
 from sandbox.actions import Click
 from sandbox.session import Observation
 
-MAX_EVENTS_CHARS = 160
-"""Of episodic memory, as much of the newest as fits into one line of this length; the chat layout allows ten such lines."""
+EPISODIC_CHARS = {"elements": 160, "chat": 1600}
+"""Of episodic memory, as much of the newest as fits into one line of this length, by layout."""
 MAX_INTENTION_CHARS = 100
 IMAGE_PATCH_PX = 28
 """A vision-language model of the Qwen2.5-VL kind reads one token per square of this side."""
@@ -41,9 +41,10 @@ def training_messages(messages: Sequence[Message], response: str) -> tuple[Messa
 class PromptBuilder:
     """Builds prompts for one grammar. Deterministic: the same memory and observation give the same messages.
 
-    `window` is k, the steps that stay verbatim (compact 4, chat 100); `max_tokens` the length of a prompt that is never exceeded as far
-    as `count_tokens` can tell; `max_screenshots` counts the current one; `mode` chooses the standing text of the chat grammars;
-    `list_elements` adds the current elements to the chat layout, for models that cannot see.
+    `window` is k, the steps that stay verbatim (compact 4, chat 100); `episodic_chars` the length of what is told of earlier ones (0:
+    only how many there were); `notes` adds to each past step what came into view after it; `max_tokens` is the length of a prompt that
+    is never exceeded as far as `count_tokens` can tell; `max_screenshots` counts the current one; `mode` chooses the standing text of
+    the chat grammars; `list_elements` adds the current elements to the chat layout, for models that cannot see.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class PromptBuilder:
         grammar: str | Grammar = "compact",
         *,
         window: int | None = None,
+        episodic_chars: int | None = None,
+        notes: bool = False,
         max_tokens: int | None = None,
         max_screenshots: int = 5,
         mode: Mode = "computer",
@@ -60,6 +63,8 @@ class PromptBuilder:
         self.grammar = grammar_named(grammar) if isinstance(grammar, str) else grammar
         is_compact = self.grammar.layout == "elements"
         self.window = window if window is not None else (4 if is_compact else 100)
+        self.episodic_chars = episodic_chars if episodic_chars is not None else EPISODIC_CHARS[self.grammar.layout]
+        self.notes = notes
         self.max_tokens = max_tokens if max_tokens is not None else (960 if is_compact else 32_000)
         self.max_screenshots = max_screenshots
         self.mode = mode
@@ -68,7 +73,7 @@ class PromptBuilder:
 
     def start(self, instruction: str) -> Memory:
         """The empty memory of a new episode."""
-        return Memory(instruction=instruction, window=self.window)
+        return Memory(instruction=instruction, window=self.window, summarise=fold_step_with_notes if self.notes else fold_step)
 
     def remember(self, memory: Memory, observation: Observation, response: str, parsed: ParsedResponse) -> Memory:
         """The memory after a step that answered `observation` with `response`."""
@@ -103,10 +108,12 @@ class PromptBuilder:
         lines = [one_line(memory.instruction)]
         num_earlier = memory.num_forgotten + len(memory.working) - keep
         if num_earlier:
-            events = events_text(memory.episodic, MAX_EVENTS_CHARS) if keep == len(memory.working) else ""
+            events = events_text(memory.episodic, self.episodic_chars) if keep == len(memory.working) else ""
             lines.append(f"earlier {num_earlier} steps {events}".rstrip())
-        lines += [step.line for step in recent]
-        lines.append(render_elements(observation, max_elements))
+        seen_after = [*(step.observation for step in recent), observation][1:]
+        for step, after in zip(recent, seen_after, strict=True):
+            lines.append(step.line + (seen_text(newly_seen(step.observation, after)) if self.notes else ""))
+        lines.append(render_observation(observation, max_elements))
         return (Message(role="user", content="\n".join(line for line in lines if line)),)
 
     def _chat(self, memory: Memory, observation: Observation, keep: int, max_elements: int) -> tuple[Message, ...]:
@@ -115,7 +122,7 @@ class PromptBuilder:
         messages = list(standing_text(self.grammar.name, self.mode, memory.instruction))
         num_earlier = memory.num_forgotten + len(memory.working) - keep
         if num_earlier:
-            events = events_text(memory.episodic, 10 * MAX_EVENTS_CHARS)
+            events = events_text(memory.episodic, self.episodic_chars)
             messages.append(Message(role="user", content=f"Before this you took {num_earlier} steps. {events}".rstrip()))
         notice = ""
         for index, step in enumerate(recent):
@@ -144,13 +151,20 @@ class PromptBuilder:
         return "\n".join(lines)
 
 
+def seen_text(seen: Sequence[str]) -> str:
+    """What came into view after a step, as its line in the history ends with it."""
+    return "".join([" saw", *(f' "{escape(text)}"' for text in seen)]) if seen else ""
+
+
 def events_text(events: Sequence[Event], max_chars: int) -> str:
-    """Episodic memory in one line: intention, how often, and what came of it where that was nothing. The newest that fit."""
+    """Episodic memory in one line: intention, how often, and what came of it where that was nothing or was noted. The newest that fit."""
+    if max_chars == 0:
+        return ""
     written: list[str] = []
     for event in reversed(events):
         times = f" {event.num_steps} times" if event.num_steps > 1 else ""
         result = " no change" if event.outcome == "no change" else ""
-        text = f"{event.intention}{times}{result}"
+        text = f"{event.intention}{times}{result}{seen_text(event.seen)}"
         if sum(len(part) + 3 for part in written) + len(text) > max_chars:
             written.append("...")
             break

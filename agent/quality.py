@@ -22,7 +22,7 @@ PASSIVE_KINDS = frozenset({"wait", "finished", "call_user", "invalid"})
 """Actions that need not change the screen; `invalid` is the format filter's business."""
 WRITTEN = {"type": "text", "finished": "answer"}
 """Actions that carry words of the agent's own, and the field they are in."""
-VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double_click", "right_click", "wait", "finished"})
+VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double_click", "right_click", "run", "wait", "finished"})
 QUOTED = re.compile(r'"[^"]*"')
 INDEX = re.compile(r"\[(\d+)\]")
 WORD = re.compile(r"[^\W\d_]+")

@@ -36,8 +36,7 @@ def rollouts(
         seed=settings.seed,
         checkpoint_id=registry.made_by(tables.warehouse, iteration, "released_policy").checkpoint_id,
         first_instance=first_instance("rollout", iteration),
-        tasks=settings.tasks,
-        sandbox=settings.sandbox,
+        acting=settings.acting,
         collection=settings.collection,
     )
     result = runner.run(context, request)
@@ -82,8 +81,7 @@ def annotations(
         checkpoint_id=registry.made_by(warehouse, iteration, "released_policy").checkpoint_id,
         first_instance=first_instance("annotation", iteration),
         instances_per_task=settings.annotation.instances_per_task,
-        tasks=settings.tasks,
-        sandbox=settings.sandbox,
+        acting=settings.acting,
         annotator=settings.annotation.annotator,
     )
     result = runner.run(context, request)

@@ -31,8 +31,20 @@ class _Settings(BaseModel):
 class TaskSettings(_Settings):
     """Which tasks the wheel turns on."""
 
-    group: str = Field(description="task list of sandbox/miniwob/tasks.yaml, e.g. quickstart or wide")
-    domains: tuple[str, ...] = Field(min_length=1, description="one RL specialist is trained for each")
+    lists: tuple[str, ...] = Field(min_length=1, description="SOURCE:GROUP of each list, e.g. miniwob:quickstart (sandbox/sources.py)")
+    domains: tuple[str, ...] = Field(min_length=1, description="what is collected, trained on and evaluated")
+    rl_domains: tuple[str, ...] | None = Field(None, min_length=1, description="domains that get an RL specialist; null: all of them")
+
+    @property
+    def specialists(self) -> tuple[str, ...]:
+        """The domains that an RL specialist is trained for, in the order of its weight in the merge."""
+        return self.domains if self.rl_domains is None else self.rl_domains
+
+    @model_validator(mode="after")
+    def _specialists_of_known_domains(self) -> TaskSettings:
+        if unknown := [domain for domain in self.specialists if domain not in self.domains]:
+            raise ValueError(f"rl_domains names {', '.join(unknown)}, which is not one of the domains {', '.join(self.domains)}")
+        return self
 
 
 class SeedSettings(_Settings):
@@ -40,6 +52,15 @@ class SeedSettings(_Settings):
 
     tutorials: Positive = Field(description="tutorial texts generated for CT")
     demonstrations_per_task: Positive = Field(description="oracle episodes per task for SFT")
+
+
+class AgentSettings(_Settings):
+    """What a policy is told of its episode, in every stage that acts and in what it learns from."""
+
+    window: Positive = Field(4, description="working memory: so many last steps stand in the prompt")
+    episodic_chars: Count = Field(160, description="episodic memory: length of what is told of earlier steps; 0 switches it off")
+    notes: bool = Field(False, description="tell with each past step what came into view after it")
+    max_prompt_tokens: Positive = Field(960, description="the oldest history is left out of a longer prompt")
 
 
 class SandboxSettings(_Settings):
@@ -60,6 +81,14 @@ class SandboxSettings(_Settings):
     ] = 120.0
     max_retries: Count = Field(2, description="infrastructure retries before an episode is recorded as crashed")
     fixed_batch: bool = Field(False, description="act on one prompt at a time: bit-exact whatever else runs, about five times slower")
+
+
+class ActingSettings(_Settings):
+    """All that decides what a policy meets when it acts: which tasks, what it is told, on which sessions."""
+
+    tasks: TaskSettings
+    agent: AgentSettings = AgentSettings()
+    sandbox: SandboxSettings = SandboxSettings()
 
 
 class CollectionSettings(_Settings):
@@ -117,6 +146,7 @@ class Profile(_Settings):
     max_parallel: Positive = Field(2, description="stages that may run at once, e.g. RL of two domains on two cores")
     tasks: TaskSettings
     seed_data: SeedSettings
+    agent: AgentSettings = AgentSettings()
     sandbox: SandboxSettings = SandboxSettings()
     ct: SupervisedConfig
     ct_refresh: SupervisedConfig = Field(description="CT of later iterations, which continue from a trained policy")
@@ -133,11 +163,17 @@ class Profile(_Settings):
     routing: RoutingConfig = RoutingConfig()
     schedule: ScheduleSettings = ScheduleSettings()
 
+    @property
+    def acting(self) -> ActingSettings:
+        return ActingSettings(tasks=self.tasks, agent=self.agent, sandbox=self.sandbox)
+
     @model_validator(mode="after")
     def _one_weight_per_domain(self) -> Profile:
         weights = self.merge.weights
-        if weights is not None and len(weights) != len(self.tasks.domains):
-            raise ValueError(f"merge.weights has {len(weights)} entries for {len(self.tasks.domains)} domains; give one per domain or null")
+        if weights is not None and len(weights) != len(self.tasks.specialists):
+            raise ValueError(
+                f"merge.weights has {len(weights)} entries for {len(self.tasks.specialists)} domains; give one per domain or null"
+            )
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.config import ScriptedAnnotatorConfig
-from assets.profile import CollectionSettings, EvaluationSettings, MergeSettings, SandboxSettings, SeedSettings, TaskSettings
+from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, SeedSettings
 from models.configs import PpoConfig, SupervisedConfig
 
 
@@ -37,8 +37,7 @@ class DemonstrateRequest(StageRequest):
     """Let the oracle demonstrate each task of the pool on training instances."""
 
     worker: Literal["demonstrate"] = "demonstrate"
-    tasks: TaskSettings
-    sandbox: SandboxSettings
+    acting: ActingSettings
     seed_data: SeedSettings
 
 
@@ -61,8 +60,7 @@ class RlRequest(StageRequest):
     domain: str
     checkpoint_id: str
     replay_dataset_ids: tuple[str, ...]
-    tasks: TaskSettings
-    sandbox: SandboxSettings
+    acting: ActingSettings
     config: PpoConfig
 
 
@@ -72,8 +70,7 @@ class MergeRequest(StageRequest):
     reads = ("checkpoints",)
     worker: Literal["merge"] = "merge"
     specialists: dict[str, str] = Field(description="stage that trained it → checkpoint id")
-    tasks: TaskSettings
-    sandbox: SandboxSettings
+    acting: ActingSettings
     merge: MergeSettings
 
 
@@ -84,8 +81,7 @@ class EvaluateRequest(StageRequest):
     worker: Literal["evaluate"] = "evaluate"
     checkpoints: dict[str, str] = Field(description="role → checkpoint id")
     splits: dict[str, tuple[Literal["eval", "holdout"], ...]] = Field(description="role → splits to run")
-    tasks: TaskSettings
-    sandbox: SandboxSettings
+    acting: ActingSettings
     evaluation: EvaluationSettings
 
 
@@ -96,8 +92,7 @@ class CollectRequest(StageRequest):
     worker: Literal["collect"] = "collect"
     checkpoint_id: str
     first_instance: Annotated[int, Field(ge=0, description="train instances to skip, so that iterations see new ones")]
-    tasks: TaskSettings
-    sandbox: SandboxSettings
+    acting: ActingSettings
     collection: CollectionSettings
 
 
@@ -109,8 +104,7 @@ class AnnotateRequest(StageRequest):
     checkpoint_id: str
     first_instance: Annotated[int, Field(ge=0)]
     instances_per_task: Annotated[int, Field(ge=1)]
-    tasks: TaskSettings
-    sandbox: SandboxSettings
+    acting: ActingSettings
     annotator: ScriptedAnnotatorConfig
 
 

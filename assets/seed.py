@@ -12,7 +12,7 @@ from assets.iteration_keys import SEED_ITERATION, iteration_key
 from assets.metadata import data_version, describe, of_result
 from assets.requests import DemonstrateRequest, InitialiseRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from sandbox.miniwob.source import load_tasks
+from sandbox.sources import tasks_in
 from warehouse import registry
 from warehouse.samples import tutorial_rows
 
@@ -21,7 +21,7 @@ GROUP = "seed"
 
 @dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Every task of the pool, with its domain and whether it is held out.")
 def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
-    pool = load_tasks(profile.load().tasks.group)
+    pool = tasks_in(profile.load().tasks.lists)
     rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in pool.values()]
     version = tables.warehouse.replace_partition("tasks", rows, iteration=SEED_ITERATION, stage="tasks")
     return dg.MaterializeResult(
@@ -53,8 +53,7 @@ def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResou
         iteration=SEED_ITERATION,
         stage="seed_demonstrations",
         seed=settings.seed,
-        tasks=settings.tasks,
-        sandbox=settings.sandbox,
+        acting=settings.acting,
         seed_data=settings.seed_data,
     )
     result = runner.run(context, request)

@@ -45,7 +45,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "no_failures": {"ct_mixture.ct_weight": 0.0},
     "wide": {
-        "tasks.group": "wide", "collection.instances_per_task": 6, "annotation.instances_per_task": 10, "rl.episodes_per_task": 6,
+        "tasks.lists": ["miniwob:wide"], "collection.instances_per_task": 6, "annotation.instances_per_task": 10, "rl.episodes_per_task": 6,
         "merge.instances_per_task": 4, "evaluation.eval_per_task": 4, "evaluation.holdout_per_task": 6,
     },
 }  # fmt: skip
@@ -135,7 +135,7 @@ def measure_unseen(home: Home, per_task: int) -> None:
     target = home.root / "unseen.json"
     if target.exists() and json.loads(target.read_text())["checkpoint_id"] == policy.checkpoint_id:
         return
-    profile = profiles.load("quickstart", {"tasks.group": "unseen"})
+    profile = profiles.load("quickstart", {"tasks.lists": ["miniwob:unseen"]})
     episodes = run_evaluation(profile, EmbeddedEngine.from_checkpoint(policy.folder), Split.HOLDOUT, per_task, Console(quiet=True))
     counts = [asdict(count) for count in task_counts(episodes)]
     atomic_write(target, json.dumps({"iteration": released[-1], "checkpoint_id": policy.checkpoint_id, "counts": counts}).encode())

@@ -32,7 +32,7 @@ class EnvironmentProfile(ProfileResource):
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """All definitions; a test swaps single resources by name (tables, profile, runner)."""
     profile = profiles.from_env()
-    domains = profile.tasks.domains
+    domains = profile.tasks.specialists
     root = str(Home.from_env().root)
     return dg.Definitions(
         assets=[

@@ -62,7 +62,7 @@ async def _run(profile: Profile, engine: EmbeddedEngine, split: Split, per_task:
     episodes: list[Episode] = []
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("episodes", total=len(requests))
-        async with open_collector(profile.sandbox) as collector:
+        async with open_collector(profile.acting) as collector:
             async for episode in collector.collect(engine, requests):
                 episodes.append(episode)
                 bar.advance(task)

@@ -20,7 +20,7 @@ from agent.episode_loop import EpisodeLimits, run_episode
 from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
-from assets.profile import SandboxSettings
+from assets.profile import ActingSettings, AgentSettings, SandboxSettings
 from sandbox.pool import SessionPool
 from sandbox.sources import page_tasks
 from warehouse.errors import SandboxTimeout
@@ -29,9 +29,11 @@ from warehouse.home import atomic_write
 GRAMMAR = "compact"
 
 
-def builder() -> PromptBuilder:
-    """The one prompt builder of the quickstart."""
-    return PromptBuilder(GRAMMAR)
+def builder(agent: AgentSettings) -> PromptBuilder:
+    """The prompt builder that every stage asks with."""
+    return PromptBuilder(
+        GRAMMAR, window=agent.window, episodic_chars=agent.episodic_chars, notes=agent.notes, max_tokens=agent.max_prompt_tokens
+    )
 
 
 def num_waiting(settings: SandboxSettings) -> int:
@@ -51,12 +53,13 @@ async def open_pool(settings: SandboxSettings) -> AsyncIterator[SessionPool]:
 
 
 @asynccontextmanager
-async def open_collector(settings: SandboxSettings) -> AsyncIterator[PoolCollector]:
+async def open_collector(acting: ActingSettings) -> AsyncIterator[PoolCollector]:
     """A collector on a pool of its own."""
+    settings = acting.sandbox
     async with open_pool(settings) as pool:
         yield PoolCollector(
             pool,
-            builder(),
+            builder(acting.agent),
             limits(settings),
             CollectorSettings(
                 concurrency=num_waiting(settings), max_retries=settings.max_retries, fixed_batch=settings.fixed_batch
@@ -71,12 +74,12 @@ class EpisodeService:
     is raised to the caller, who retries.
     """
 
-    def __init__(self, settings: SandboxSettings, policy: Policy, spool: Path) -> None:
-        self._settings, self._policy, self._spool = settings, policy, spool
+    def __init__(self, acting: ActingSettings, policy: Policy, spool: Path) -> None:
+        self._settings, self._policy, self._spool = acting.sandbox, policy, spool
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._stack = AsyncExitStack()
-        self._builder, self._limits = builder(), limits(settings)
+        self._builder, self._limits = builder(acting.agent), limits(acting.sandbox)
         self._num_running, self._since, self.busy_s = 0, 0.0, 0.0
         """`busy_s`: seconds in which at least one episode ran, which tells the orchestration's share from the episodes'."""
 

@@ -1,11 +1,87 @@
-"""The task sources that live in web pages, by `Task.source`: the one place where browser sessions and sources meet."""
+"""The one literal registry of task sources, by `Task.source`: which kind of session runs a source's tasks, and where its tasks and pages
+are said. Sources are imported when first asked for; how a session of a kind is made is kinds.py.
+"""
 
 from __future__ import annotations
 
-from sandbox.miniwob.source import MiniWobSource
-from sandbox.page_task import PageTasks
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, Protocol, cast
+
+from sandbox.page_task import PageTask, PageTasks
+from sandbox.task import Task
+from warehouse.errors import ConfigError, TaskError
+
+SessionKind = Literal["page", "terminal", "hybrid", "desktop", "android"]
+"""page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; desktop: a display with
+applications; android: a device."""
+
+
+class _Module(Protocol):
+    """What a source's module has."""
+
+    def load_tasks(self, group: str | None = None) -> dict[str, Task]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A source of tasks: a module with `SOURCE` and `load_tasks(group)`, and for pages the name of its PageTask class."""
+
+    kind: SessionKind
+    module: str
+    pages: str | None = None
+
+    def load_tasks(self, group: str | None = None) -> dict[str, Task]:
+        """Tasks by name; None means all. Raises ConfigError for an unknown group."""
+        return cast(_Module, import_module(self.module)).load_tasks(group)
+
+    def page_task(self) -> PageTask | None:
+        return None if self.pages is None else cast(PageTask, getattr(import_module(self.module), self.pages)())
+
+
+SOURCES: Mapping[str, Source] = {
+    "miniwob": Source(kind="page", module="sandbox.miniwob.source", pages="MiniWobSource"),
+}
 
 
 def page_tasks() -> PageTasks:
-    """Every source that a browser session can run."""
-    return {"miniwob": MiniWobSource()}
+    """Every source that lives in web pages."""
+    return {name: page_task for name, source in SOURCES.items() if (page_task := source.page_task()) is not None}
+
+
+def kind_of(task: Task) -> SessionKind:
+    """The kind of session that a task needs. Raises TaskError for an unknown source."""
+    if task.source not in SOURCES:
+        raise TaskError(f"Task {task.name!r} is of source {task.source!r}, which is not known; known are {', '.join(SOURCES)}.")
+    return SOURCES[task.source].kind
+
+
+def tasks_of(selection: str) -> tuple[Task, ...]:
+    """The tasks of a selection, in the order of their source: `games` (all of a source) or `games:small` (a group of it).
+
+    Raises ConfigError for an unknown source or group.
+    """
+    name, colon, group = selection.partition(":")
+    if name not in SOURCES or (colon and not group):
+        raise ConfigError(
+            f"{selection!r} selects no tasks: write a source, or source:group, e.g. miniwob:quickstart. Sources are {', '.join(SOURCES)}."
+        )
+    return tuple(SOURCES[name].load_tasks(group or None).values())
+
+
+def tasks_in(selections: Iterable[str]) -> dict[str, Task]:
+    """Tasks by name of several selections, in their order. Raises ConfigError, also where two sources call different tasks the same."""
+    found: dict[str, Task] = {}
+    for selection in selections:
+        for task in tasks_of(selection):
+            if (other := found.setdefault(task.name, task)) != task:
+                raise ConfigError(
+                    f"{selection!r}: {task.name!r} is the name of a task of {other.source!r} as well; select one of the two, or rename it."
+                )
+    return found
+
+
+def all_tasks() -> tuple[Task, ...]:
+    """Every task of every source."""
+    return tuple(task for name in SOURCES for task in tasks_of(name))

@@ -64,6 +64,8 @@ from sandbox.actions import (
 from sandbox.session import Observation
 
 MAX_HISTORY_TEXT_CHARS = 48
+SHELL_TOOL = "execute_bash"
+"""The tool call that has a verb of its own: `run "ls"`."""
 MAX_MARKS = 20
 """So many last words `Action` of an answer are tried as the one that heads the action."""
 _CLICKS: dict[str, tuple[Literal["left", "middle", "right"], int]] = {
@@ -171,6 +173,10 @@ def _seconds(reader: _Reader) -> dict[str, Any]:
     return {"seconds": float(word)}
 
 
+def _run(reader: _Reader) -> dict[str, Any]:
+    return {"name": SHELL_TOOL, "arguments": {"command": reader.next_text("the command")}}
+
+
 def _tool(reader: _Reader) -> dict[str, Any]:
     name = reader.next_text("the tool's name")
     arguments = read_json(reader.next_text("the arguments"), "the tool's arguments") if reader.tokens else {}
@@ -196,6 +202,7 @@ _VERBS: dict[str, tuple[type[Action], Callable[[_Reader], dict[str, Any]]]] = {
     "open_app": (OpenApp, lambda reader: {"name": reader.next_text("the app's name")}),
     "press_home": (PressHome, lambda _: {}),
     "press_back": (PressBack, lambda _: {}),
+    "run": (ToolCall, _run),
     "tool": (ToolCall, _tool),
     "finished": (Finished, lambda reader: {"answer": reader.next_text("the answer")} if reader.tokens else {}),
     "call_user": (CallUser, lambda reader: {"question": reader.next_text("the question")} if reader.tokens else {}),
@@ -272,6 +279,8 @@ class CompactGrammar:
                 return f"{_CLICK_VERBS[action.button, action.count]} {spoken_element(observation, index)}"
             case TypeText(text=text):
                 return f'type "{escape(text[:MAX_HISTORY_TEXT_CHARS])}"'
+            case ToolCall(name=name, arguments={"command": str(command)}) if name == SHELL_TOOL:
+                return f'run "{escape(command[:MAX_HISTORY_TEXT_CHARS])}"'
             case _:
                 return self.write_action(action, observation)
 
@@ -321,6 +330,8 @@ class CompactGrammar:
                 return f'select{at(x, y)} "{escape(option)}"'
             case Wait(seconds=seconds):
                 return "wait" if seconds == Wait().seconds else f"wait {max(seconds, 1e-6):.6f}".rstrip("0").rstrip(".")
+            case ToolCall(name=name, arguments={"command": str(command)}) if name == SHELL_TOOL and len(action.arguments) == 1:
+                return f'run "{escape(command)}"'
             case ToolCall(name=name, arguments=arguments):
                 return f'tool "{escape(name)}" "{escape(json.dumps(arguments, sort_keys=True))}"'
             case TypeText(text=text):

@@ -9,6 +9,8 @@ MAX_ELEMENTS = 60
 MAX_NAME_CHARS = 48
 MAX_TEXT_CHARS = 60
 """Names of elements are cut to the first figure, running text (role `text`) to the second."""
+MAX_OUTPUT_LINES = 12
+"""Of what a tool printed, so many of the last lines."""
 VALUE_ROLES = ("input", "textarea")
 """Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
 
@@ -25,6 +27,19 @@ def render_elements(observation: Observation, limit: int = MAX_ELEMENTS) -> str:
     if len(observation.elements) > len(shown):
         lines.append(f"{len(observation.elements) - len(shown)} more elements")
     return "\n".join(lines)
+
+
+def render_observation(observation: Observation, limit: int = MAX_ELEMENTS) -> str:
+    """All that the policy reads of a moment: what a tool printed, then the elements."""
+    return "\n".join(part for part in (render_output(observation), render_elements(observation, limit)) if part)
+
+
+def render_output(observation: Observation) -> str:
+    """What the last tool call printed as the policy reads it, `output "total 4"` a line; a first line counts what was cut off."""
+    printed = [line.rstrip() for line in observation.output.splitlines() if line.strip()]
+    shown = printed[-MAX_OUTPUT_LINES:]
+    lines = [f"{len(printed) - len(shown)} more output"] if len(printed) > len(shown) else []
+    return "\n".join([*lines, *(f'output "{escape(line[:MAX_TEXT_CHARS].rstrip())}"' for line in shown)])
 
 
 def quoted_name(element: Element) -> str:

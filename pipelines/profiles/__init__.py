@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from assets.profile import Profile, parse_profile
-from sandbox.miniwob.source import load_tasks
+from sandbox.sources import tasks_in
 from warehouse.errors import ConfigError
 
 PROFILE_VARIABLE = "FLYWHEEL_PROFILE"
@@ -74,15 +74,15 @@ def parse_value(text: str, source: str) -> Any:
 
 def _check_tasks(profile: Profile, source: str) -> None:
     try:
-        pool = load_tasks(profile.tasks.group)
+        pool = tasks_in(profile.tasks.lists)
     except ConfigError as error:
-        raise ConfigError(f"tasks.group of the profile {source}: {error}") from error
+        raise ConfigError(f"tasks.lists of the profile {source}: {error}") from error
     there_are = sorted({task.domain for task in pool.values()})
     unknown = [domain for domain in profile.tasks.domains if domain not in there_are]
     if unknown:
         raise ConfigError(
             f"tasks.domains of the profile {source} names {', '.join(unknown)}; "
-            f"the tasks of {profile.tasks.group} have {', '.join(there_are)}"
+            f"the tasks of {', '.join(profile.tasks.lists)} have {', '.join(there_are)}"
         )
 
 

@@ -16,7 +16,7 @@ from sandbox.task import Split
 
 def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
     requests = requests_for(
-        request.tasks,
+        request.acting.tasks,
         purpose="annotation",
         policy_id=request.checkpoint_id,
         split=Split.TRAIN,
@@ -43,12 +43,12 @@ async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], co
         done += 1
         progress.update(done, len(requests), "episodes")
 
-    async with open_collector(request.sandbox) as collector:
+    async with open_collector(request.acting) as collector:
         return await annotate(
             context.engine(request.checkpoint_id),
             requests,
             collector,
-            builder().grammar,
+            builder(request.acting.agent).grammar,
             request.annotator,
             on_episode=count,
         )

@@ -16,7 +16,7 @@ from sandbox.task import Split
 
 def run(request: CollectRequest, context: WorkerContext) -> StageResult:
     requests = requests_for(
-        request.tasks,
+        request.acting.tasks,
         purpose="rollout",
         policy_id=request.checkpoint_id,
         split=Split.TRAIN,
@@ -32,13 +32,13 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
 
         ready_s = time.monotonic() - asked
         spool = context.home.spool / "screenshots"
-        with EpisodeService(request.sandbox, context.engine(request.checkpoint_id), spool) as service:
+        with EpisodeService(request.acting, context.engine(request.checkpoint_id), spool) as service:
             started = time.monotonic()
             episodes = run_collection(
                 service,
                 requests,
-                num_at_once=num_waiting(request.sandbox),
-                max_retries=request.sandbox.max_retries,
+                num_at_once=num_waiting(request.acting.sandbox),
+                max_retries=request.acting.sandbox.max_retries,
                 progress=context.progress(),
             )
             flow_s = time.monotonic() - started

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent.episode import EpisodeRequest, Purpose
 from assets.profile import TaskSettings
 from pipelines.progress import Progress
-from sandbox.miniwob.source import load_tasks
+from sandbox.sources import tasks_in
 from sandbox.task import Split, Task
 from warehouse import registry
 from warehouse.home import Home
@@ -63,8 +63,8 @@ class WorkerContext:
 
 
 def pool_tasks(settings: TaskSettings, domain: str | None = None) -> list[Task]:
-    """The tasks of the profile's list, of one domain or of all, in the list's order."""
-    return [task for task in load_tasks(settings.group).values() if task.domain in (settings.domains if domain is None else (domain,))]
+    """The tasks of the profile's lists, of one domain or of all, in their order."""
+    return [task for task in tasks_in(settings.lists).values() if task.domain in (settings.domains if domain is None else (domain,))]
 
 
 def requests_for(

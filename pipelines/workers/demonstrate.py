@@ -17,7 +17,7 @@ from warehouse.samples import demonstration_rows
 
 def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
     requests = requests_for(
-        request.tasks,
+        request.acting.tasks,
         purpose="seed",
         policy_id=ORACLE_POLICY_ID,
         split=Split.TRAIN,
@@ -36,9 +36,9 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
 
 async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext) -> list[Episode]:
     progress = context.progress()
-    decider = OracleDecider(builder().grammar)
+    decider = OracleDecider(builder(request.acting.agent).grammar)
     episodes: list[Episode] = []
-    async with open_collector(request.sandbox) as collector:
+    async with open_collector(request.acting) as collector:
         async for episode in collector.play(decider, requests):
             episodes.append(episode)
             progress.update(len(episodes), len(requests), "episodes")

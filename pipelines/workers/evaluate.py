@@ -40,13 +40,15 @@ async def _evaluate(request: EvaluateRequest, context: WorkerContext) -> dict[st
         splits[checkpoint_id].update(request.splits[role])
     num = {"eval": request.evaluation.eval_per_task, "holdout": request.evaluation.holdout_per_task}
     requests = {
-        checkpoint_id: [one for split in sorted(wanted) for one in greedy_requests(request.tasks, checkpoint_id, Split(split), num[split])]
+        checkpoint_id: [
+            one for split in sorted(wanted) for one in greedy_requests(request.acting.tasks, checkpoint_id, Split(split), num[split])
+        ]
         for checkpoint_id, wanted in splits.items()
     }
     total = sum(len(group) for group in requests.values())
     progress, done = context.progress(), 0
     found: dict[str, list[Episode]] = defaultdict(list)
-    async with open_collector(request.sandbox) as collector:
+    async with open_collector(request.acting) as collector:
         for checkpoint_id, group in requests.items():
             engine = context.engine(checkpoint_id)
             async for episode in collector.collect(engine, group):

@@ -42,10 +42,10 @@ async def _search(request: MergeRequest, context: WorkerContext, parents: list[P
     progress = context.progress()
     scores: dict[Weights, float] = {}
     folder = context.folder / "candidate"
-    async with open_collector(request.sandbox) as collector:
+    async with open_collector(request.acting) as collector:
         for weights in grid:
             card = merge_linear(parents, weights, folder, stage="candidate")
-            requests = greedy_requests(request.tasks, card.checkpoint_id, Split.EVAL, request.merge.instances_per_task)
+            requests = greedy_requests(request.acting.tasks, card.checkpoint_id, Split.EVAL, request.merge.instances_per_task)
             scores[weights] = await success_of(collector, EmbeddedEngine.from_checkpoint(folder), requests)
             progress.update(len(scores), len(grid), "candidates", {"success": scores[weights]})
     shutil.rmtree(folder, ignore_errors=True)

@@ -28,10 +28,10 @@ MAX_REPLAY = 2000
 
 
 def run(request: RlRequest, context: WorkerContext) -> StageResult:
-    tasks = [task for task in pool_tasks(request.tasks, request.domain) if not task.held_out]
+    tasks = [task for task in pool_tasks(request.acting.tasks, request.domain) if not task.held_out]
     if not tasks:
         raise ConfigError(
-            f"domain {request.domain!r} has no task to train on in the list {request.tasks.group!r}; drop it from tasks.domains"
+            f"domain {request.domain!r} has no task to train on in {', '.join(request.acting.tasks.lists)}; drop it from tasks.domains"
         )
     result = asyncio.run(_train(request, context, tasks))
     card = result.card
@@ -70,7 +70,7 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
     def report(round_index: int, metrics: Mapping[str, float]) -> None:
         progress.update(round_index, request.config.rounds, "rounds", metrics)
 
-    async with open_collector(request.sandbox) as collector:
+    async with open_collector(request.acting) as collector:
         return await train_ppo(training, collector, on_progress=report)
 
 

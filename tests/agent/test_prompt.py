@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.memory import Event, Memory, MemoryStep, fold_step, outcome_of
@@ -62,7 +64,26 @@ def test_outcomes_are_read_off_the_screens() -> None:
     assert outcome_of(step(bad), screen("B")) == "invalid"
     assert outcome_of(step(good), screen("A")) == "no change"
     assert outcome_of(step(good), screen("B")) == "changed"
-    assert fold_step((), step(good), "changed") == (Event(intention="", outcome="changed"),)
+    assert fold_step((), step(good), screen("B")) == (Event(intention="", outcome="changed"),)
+
+
+def test_notes_tell_what_came_into_view() -> None:
+    builder = PromptBuilder("compact", window=1, notes=True)
+    screens = [screen("?", "? "), screen("K", "? "), screen("K", "Q")]
+    memory = lived(builder, ["Action click [1]", "Action click [2]"], screens[:2])
+    lines = builder.build(memory, screens[2])[0].content.split("\n")
+    assert lines[1:3] == ['earlier 1 steps click "?" <button> [1] saw "K"', 'click "?" <button> [2] saw "Q"']
+    silent = PromptBuilder("compact", window=1, notes=True, episodic_chars=0)
+    assert silent.build(memory, screens[2])[0].content.split("\n")[1] == "earlier 1 steps"
+
+
+def test_what_a_tool_printed_stands_before_the_elements_and_is_noted() -> None:
+    builder = PromptBuilder("compact", notes=True)
+    printed = replace(screen(), output="\n".join(f"line {n}" for n in range(14)) + "\n")
+    memory = lived(builder, ['Action run "cat notes.txt"'], [screen()])
+    lines = builder.build(memory, printed)[0].content.split("\n")
+    assert lines[1] == 'run "cat notes.txt" saw "line 0" "line 1" "line 2"'
+    assert lines[2:4] == ["2 more output", 'output "line 2"'] and lines[-1] == 'output "line 13"'
 
 
 def test_too_long_a_prompt_loses_history_first_and_then_elements_and_says_so() -> None:

@@ -64,7 +64,7 @@ def test_an_unknown_profile_is_named_with_those_there_are(fails: Say, command: s
         ("seed=many", ["seed", "'many'"]),
         ("rl.rounds", ["not KEY=VALUE", "--set rl.rounds=4"]),
         ("rl.rounds={", ["not YAML"]),
-        ("tasks.group=nothing", ["tasks.group", "quickstart"]),
+        ("tasks.lists=[miniwob:nothing]", ["tasks.lists", "quickstart"]),
         ("seed.deep=1", ["`seed` is not a group"]),
     ],
 )

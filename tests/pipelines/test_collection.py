@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.policy import Prompt, Response
-from assets.profile import SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, SandboxSettings, TaskSettings
 from pipelines import prefect_server
 from pipelines.progress import Progress
 from pipelines.sandboxes import EpisodeService
@@ -42,13 +42,14 @@ class Pressing:
 
 def collect(root: Path) -> None:
     home = Home(root)
-    settings, tasks = SandboxSettings(num_sessions=1), TaskSettings(group="smoke", domains=("forms",))
+    tasks = TaskSettings(lists=("miniwob:smoke",), domains=("forms",))
+    acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=1))
     requests = requests_for(tasks, purpose="rollout", policy_id=Pressing.policy_id, split=Split.TRAIN, num=4, temperature=1.0)
     with prefect_server.prefect_server(home) as url:
         os.environ.update(prefect_server.client_environment(home, url))
         from pipelines.collection import run_collection
 
-        with EpisodeService(settings, Pressing(), home.spool / "screenshots") as service:
+        with EpisodeService(acting, Pressing(), home.spool / "screenshots") as service:
             progress = Progress(home.work, iteration="0001", stage="rollouts", log=print)
             episodes = run_collection(service, requests, num_at_once=2, max_retries=0, progress=progress)
     assert [episode.episode_id for episode in episodes] == [request.episode_id for request in requests]

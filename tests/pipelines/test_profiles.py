@@ -8,7 +8,7 @@ import pytest
 
 from assets.profile import Profile
 from pipelines import profiles
-from sandbox.miniwob.source import load_tasks
+from sandbox.sources import tasks_in
 from warehouse.errors import ConfigError
 
 
@@ -23,7 +23,7 @@ def test_the_profiles_of_the_project_are_valid_and_their_tasks_exist():
     for name in profiles.names():
         profile = profiles.load(name)
         assert profile.name == name
-        domains = {task.domain for task in load_tasks(profile.tasks.group).values()}
+        domains = {task.domain for task in tasks_in(profile.tasks.lists).values()}
         assert set(profile.tasks.domains) <= domains
 
 
@@ -135,7 +135,9 @@ def test_overrides_in_the_environment_must_be_a_mapping(text: str):
 
 
 def test_task_lists_that_do_not_exist_are_named():
-    with pytest.raises(ConfigError, match=r"tasks\.group"):
-        profiles.load("smoke", {"tasks.group": "nothing"})
+    with pytest.raises(ConfigError, match=r"tasks\.lists"):
+        profiles.load("smoke", {"tasks.lists": ["miniwob:nothing"]})
     with pytest.raises(ConfigError, match=r"tasks\.domains"):
         profiles.load("smoke", {"tasks.domains": ["pointing", "juggling"]})
+    with pytest.raises(ConfigError, match="rl_domains names forms"):
+        profiles.load("smoke", {"tasks.domains": ["pointing"], "tasks.rl_domains": ["forms"]})

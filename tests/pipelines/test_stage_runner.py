@@ -15,7 +15,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from assets.profile import SandboxSettings, SeedSettings, TaskSettings
+from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSettings
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
 from pipelines.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
@@ -27,11 +27,14 @@ from warehouse.locks import FileLock
 pytestmark = pytest.mark.timeout(600)
 
 SEED = InitialiseRequest(iteration="0000", stage="seed_policy", seed=0)
-BAD = DemonstrateRequest(
-    iteration="0000", stage="seed_demonstrations", seed=0, tasks=TaskSettings(group="nothing", domains=("pointing",)),
-    sandbox=SandboxSettings(num_sessions=1), seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),
-)  # fmt: skip
-GOOD = BAD.model_copy(update={"tasks": TaskSettings(group="smoke", domains=("pointing", "forms"))})
+def demonstrate(task_list: str, *domains: str) -> DemonstrateRequest:
+    return DemonstrateRequest(
+        iteration="0000", stage="seed_demonstrations", seed=0, seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),
+        acting=ActingSettings(tasks=TaskSettings(lists=(task_list,), domains=domains), sandbox=SandboxSettings(num_sessions=1)),
+    )  # fmt: skip
+
+
+BAD, GOOD = demonstrate("miniwob:nothing", "pointing"), demonstrate("miniwob:smoke", "pointing", "forms")
 
 
 class Ran:

@@ -11,7 +11,7 @@ import torch
 
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import first_instance
-from assets.profile import MergeSettings, SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, StageResult
 from models.checkpoint import load_model, load_tokenizer, save, verify
 from models.shift_qwen3 import initialise
@@ -62,7 +62,7 @@ def specialist(place: WorkerContext, stage: str, seed: int | None) -> str:
 def merge(place: WorkerContext, specialists: dict[str, str], weights: tuple[float, ...] | None) -> StageResult:
     request = MergeRequest(
         iteration="0001", stage="merged_policy", seed=0, specialists=specialists, merge=MergeSettings(weights=weights),
-        tasks=TaskSettings(group="smoke", domains=("pointing", "forms")), sandbox=SandboxSettings(),
+        acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))),
     )  # fmt: skip
     return merge_worker.run(request, place)
 
@@ -115,7 +115,10 @@ def test_an_annotator_may_intervene_while_the_policy_acts(seeded: WorkerContext)
     policy_id = registry.made_by(place.warehouse, "0000", "seed_policy").checkpoint_id
     request = AnnotateRequest(
         iteration="0001", stage="annotations", seed=0, checkpoint_id=policy_id, first_instance=first_instance("annotation", "0001"),
-        instances_per_task=1, tasks=TaskSettings(group="smoke", domains=("pointing",)), sandbox=SandboxSettings(num_sessions=2),
+        instances_per_task=1,
+        acting=ActingSettings(
+            tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), sandbox=SandboxSettings(num_sessions=2)
+        ),
         annotator=ScriptedAnnotatorConfig(mode="intervene", max_interventions_per_episode=12),
     )  # fmt: skip
     result = annotate_worker.run(request, place)

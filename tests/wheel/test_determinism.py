@@ -9,7 +9,7 @@ import pytest
 
 from agent.episode import Episode
 from assets.instances import first_instance
-from assets.profile import SandboxSettings, TaskSettings
+from assets.profile import ActingSettings, SandboxSettings, TaskSettings
 from models.engine import EmbeddedEngine
 from pipelines import profiles
 from pipelines.sandboxes import open_collector
@@ -19,7 +19,7 @@ from warehouse import registry
 
 pytestmark = pytest.mark.timeout(1800)
 
-TASKS = TaskSettings(group="smoke", domains=("pointing", "forms"))
+TASKS = TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))
 
 
 def play(turned: Any, *, num: int = 2, skip: int = 5000, **settings: Any) -> dict[str, tuple[Any, ...]]:
@@ -30,7 +30,7 @@ def play(turned: Any, *, num: int = 2, skip: int = 5000, **settings: Any) -> dic
     )  # fmt: skip
 
     async def run() -> list[Episode]:
-        async with open_collector(SandboxSettings(fixed_batch=True, **settings)) as collector:
+        async with open_collector(ActingSettings(tasks=TASKS, sandbox=SandboxSettings(fixed_batch=True, **settings))) as collector:
             return [episode async for episode in collector.collect(engine, requests)]
 
     try:
