@@ -1,0 +1,94 @@
+"""Versions of the games, held to their files: versions.json says for which checksum a version stands. What is in the files is not known.
+
+    python -m sandbox.games.versions             # after a change: raise the version in the game's file (or the engine's), then this
+    python -m sandbox.games.versions --keep      # while a version has not been released: the same version for the new files
+
+A game's version is `<its own>.<the engine's>`; its checksum covers its page, its script and what all games share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from warehouse.errors import ConfigError
+from warehouse.identity import files_id
+
+PAGES = Path(__file__).with_name("pages")
+VERSIONS_FILE = Path(__file__).with_name("versions.json")
+SHARED = ("kit.js", "engine.js", "style.css")
+"""Files that every game's page loads."""
+
+_OWN_VERSION = re.compile(r"^    version: (\d+),$", re.MULTILINE)
+_ENGINE_VERSION = re.compile(r"^  const ENGINE_VERSION = (\d+);$", re.MULTILINE)
+
+
+class GameVersion(BaseModel):
+    """One game as it is: its version and the checksum of its files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    checksum: str
+
+
+def game_names() -> tuple[str, ...]:
+    """Every game that has a page, in alphabetical order."""
+    return tuple(sorted(path.stem for path in PAGES.glob("*.js") if path.name not in SHARED))
+
+
+def read_version(game: str) -> GameVersion:
+    """Version and checksum as the files say. Raises ConfigError where the game has no page or states no version."""
+    files = [PAGES / f"{game}.html", PAGES / f"{game}.js", *(PAGES / name for name in SHARED)]
+    try:
+        own = _OWN_VERSION.search((PAGES / f"{game}.js").read_text(encoding="utf-8"))
+        engine = _ENGINE_VERSION.search((PAGES / "engine.js").read_text(encoding="utf-8"))
+        checksum = files_id("game", files)
+    except OSError as error:
+        raise ConfigError(f"The game {game!r} is incomplete: {error}. It needs {game}.html and {game}.js in {PAGES.name}/.") from error
+    if own is None or engine is None:
+        raise ConfigError(f"The game {game!r} states no version: its definition needs a line `    version: 1,` (four spaces before it).")
+    return GameVersion(version=f"{own[1]}.{engine[1]}", checksum=checksum)
+
+
+@cache
+def recorded_versions() -> dict[str, GameVersion]:
+    """Games by name as versions.json says. Raises ConfigError where it is malformed."""
+    try:
+        stored = json.loads(VERSIONS_FILE.read_text(encoding="utf-8"))
+        return {game: GameVersion.model_validate(version) for game, version in stored.items()}
+    except (OSError, ValueError, ValidationError) as error:
+        raise ConfigError(f"sandbox/games/versions.json is not usable: {error}. Make it: python -m sandbox.games.versions") from error
+
+
+def unraised() -> list[str]:
+    """Games whose files changed while their version did not, or that versions.json does not know."""
+    recorded = recorded_versions()
+    return [game for game in game_names() if recorded.get(game) != read_version(game)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sandbox.games.versions", description="Record versions and checksums of the games.")
+    parser.add_argument("--keep", action="store_true", help="allow a version to stand for changed files")
+    options = parser.parse_args(arguments)
+    found = {game: read_version(game) for game in game_names()}
+    recorded = recorded_versions() if VERSIONS_FILE.exists() else {}
+    changed = [game for game in found if game in recorded and recorded[game] != found[game]]
+    same = [game for game in changed if recorded[game].version == found[game].version]
+    if same and not options.keep:
+        print(f"Changed, with the version of before: {', '.join(same)}. Raise `version` in the script, or ENGINE_VERSION.", file=sys.stderr)
+        return 1
+    VERSIONS_FILE.write_text(json.dumps({game: each.model_dump() for game, each in found.items()}, indent=1) + "\n", encoding="utf-8")
+    recorded_versions.cache_clear()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
