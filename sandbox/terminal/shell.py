@@ -1,0 +1,345 @@
+"""The terminal: one bash for a whole session, on a terminal of its own in a jail, driven command by command. What it may reach is jail.py.
+
+Why a terminal (pty) and not pipes: programs then print line by line, ask what they would ask a person, and a C-c goes where the kernel
+sends it, to what runs in the foreground. Commands reach bash on a descriptor of their own, and bash reports the end of each (number,
+exit code, directory) between control characters beside a secret that it was told at its start: printing something that looks like a
+report does not make one. A command that reads the shell's own variables can forge it, and deceives only itself: verdicts never rest on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import signal
+import termios
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sandbox.terminal.jail import HOME, Jail, JailProcess
+from warehouse.errors import SandboxTimeout
+
+READ_BYTES = 1 << 16
+START_TIMEOUT_S = 20.0
+STUBBORN_AFTER = 3
+"""A command that lives on after so many C-c in a row is killed."""
+IDLE_BYTES_PER_S = 1 << 20
+"""What programs may print between calls; beyond, they wait, as on a terminal that nobody reads."""
+MAX_REPORT_BYTES = 8192
+KEYS = {"C-c": b"\x03", "C-d": b"\x04"}
+
+CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+"""The bytes of UTF-8 that begin no character."""
+ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f]")
+OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalLimits:
+    """How long a call waits and how much it returns."""
+
+    wait_s: float = 10.0
+    """A call returns after so long, whether or not its command has ended."""
+    command_s: float = 600.0
+    """A command in the foreground is killed after so long."""
+    output_chars: int = 8000
+    """Of one call, half of them from its beginning and half from its end."""
+    printed_mib: int = 64
+    """A command in the foreground that prints more is killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a call gave. `exit_code` is None where a command still runs, or none did."""
+
+    output: str
+    note: str
+    exit_code: int | None = None
+    is_running: bool = False
+    is_error: bool = False
+    """The call was refused: nothing was done."""
+
+    @property
+    def text(self) -> str:
+        """As the agent reads it: what was printed, then a line about how it ended."""
+        if self.is_error:
+            return f"error: {self.note}"
+        gap = "" if not self.output or self.output.endswith("\n") else "\n"
+        return f"{self.output}{gap}[{self.note}]"
+
+
+class Capture:
+    """Keeps the beginning and the end of what is printed, and counts what is dropped between."""
+
+    def __init__(self, limit_chars: int) -> None:
+        self._half = limit_chars * 2  # bytes: a character may take four, and the cut is made in characters
+        self._limit_chars = limit_chars
+        self._head, self._tail = bytearray(), bytearray()
+        self._num_dropped = 0
+        self.num_bytes = 0
+
+    def add(self, data: bytes) -> None:
+        self.num_bytes += len(data)
+        room = self._half - len(self._head)
+        if room > 0 and not self._tail:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._half:
+            extra = len(self._tail) - self._half
+            self._num_dropped += len(bytes(self._tail[:extra]).translate(None, CONTINUATION_BYTES))
+            del self._tail[:extra]
+
+    def take(self) -> str:
+        """The text so far, at most the limit of characters and a line that says how much is left out; then it is empty."""
+        head, tail, half = bytes(self._head), bytes(self._tail), self._limit_chars // 2
+        num_dropped, self._num_dropped = self._num_dropped, 0
+        self._head.clear()
+        self._tail.clear()
+        self.num_bytes = 0
+        if not num_dropped:
+            text = cleaned(head + tail)
+            if len(text) <= self._limit_chars:
+                return text
+            return _joined(text[:half], len(text) - 2 * half, text[-half:])
+        start, end = cleaned(head), cleaned(tail)
+        return _joined(start[:half], num_dropped + max(0, len(start) - half) + max(0, len(end) - half), end[-half:])
+
+
+def _joined(start: str, num_dropped: int, end: str) -> str:
+    return f"{start}\n[… {num_dropped} characters left out …]\n{end}"
+
+
+def cleaned(data: bytes) -> str:
+    """What a person would see of it: no escape sequences, and of a line that was written over its last text."""
+    text = ESCAPES.sub("", data.decode(errors="replace").replace("\r\n", "\n"))
+    return OVERWRITTEN.sub("", text)
+
+
+class Terminal:
+    """One bash of a jail. Calls come one after another; a call that comes while another waits is refused."""
+
+    def __init__(self, jail: Jail, limits: TerminalLimits | None = None) -> None:
+        self._jail = jail
+        self._limits = limits or TerminalLimits()
+        self._loop = asyncio.get_running_loop()
+        self._capture = Capture(self._limits.output_chars)
+        self._shell: JailProcess | None = None
+        self._master = self._commands = -1
+        self._nonce = ""
+        self._report = re.compile(b"")
+        self._unread = b""
+        self._number = 0
+        self._ended: asyncio.Future[int] | None = None
+        """Of the command that runs: its exit code."""
+        self._started_s = 0.0
+        self._num_interrupts = 0
+        self._num_idle_bytes = 0
+        self._is_busy = self._is_closed = False
+        self._news = ""
+        self.cwd = HOME
+
+    @classmethod
+    async def open(cls, jail: Jail, limits: TerminalLimits | None = None) -> Terminal:
+        """Raises SandboxError."""
+        terminal = cls(jail, limits)
+        await terminal._start()
+        return terminal
+
+    async def execute(self, command: str, *, wait_s: float | None = None) -> Result:
+        """Run a command; "" reads what more was printed, "C-c" interrupts, "C-d" ends the input of what runs. Raises SandboxError."""
+        if self._is_busy:
+            return Result(output="", note="the terminal is in use by another call", is_error=True)
+        self._is_busy = True
+        try:
+            return await self._execute(command, self._limits.wait_s if wait_s is None else wait_s)
+        finally:
+            self._is_busy = False
+
+    async def _execute(self, command: str, wait_s: float) -> Result:
+        if self._shell is None or self._shell.exit_code is not None:
+            await self._restart()
+        self._listen()
+        is_key, stripped = command.strip() in KEYS, command.strip()
+        if not stripped or is_key:
+            if self._ended is None:
+                await asyncio.sleep(0)
+                return Result(output=self._capture.take(), note=f"{self._said()}no command is running")
+            if is_key:
+                await self._press(stripped)
+        elif self._ended is not None:
+            note = (
+                f"a command still runs (for {time.monotonic() - self._started_s:.0f} s), and this terminal runs one at a time: "
+                "read more of its output with an empty command, interrupt it with C-c, or start such commands with & at the end"
+            )
+            return Result(output="", note=note, is_error=True)
+        elif "\0" in command:
+            return Result(output="", note="a command cannot hold a NUL character", is_error=True)
+        else:
+            await self._send(command)
+        return await self._outcome(wait_s)
+
+    async def _send(self, command: str) -> None:
+        """Hand bash a command, and put the terminal right, whatever the last program did to it."""
+        self._number += 1
+        self._ended = self._loop.create_future()
+        self._started_s = time.monotonic()
+        self._num_interrupts = 0
+        attributes = termios.tcgetattr(self._master)
+        attributes[1] &= ~termios.OPOST
+        attributes[3] = (attributes[3] | termios.ISIG | termios.ICANON | termios.NOFLSH) & ~termios.ECHO
+        termios.tcsetattr(self._master, termios.TCSANOW, attributes)
+        await self._tell(self._commands, f"{self._number};{command}\0".encode(errors="replace"))
+        await self._tell(self._master, b'__shell_next; eval "$__shell_command"\n')
+
+    async def _tell(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:  # bash reads it byte by byte; or it has died, and is restarted at the next call
+                if self._shell is None or self._shell.exit_code is not None:
+                    return
+                await asyncio.sleep(0.002)
+            except OSError:
+                return
+
+    async def _press(self, key: str) -> None:
+        await self._tell(self._master, KEYS[key])
+        self._num_interrupts = self._num_interrupts + 1 if key == "C-c" else 0
+        if self._num_interrupts >= STUBBORN_AFTER and self._shell is not None:
+            await self._shell.kill(signal.SIGKILL, foreground=True)
+            self._news = f"it did not obey {STUBBORN_AFTER} C-c and was killed; "
+
+    async def _outcome(self, wait_s: float) -> Result:
+        """Wait for the command's end, the shell's end, or until it is time to return."""
+        ended, shell = self._ended, self._shell
+        if ended is None or shell is None:
+            return Result(output=self._capture.take(), note="no command is running")
+        deadline = time.monotonic() + wait_s
+        while not ended.done() and shell.exit_code is None and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait([ended, shell.ended], timeout=min(left, 0.25), return_when=asyncio.FIRST_COMPLETED)
+            await self._enforce(shell)
+        if ended.done():
+            self._ended = None
+            place = "" if self.cwd == HOME else f", in {self.cwd}"
+            return Result(output=self._capture.take(), note=f"{self._said()}exit code {ended.result()}{place}", exit_code=ended.result())
+        if shell.exit_code is not None:
+            return await self._after_death(shell.exit_code)
+        note = f"{self._said()}still running after {time.monotonic() - self._started_s:.0f} s; an empty command reads more, C-c interrupts"
+        return Result(output=self._capture.take(), note=note, is_running=True)
+
+    async def _enforce(self, shell: JailProcess) -> None:
+        """Kill a command that runs or prints without end."""
+        limits = self._limits
+        if self._capture.num_bytes > limits.printed_mib << 20:
+            self._news = f"killed: it printed more than {limits.printed_mib} MiB; "
+        elif time.monotonic() - self._started_s > limits.command_s:
+            self._news = f"killed: it ran longer than {limits.command_s:.0f} s; "
+        else:
+            return
+        await self._shoot(shell)
+
+    async def _shoot(self, shell: JailProcess) -> None:
+        """First as C-c does, which ends a loop of the shell's own too; then what is left of it."""
+        with suppress(OSError):
+            os.write(self._master, KEYS["C-c"])
+        await asyncio.sleep(0.05)
+        if self._ended is not None and not self._ended.done():
+            await shell.kill(signal.SIGKILL, foreground=True)
+
+    def _said(self) -> str:
+        news, self._news = self._news, ""
+        return news
+
+    async def _after_death(self, exit_code: int) -> Result:
+        while self._receive():  # what it said before it died
+            pass
+        output, self._ended = self._capture.take(), None
+        await self._start()
+        how = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
+        note = f"{self._said()}the shell ended ({how}) and a new one was started: directory, variables and functions are as at first"
+        return Result(output=output, note=note, exit_code=exit_code if exit_code >= 0 else 128 - exit_code)
+
+    async def _restart(self) -> None:
+        """For a shell that died between two calls, as when a background program killed it."""
+        self._ended = None
+        self._news = "the shell had ended and a new one was started, as at first; "
+        await self._start()
+
+    async def _start(self) -> None:
+        self._drop()
+        reading, self._commands = os.pipe()
+        try:
+            argv = ["/bin/bash", "--noprofile", "--rcfile", "/etc/terminal.sh", "--noediting", "-i"]
+            shell = await self._jail.spawn(argv, tty=True, fds=[reading])
+        except OSError as error:
+            raise SandboxTimeout(
+                f"The jail could not start a shell: {error}. Its {self._jail.limits.processes} processes may be in use."
+            ) from error
+        finally:
+            os.close(reading)
+        os.set_blocking(self._commands, False)
+        (self._master,) = shell.take_streams()
+        self._shell, self.cwd, self._number, self._unread = shell, HOME, 0, b""
+        self._nonce = secrets.token_hex(16)
+        self._report = re.compile(rb"\x1e" + self._nonce.encode() + rb";(\d+);(\d+);(.*?)\x1e", re.DOTALL)
+        self._ended = self._loop.create_future()
+        self._listen()
+        await self._tell(self._commands, f"{self._nonce}\0".encode())
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._ended
+        except TimeoutError as error:
+            raise SandboxTimeout(f"A shell did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?") from error
+        self._ended = None
+
+    def _listen(self) -> None:
+        self._num_idle_bytes = 0
+        self._loop.add_reader(self._master, self._receive)
+
+    def _receive(self) -> bool:
+        """Take what was printed, if anything was; look for the report that ends the command."""
+        try:
+            data = os.read(self._master, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:  # nobody is left at the other end
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._master)
+            return False
+        self._unread += data
+        while found := self._report.search(self._unread):
+            self._capture.add(self._unread[: found.start()])
+            self._unread = self._unread[found.end() :]
+            if int(found[1]) == self._number and self._ended is not None and not self._ended.done():
+                self.cwd = found[3].decode(errors="replace")
+                self._ended.set_result(int(found[2]))
+        start = self._unread.rfind(b"\x1e")
+        keep = start if start >= 0 and len(self._unread) - start < MAX_REPORT_BYTES else len(self._unread)
+        self._capture.add(self._unread[:keep])
+        self._unread = self._unread[keep:]
+        self._num_idle_bytes += 0 if self._is_busy else len(data)
+        if self._num_idle_bytes > IDLE_BYTES_PER_S:
+            self._loop.remove_reader(self._master)
+            self._loop.call_later(1.0, self._resume, self._master)
+        return True
+
+    def _resume(self, master: int) -> None:
+        if master == self._master and not self._is_closed:
+            self._listen()
+
+    def _drop(self) -> None:
+        if self._master >= 0:
+            self._loop.remove_reader(self._master)
+            os.close(self._master)
+            os.close(self._commands)
+            self._master = self._commands = -1
+
+    async def close(self) -> None:
+        """The shell ends with its jail; this lets go of it. May be called twice."""
+        self._is_closed = True
+        self._drop()
