@@ -14,6 +14,7 @@ from sandbox.browser.input import gestures
 from sandbox.browser.page_session import PageSession
 from sandbox.miniwob.source import MiniWobSource, load_tasks
 from sandbox.pool import SessionPool
+from sandbox.seats import Upkeep
 
 
 class Ours:
@@ -24,7 +25,7 @@ class Ours:
         self._tasks = load_tasks()
 
     async def _lease(self, kind: str) -> PageSession:
-        pool = await self._stack.enter_async_context(SessionPool(kind=kind, size=1, recycle_resets=10**9))  # type: ignore[arg-type]
+        pool = await self._stack.enter_async_context(SessionPool(kind=kind, size=1, upkeep=Upkeep(recycle_resets=10**9)))  # type: ignore[arg-type]
         return await self._stack.enter_async_context(pool.lease())
 
     def reset(self, task: str, seed: int) -> None:

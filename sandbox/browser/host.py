@@ -33,6 +33,10 @@ class Host(Protocol):
         of host cannot give."""
         ...
 
+    async def ping(self) -> None:
+        """Returns once the browser answers: never where it hangs. Raises BrowserCrashed where it is gone."""
+        ...
+
     def memory_mib(self) -> float: ...
 
     def kill(self, reason: str) -> None: ...
@@ -59,6 +63,9 @@ class CdpHost:
     async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
         page_class = FramedPage if self.browser.begin_frame else LivePage
         return await page_class.open(self.browser, settings, root)
+
+    async def ping(self) -> None:
+        await self.browser.connection.send("Browser.getVersion")
 
     def memory_mib(self) -> float:
         return self.browser.memory_mib()

@@ -65,6 +65,10 @@ class PlaywrightHost:
             await page.prepare()
             return page
 
+    async def ping(self) -> None:
+        async with _sandbox_errors(self._browser):
+            await (await self._browser.new_browser_cdp_session()).detach()
+
     def memory_mib(self) -> float:
         return 0.0
 

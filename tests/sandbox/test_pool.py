@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.pool import SessionPool
+from sandbox.seats import Upkeep
 from warehouse.errors import ConfigError, SandboxError
 
 
@@ -69,7 +70,7 @@ def test_a_worn_browser_is_replaced_when_nobody_uses_it(live_pool: Any, html_sou
         stats = pool.stats()
         assert stats.num_recycled >= 2 and stats.num_crashes == 0 and stats.num_resets == 9
 
-    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, recycle_resets=3)) as live:
+    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, upkeep=Upkeep(recycle_resets=3))) as live:
         live.run(use)
 
 
