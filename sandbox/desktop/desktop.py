@@ -78,8 +78,9 @@ class Desktop(Protocol):
     async def elements(self) -> tuple[Element, ...]:
         """What is visible and can be clicked or read, window by window from the top one down, each in reading order.
 
-        Roles are button, text, input, textarea, checkbox, radio, tab, select, item, header, image, slider, spinner, menu, window; states of
-        checked, focused, selected, disabled, expanded.
+        Roles are the words of sandbox/browser/elements.js: button link text input textarea checkbox radio tab select item header image
+        slider spinner; states of checked selected focused expanded disabled. A window's frame is a header with its title and the buttons
+        "minimise", "maximise" and "close"; what no accessibility tree tells of is an image with the window's title.
         """
         ...
 
@@ -127,4 +128,16 @@ class Desktop(Protocol):
 
     async def close(self) -> None:
         """End every process of it; may be called twice."""
+        ...
+
+
+class Desktops(Protocol):
+    """Where a session gets its desktops from, one after the other."""
+
+    async def fresh(self) -> Desktop:
+        """A desktop as if nobody had ever used it. The one handed out before is of no more use from here on."""
+        ...
+
+    async def close(self) -> None:
+        """End the desktop that was handed out, and any that is kept ready; may be called twice."""
         ...

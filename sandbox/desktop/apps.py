@@ -1,0 +1,97 @@
+"""The applications a desktop can start, as data: the command, the Debian package it is from, how its window is recognised.
+
+Those of `is_full` are large (LibreOffice and Wine, a gigabyte installed); the others are small together. What a desktop itself needs,
+whatever runs in it, is SYSTEM_PROGRAMS.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from warehouse.errors import DesktopMissing, TaskError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """`command` is followed by the paths of files to open. `window_class` is what Window.window_class says of its windows."""
+
+    name: str
+    command: tuple[str, ...]
+    package: str
+    window_class: str
+    is_full: bool = False
+    needs_wine: bool = False
+
+
+_WINE = "wine wine64"
+
+APPS: Mapping[str, App] = {
+    app.name: app
+    for app in (
+        App(name="editor", command=("mousepad", "--disable-server"), package="mousepad", window_class="Mousepad"),
+        App(name="files", command=("pcmanfm",), package="pcmanfm", window_class="Pcmanfm"),
+        App(name="terminal", command=("lxterminal", "--no-remote"), package="lxterminal", window_class="Lxterminal"),
+        App(
+            name="xterm",
+            command=("xterm", "-fa", "DejaVu Sans Mono", "-fs", "11", "-geometry", "80x24", "-e", "bash"),
+            package="xterm",
+            window_class="XTerm",
+        ),
+        App(name="calculator", command=("galculator",), package="galculator", window_class="Galculator"),
+        App(name="mines", command=("/usr/games/gnome-mines",), package="gnome-mines", window_class="Gnome-mines"),
+        App(name="2048", command=("/usr/games/gnome-2048",), package="gnome-2048", window_class="Gnome-2048"),
+        App(
+            name="calc",
+            command=("soffice", "--calc", "--norestore", "--nologo", "--nofirststartwizard"),
+            package="libreoffice-calc libreoffice-gtk3",
+            window_class="libreoffice-calc",
+            is_full=True,
+        ),
+        App(name="notepad", command=("wine", "notepad"), package=_WINE, window_class="notepad.exe", is_full=True, needs_wine=True),
+        App(name="winemine", command=("wine", "winemine"), package=_WINE, window_class="winemine.exe", is_full=True, needs_wine=True),
+    )
+}
+
+SYSTEM_PROGRAMS: Mapping[str, str] = {
+    "bwrap": "bubblewrap",
+    "setpriv": "util-linux",
+    "Xvfb": "xvfb",
+    "openbox": "openbox",
+    "dbus-daemon": "dbus",
+    "/usr/libexec/at-spi-bus-launcher": "at-spi2-core",
+    "/usr/lib/python3/dist-packages/gi": "python3-gi",
+    "/usr/lib/x86_64-linux-gnu/girepository-1.0/Atspi-2.0.typelib": "gir1.2-atspi-2.0",
+    "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",
+}
+"""Programs and files that a desktop needs, and the Debian package each is from."""
+
+
+def find_app(name: str) -> App:
+    """Raises TaskError for an application that is not in the list."""
+    try:
+        return APPS[name]
+    except KeyError as error:
+        raise TaskError(f"There is no application {name!r}; a desktop knows {', '.join(APPS)} (sandbox/desktop/apps.py).") from error
+
+
+def missing_packages(apps: Iterable[str] = ()) -> list[str]:
+    """Debian packages that a desktop with these applications needs and this machine lacks; empty where all is there."""
+    wanted = [*SYSTEM_PROGRAMS.items(), *((find_app(name).command[0], find_app(name).package) for name in apps)]
+    lacking = [package for program, package in wanted if not _is_there(program)]
+    return list(dict.fromkeys(word for package in lacking for word in package.split()))
+
+
+def require(apps: Iterable[str] = ()) -> None:
+    """Raises DesktopMissing with the line that installs what is missing."""
+    if packages := missing_packages(apps):
+        raise DesktopMissing(
+            f"A desktop needs Debian packages that are not installed: {', '.join(packages)}. "
+            f"As root: apt-get install --no-install-recommends {' '.join(packages)}"
+        )
+
+
+def _is_there(program: str) -> bool:
+    return Path(program).exists() if program.startswith("/") else shutil.which(program) is not None

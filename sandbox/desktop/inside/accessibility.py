@@ -1,0 +1,291 @@
+"""What is on the screen as a flat list of elements, read from the applications' accessibility trees (AT-SPI 2).
+
+Windows come from the top one down: first the frame's own parts (title, buttons), then what the application says is showing, in reading
+order. A thing whose every test point lies under another window is not listed. Windows of programs without a tree (xterm, Wine) are one
+element of role "image" that carries their title.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gi
+
+gi.require_version("Atspi", "2.0")
+from gi.repository import Atspi, GLib  # noqa: E402
+
+from sandbox.desktop.inside.windows import FoundWindow  # noqa: E402
+
+LIMIT = 400
+MAX_TEXT = 2000
+MAX_NODES = 4000
+MAX_CHILDREN = 500
+ROW_PX = 8
+CALL_LIMIT_MS = 3000
+FRAME_BUTTONS = ("close", "maximise", "minimise")
+"""Of the window frame, from the right; openbox.xml has them in this order."""
+
+_R = Atspi.Role
+_ROLES = {
+    _R.PUSH_BUTTON: "button", _R.TOGGLE_BUTTON: "button", _R.CHECK_BOX: "checkbox", _R.CHECK_MENU_ITEM: "checkbox",
+    _R.RADIO_BUTTON: "radio", _R.RADIO_MENU_ITEM: "radio", _R.PAGE_TAB: "tab", _R.COMBO_BOX: "select", _R.MENU: "item",
+    _R.MENU_ITEM: "item", _R.LIST_ITEM: "item", _R.TABLE_CELL: "item", _R.TREE_ITEM: "item", _R.ICON: "item", _R.LINK: "link",
+    _R.LABEL: "text", _R.STATIC: "text", _R.PARAGRAPH: "text", _R.STATUS_BAR: "text", _R.INFO_BAR: "text", _R.HEADING: "header",
+    _R.COLUMN_HEADER: "header", _R.TABLE_COLUMN_HEADER: "header", _R.ROW_HEADER: "header",
+    _R.TEXT: "input", _R.ENTRY: "input", _R.PASSWORD_TEXT: "input", _R.TERMINAL: "textarea", _R.SPIN_BUTTON: "spinner",
+    _R.SLIDER: "slider", _R.IMAGE: "image", _R.CANVAS: "image", _R.DRAWING_AREA: "image",
+}  # fmt: skip
+_WHOLE = {"button", "checkbox", "radio", "input", "textarea", "spinner", "item", "link", "select", "tab"}
+"""Roles whose insides are part of the thing itself."""
+_TYPED = {"input", "textarea", "spinner"}
+_CONTAINERS = {_R.MENU, _R.COMBO_BOX, _R.PAGE_TAB, _R.LIST_ITEM, _R.TREE_ITEM}
+"""Roles that hold others to be seen."""
+_POPUPS = {_R.MENU, _R.POPUP_MENU, _R.WINDOW, _R.TOOL_TIP}
+_S = Atspi.StateType
+
+
+@dataclass(frozen=True)
+class _Box:
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def holds(self, x: int, y: int) -> bool:
+        return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
+
+    def cut(self, other: _Box) -> _Box:
+        x, y = max(self.x, other.x), max(self.y, other.y)
+        right, bottom = min(self.x + self.width, other.x + other.width), min(self.y + self.height, other.y + other.height)
+        return _Box(x, y, right - x, bottom - y)
+
+
+class Accessibility:
+    def __init__(self, width_px: int, height_px: int) -> None:
+        self._screen = _Box(0, 0, width_px, height_px)
+        Atspi.set_timeout(CALL_LIMIT_MS, CALL_LIMIT_MS)
+        self._desktop = Atspi.get_desktop(0)
+
+    def elements(self, windows: list[FoundWindow]) -> list[dict[str, Any]]:
+        """Elements as dictionaries: role, text, states, x, y, width, height."""
+        walk = _Walk(self._screen, [window for window in windows if not window.is_minimised])
+        trees = list(self._trees())
+        for index, window in enumerate(walk.windows):
+            walk.frame(index)
+            tree = _tree_of(window, trees)
+            if tree is None:
+                walk.add("image", window.title, [], walk.inner(index), index)
+            else:
+                trees.remove(tree)
+                walk.visit(tree.node, index)
+        for tree in trees:
+            if tree.is_popup:
+                walk.visit(tree.node, -1)
+        return walk.sorted()
+
+    def _trees(self) -> Iterator[_Tree]:
+        """The top-level nodes of all applications that show."""
+        # The library keeps what it was told once and hears of changes only while a main loop runs, which none does here. (A cache mask of
+        # NONE makes it wait for ever.)
+        self._desktop.clear_cache()
+        for application in _children(self._desktop):
+            try:
+                pid = application.get_process_id()
+                for node in _children(application):
+                    if node.get_state_set().contains(_S.SHOWING):
+                        box = _box(node)
+                        if box is not None:
+                            yield _Tree(node, pid, node.get_name() or "", box, node.get_role() in _POPUPS)
+            except GLib.Error:
+                continue
+
+
+@dataclass(frozen=True)
+class _Tree:
+    node: Any
+    pid: int
+    name: str
+    box: _Box
+    is_popup: bool
+
+
+def _tree_of(window: FoundWindow, trees: Iterable[_Tree]) -> _Tree | None:
+    """The tree that belongs to a window: of its process, and of its title or its place."""
+    own = [tree for tree in trees if tree.pid == window.pid]
+    named = [tree for tree in own if tree.name == window.title]
+    inside = [tree for tree in named or own if tree.box.width <= window.width_px + 100 and tree.box.holds(*_middle(window))]
+    return next(iter(inside or named), None)
+
+
+def _middle(window: FoundWindow) -> tuple[int, int]:
+    return window.x_px + window.width_px // 2, window.y_px + window.height_px // 2
+
+
+class _Walk:
+    """Collects elements. Level -1 is above all windows, level n is window n counted from the top."""
+
+    def __init__(self, screen: _Box, windows: list[FoundWindow]) -> None:
+        self._screen = screen
+        self.windows = windows
+        self._found: list[tuple[int, dict[str, Any]]] = []
+        self._popups: list[_Box] = []
+        self._num_nodes = 0
+
+    def inner(self, index: int) -> _Box:
+        window = self.windows[index]
+        return _Box(window.x_px, window.y_px, window.width_px, window.height_px)
+
+    def _outer(self, index: int) -> _Box:
+        inner, (left, right, top, bottom) = self.inner(index), self.windows[index].frame
+        return _Box(inner.x - left, inner.y - top, inner.width + left + right, inner.height + top + bottom)
+
+    def frame(self, index: int) -> None:
+        """The title and the buttons of a window's frame."""
+        outer, (left, right, top, _) = self._outer(index), self.windows[index].frame
+        if top < 10:
+            return
+        side = top - 4
+        edge = outer.x + outer.width - right - 2
+        buttons = [_Box(edge - (n + 1) * (side + 1), outer.y + 2, side, side) for n in range(len(FRAME_BUTTONS))]
+        title = _Box(outer.x + left, outer.y, buttons[-1].x - outer.x - left, top)
+        states = ["focused"] if self.windows[index].is_focused else []
+        self.add("header", self.windows[index].title, states, title, index)
+        for name, box in zip(reversed(FRAME_BUTTONS), reversed(buttons), strict=True):
+            self.add("button", name, [], box, index)
+
+    def visit(self, node: Any, level: int) -> None:
+        """Add a node that shows, and what is in it."""
+        self._num_nodes += 1
+        if self._num_nodes > MAX_NODES or len(self._found) >= LIMIT:
+            return
+        try:
+            states = node.get_state_set()
+            if not states.contains(_S.SHOWING):
+                return
+            kind = node.get_role()
+            if kind in _POPUPS and (box := _box(node)) is not None and kind is not _R.MENU:
+                level = -1
+                self._popups.append(box)
+            role = _ROLES.get(kind)
+            if role is not None:
+                self._add_node(node, kind, role, states, level)
+                if role in _WHOLE and kind not in _CONTAINERS:
+                    return
+                if kind is _R.MENU:
+                    level = -1
+            for child in _children(node):
+                self.visit(child, level)
+        except GLib.Error:
+            return  # it went away while it was read
+
+    def _add_node(self, node: Any, kind: Any, role: str, states: Any, level: int) -> None:
+        box = _box(node)
+        if box is None:
+            return
+        if role == "input" and states.contains(_S.MULTI_LINE):
+            role = "textarea"
+        text = _text(node) if role in _TYPED else _name(node, role)
+        if text or role not in ("text", "image", "header", "item"):
+            self.add(role, text, _states(node, role, states), box, level)
+
+    def add(self, role: str, text: str, states: list[str], box: _Box, level: int) -> None:
+        seen = box.cut(self._screen if level < 0 else self.inner(level) if role not in ("header", "button") else self._outer(level))
+        seen = seen.cut(self._screen)
+        if seen.width < 2 or seen.height < 2:
+            return
+        point = next((at for at in _points(seen) if self._is_open(*at, level)), None)
+        if point is None:
+            return
+        text = text.strip("\n") if role == "textarea" else " ".join(text.split())
+        place = {"x": point[0], "y": point[1], "width": seen.width, "height": seen.height}
+        self._found.append((level, {"role": role, "text": text, "states": states, **place}))
+
+    def _is_open(self, x: int, y: int, level: int) -> bool:
+        return not any(self._outer(above).holds(x, y) for above in range(max(level, 0)))
+
+    def sorted(self) -> list[dict[str, Any]]:
+        """Level by level; what popped up comes first and covers what lies under it."""
+        found: list[dict[str, Any]] = []
+        for wanted in range(-1, len(self.windows)):
+            elements = [element for level, element in self._found if level == wanted]
+            if wanted >= 0:
+                elements = [element for element in elements if not any(box.holds(element["x"], element["y"]) for box in self._popups)]
+            found += _in_rows(elements)
+        return found
+
+
+def _in_rows(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """From top to bottom, and what stands side by side from left to right."""
+    rows: list[list[dict[str, Any]]] = []
+    for element in sorted(elements, key=lambda element: (element["y"], element["x"])):
+        if rows and element["y"] - rows[-1][0]["y"] <= ROW_PX:
+            rows[-1].append(element)
+        else:
+            rows.append([element])
+    return [element for row in rows for element in sorted(row, key=lambda element: element["x"])]
+
+
+def _points(box: _Box) -> Iterator[tuple[int, int]]:
+    for fy in (0.5, 0.25, 0.75):
+        for fx in (0.5, 0.25, 0.75, 0.1, 0.9):
+            yield box.x + min(int(box.width * fx), box.width - 1), box.y + min(int(box.height * fy), box.height - 1)
+
+
+def _children(node: Any) -> Iterator[Any]:
+    for index in range(min(node.get_child_count(), MAX_CHILDREN)):
+        child = node.get_child_at_index(index)
+        if child is not None:
+            yield child
+
+
+def _box(node: Any) -> _Box | None:
+    """Where a node is on the screen; None where it has no extent."""
+    component = node.get_component_iface()
+    if component is None:
+        return None
+    box = component.get_extents(Atspi.CoordType.SCREEN)
+    return _Box(box.x, box.y, box.width, box.height) if box.width > 0 and box.height > 0 else None
+
+
+def _name(node: Any, role: str) -> str:
+    """What a thing is called; for an item of several parts, the parts' names."""
+    name = node.get_name() or ""
+    if name or role == "image":
+        return str(name)
+    if role == "item":
+        return " ".join(part for child in _children(node) if (part := child.get_name()))
+    return _text(node)
+
+
+def _text(node: Any) -> str:
+    text = node.get_text_iface()
+    if text is None:
+        return node.get_name() or ""
+    length = Atspi.Text.get_character_count(text)
+    return Atspi.Text.get_text(text, 0, min(length, MAX_TEXT)) if length > 0 else ""
+
+
+def _states(node: Any, role: str, states: Any) -> list[str]:
+    named = []
+    if states.contains(_S.CHECKED):
+        named.append("checked")
+    if states.contains(_S.SELECTED) or (role in ("input", "textarea") and _is_all_selected(node)):
+        named.append("selected")
+    if states.contains(_S.FOCUSED):
+        named.append("focused")
+    if states.contains(_S.EXPANDED):
+        named.append("expanded")
+    if not states.contains(_S.SENSITIVE):
+        named.append("disabled")
+    return named
+
+
+def _is_all_selected(node: Any) -> bool:
+    text = node.get_text_iface()
+    if text is None or Atspi.Text.get_n_selections(text) < 1:
+        return False
+    chosen = Atspi.Text.get_selection(text, 0)
+    length = int(chosen.end_offset) - int(chosen.start_offset)
+    return length > 0 and length >= int(Atspi.Text.get_character_count(text))

@@ -1,0 +1,181 @@
+"""LocalDesktop: the Desktop protocol over a box on this machine, and LocalDesktops, which has the next one started before it is needed.
+
+No desktop is used for two episodes: every one is a new box, so nothing can cross from one to the next. What that costs, half a second,
+is spent while the episode before still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from sandbox.browser.input import Phase
+from sandbox.desktop import keys
+from sandbox.desktop.apps import find_app, require
+from sandbox.desktop.box import HOME, Box, BoxSettings
+from sandbox.desktop.desktop import CommandResult, FileEntry, Window, WindowChange
+from sandbox.desktop.wine import TEMPLATE, furnish_command, wine_template
+from sandbox.session import Element
+
+QUIET_MS = 100.0
+"""The screen has settled when it stood still, and no program wanted the processor, for so long."""
+SETTLE_LIMIT_MS = 4000.0
+"""An animation never settles: then the screen is taken as it is after this."""
+
+
+class LocalDesktop:
+    """One display of this machine with its applications, in a box."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._version = ""
+        self._has_wine = False
+
+    @classmethod
+    async def open(cls, settings: BoxSettings | None = None, *, with_wine: bool = False) -> LocalDesktop:
+        """Start a box and wait until it is up. With Wine, a prefix made once for this machine is laid ready: making it takes a minute.
+
+        Raises DesktopMissing, DesktopCrashed, SandboxTimeout.
+        """
+        read_only = {await asyncio.to_thread(wine_template): TEMPLATE} if with_wine else {}
+        desktop = cls(Box(settings or BoxSettings(), read_only))
+        try:
+            await desktop._box.ready()
+            desktop._version = str(await desktop._call("version"))
+        except BaseException:
+            await desktop.close()
+            raise
+        return desktop
+
+    @property
+    def size_px(self) -> tuple[int, int]:
+        return self._box.settings.width_px, self._box.settings.height_px
+
+    @property
+    def environment(self) -> str:
+        return f"{self._version}, openbox, {self.size_px[0]}x{self.size_px[1]}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the box: everything of the desktop is below it."""
+        return self._box.pid
+
+    def memory_mib(self) -> float:
+        """Proportional set size of the desktop with all that runs in it."""
+        return self._box.memory_mib()
+
+    async def _call(self, method: str, blob: bytes = b"", *, limit_s: float | None = None, **arguments: Any) -> Any:
+        return (await self._box.call(method, blob, limit_s=limit_s, **arguments))[0]
+
+    async def screenshot(self) -> bytes:
+        return (await self._box.call("screenshot"))[1]
+
+    async def elements(self) -> tuple[Element, ...]:
+        return tuple(_element(item) for item in await self._call("elements"))
+
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        events = keys.events(phases)
+        pause_s = sum(event[1] for event in events if event[0] == "pause") / 1000
+        await self._call("input", events=events, limit_s=self._box.settings.call_s + pause_s)
+
+    async def settle(self) -> bool:
+        return bool(await self._call("settle", quiet_ms=QUIET_MS, limit_ms=SETTLE_LIMIT_MS))
+
+    async def windows(self) -> tuple[Window, ...]:
+        return tuple(Window(**item) for item in await self._call("windows"))
+
+    async def change_window(self, window_id: int, change: WindowChange) -> None:
+        await self._call("change_window", window_id=window_id, change=change)
+
+    async def place_window(self, window_id: int, x_px: int, y_px: int, width_px: int | None = None, height_px: int | None = None) -> None:
+        await self._call("place_window", window_id=window_id, box=[x_px, y_px, width_px, height_px])
+
+    async def launch(self, app: str, files: Sequence[PurePosixPath] = ()) -> None:
+        found = find_app(app)
+        require([app])
+        if found.needs_wine and not self._has_wine:
+            await self.run(furnish_command(), timeout_s=60.0)
+            self._has_wine = True
+        await self._call("launch", command=[*found.command, *(f"{HOME}/{_inside_home(path)}" for path in files)])
+
+    async def put_file(self, path: PurePosixPath, content: bytes) -> None:
+        await self._call("put_file", content, path=_inside_home(path))
+
+    async def get_file(self, path: PurePosixPath) -> bytes | None:
+        was_found, content = await self._box.call("get_file", path=_inside_home(path))
+        return content if was_found else None
+
+    async def list_files(self) -> tuple[FileEntry, ...]:
+        return tuple(FileEntry(path=PurePosixPath(path), is_folder=is_folder) for path, is_folder in await self._call("list_files"))
+
+    async def run(self, command: Sequence[str], timeout_s: float = 10.0) -> CommandResult:
+        limit_s = self._box.settings.call_s + timeout_s
+        code, stdout, stderr = await self._call("run", command=list(command), timeout_s=timeout_s, limit_s=limit_s)
+        return CommandResult(exit_code=code, stdout=stdout, stderr=stderr)
+
+    async def processes(self) -> list[str]:
+        """Names of the programs that run in the box."""
+        return list(await self._call("processes"))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._box.close)
+
+
+class LocalDesktops:
+    """Desktops of this machine, one at a time, and a spare one that starts while the one before is in use."""
+
+    def __init__(self, settings: BoxSettings | None = None, *, has_spare: bool = True, with_wine: bool = False) -> None:
+        self._settings = settings or BoxSettings()
+        self._has_spare, self._with_wine = has_spare, with_wine
+        self._current: LocalDesktop | None = None
+        self._spare: asyncio.Task[LocalDesktop] | None = None
+
+    async def fresh(self) -> LocalDesktop:
+        """Raises what LocalDesktop.open raises."""
+        await self._end_current()
+        spare, self._spare = self._spare, None
+        desktop = await spare if spare is not None else None
+        if desktop is None or not desktop._box.is_alive:
+            desktop = await self._open()
+        self._current = desktop
+        if self._has_spare:
+            self._spare = asyncio.create_task(self._open())
+        return desktop
+
+    async def _open(self) -> LocalDesktop:
+        return await LocalDesktop.open(self._settings, with_wine=self._with_wine)
+
+    async def _end_current(self) -> None:
+        current, self._current = self._current, None
+        if current is not None:
+            await current.close()
+
+    async def close(self) -> None:
+        spare, self._spare = self._spare, None
+        await self._end_current()
+        if spare is not None:
+            spare.cancel()
+            for found in await asyncio.gather(spare, return_exceptions=True):
+                if isinstance(found, LocalDesktop):
+                    await found.close()
+
+
+def _inside_home(path: PurePosixPath) -> str:
+    """Raises ValueError for a path that is not below the home."""
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"{str(path)!r} does not lie in the desktop's home folder: give a relative path without '..'.")
+    return path.as_posix()
+
+
+def _element(item: dict[str, Any]) -> Element:
+    return Element(
+        role=item["role"],
+        text=item["text"],
+        states=tuple(item["states"]),
+        x_px=item["x"],
+        y_px=item["y"],
+        width_px=item["width"],
+        height_px=item["height"],
+    )
