@@ -1,4 +1,4 @@
-"""Makes agent/words.txt anew: `python -m agent.build_words`. Needs a browser; run it when the task list or the lessons' wording changes.
+"""Makes word lists of curricula anew: `python -m agent.build_words web`. Needs the sandbox; run it when task lists or lessons change.
 
 Oracles play the first training instances of every task that is learned from. A word of their instructions or elements enters the list
 when it was seen on several instances' pages, unless a suggestion list showed it: suggestions are there to be spelled. The lessons' own
@@ -10,20 +10,20 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from agent.curricula import CURRICULA, Lessons
 from agent.decider import OracleDecider
 from agent.episode import EpisodeRequest, Step
 from agent.grammars.registry import grammar_named
-from agent.lessons import LESSONS
 from agent.pen import Pen
 from agent.pool_collector import PoolCollector
 from agent.prompt import PromptBuilder
-from agent.vocabulary import WORDS_FILE
-from sandbox.miniwob.oracles import has_oracle
-from sandbox.miniwob.source import load_tasks
+from agent.vocabulary import words_file
 from sandbox.pool import SessionPool
+from sandbox.sources import tasks_in
 from sandbox.task import Split
 
 INSTANCES_PER_TASK = 60
@@ -33,9 +33,9 @@ LESSONS_DRAWN = 6000
 MIN_LESSONS = 12
 
 
-async def page_words(group: str) -> set[str]:
-    """Words of the training pages of a task group."""
-    tasks = [task for task in load_tasks(group).values() if not task.held_out and has_oracle(task)]
+async def page_words(task_lists: Sequence[str]) -> set[str]:
+    """Words of the training pages of some task lists. A task without an oracle shows none: nobody plays it."""
+    tasks = [task for task in tasks_in(task_lists).values() if not task.held_out]
     requests = [
         EpisodeRequest(purpose="seed", task=task, seed=seed, policy_id="oracle", screenshots=False)
         for task in tasks
@@ -65,9 +65,9 @@ def words_of(steps: Iterable[Step]) -> tuple[set[str], set[str]]:
     return shown, items
 
 
-def lesson_words() -> set[str]:
+def lesson_words(lessons: Lessons) -> set[str]:
     """Words of the lessons' own wording, told from what they fill in by how often they return."""
-    makers, shares = zip(*LESSONS, strict=True)
+    makers, shares = zip(*lessons, strict=True)
     counts: Counter[str] = Counter()
     for index in range(LESSONS_DRAWN):
         rng = random.Random(index)
@@ -76,10 +76,12 @@ def lesson_words() -> set[str]:
     return {word for word, count in counts.items() if count >= MIN_LESSONS}
 
 
-def main() -> None:
-    found = asyncio.run(page_words("wide")) | lesson_words()
-    WORDS_FILE.write_text("\n".join(sorted(found)) + "\n", encoding="ascii")
+def main(names: Sequence[str] = tuple(CURRICULA)) -> None:
+    for name in names:
+        curriculum = CURRICULA[name]
+        found = asyncio.run(page_words(curriculum.task_lists)) | lesson_words(curriculum.lessons) | set(curriculum.words)
+        words_file(name).write_text("\n".join(sorted(found)) + "\n", encoding="ascii")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or tuple(CURRICULA))

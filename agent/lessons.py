@@ -9,21 +9,39 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from agent.pen import Pen
 from agent.practice_page import Move, PracticePage, Widget
+from sandbox.actions import Action
+from sandbox.session import Observation
 
 CLICKABLE = ("button", "link", "checkbox", "radio", "tab", "input", "item", "header", "textarea", "select", "image")
 ORDINALS = ("1st", "2nd", "3rd", "4th")
 
 
+class Practice(Protocol):
+    """What a lesson is acted out on: a page or a shell in memory. Its moves are its own."""
+
+    def observe(self, instruction: str) -> Observation: ...
+
+    def action(self, move: Any) -> Action:
+        """The action that carries out a move in the state as it is now."""
+        ...
+
+    def carry_out(self, move: Any) -> None:
+        """Change the state as the real thing would."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A page at its beginning, what is asked, and how it is done, move by move. `crux` is the move that teaches most, if any does."""
+    """A page or shell at its beginning, what is asked, and how it is done, move by move. `crux` is the move that teaches most, if any
+    does."""
 
     instruction: str
-    page: PracticePage
-    moves: Sequence[Move]
+    page: Practice
+    moves: Sequence[Any]
     crux: int | None = None
 
 

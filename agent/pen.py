@@ -14,11 +14,11 @@ CONFIRM = ("Submit", "Login", "OK", "Ok", "Send", "Save", "Done", "Search", "Nex
 
 
 class Pen:
-    """`vocabulary` replaces the committed words, e.g. to see which words the wording itself uses."""
+    """`vocabulary` is what its words are drawn from: by default those of the web curriculum."""
 
     def __init__(self, rng: random.Random, vocabulary: Sequence[str] | None = None) -> None:
         self.rng = rng
-        self._words = words() if vocabulary is None else vocabulary
+        self._words = words("web") if vocabulary is None else vocabulary
 
     def often(self, share: float) -> bool:
         return self.rng.random() < share

@@ -7,14 +7,16 @@ that the policy is asked with, history lines included. The rest are drills: shor
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from agent.curricula import Lessons, lessons_of
 from agent.grammars.base import ParsedResponse
-from agent.lessons import LESSONS, Lesson, fact
+from agent.lessons import Lesson, fact
 from agent.pen import Pen
 from agent.policy import Message
 from agent.prompt import PromptBuilder, training_messages
+from agent.vocabulary import words
 
 DRILL_SHARE = 0.06
 """Share of conversations that drill arithmetic facts."""
@@ -23,21 +25,22 @@ CRUX_SHARE = 0.6
 """How often a lesson's crux is the step that is shown; else any step is as likely."""
 
 
-def tutorials(num: int, seed: int) -> list[tuple[Message, ...]]:
-    """`num` tutorial conversations. The prompt's messages carry loss 1 too: continual training may learn every token, and its
-    configuration says how much a prompt's count."""
-    return [tutorial(random.Random(f"{seed}/{index}")) for index in range(num)]
+def tutorials(num: int, seed: int, curricula: Sequence[str] = ("web",), builder: PromptBuilder | None = None) -> list[tuple[Message, ...]]:
+    """`num` tutorial conversations of some curricula, written by `builder` (default: the compact grammar's). The prompt's messages carry
+    loss 1 too: continual training may learn every token, and its configuration says how much a prompt's count. Raises ConfigError."""
+    lessons, vocabulary, builder = lessons_of(*curricula), words(*curricula), builder or PromptBuilder("compact")
+    return [tutorial(random.Random(f"{seed}/{index}"), lessons, vocabulary, builder) for index in range(num)]
 
 
-def tutorial(rng: random.Random) -> tuple[Message, ...]:
+def tutorial(rng: random.Random, lessons: Lessons, vocabulary: Sequence[str], builder: PromptBuilder) -> tuple[Message, ...]:
     """One conversation."""
     if rng.random() < DRILL_SHARE:
         return drill(rng)
-    makers, shares = zip(*LESSONS, strict=True)
-    lesson = rng.choices(makers, shares)[0](Pen(rng))
-    if lesson.crux is not None and rng.random() < CRUX_SHARE:
-        return one_step(lesson, lesson.crux)
-    return one_step(lesson, rng.randrange(len(lesson.moves)))
+    makers, shares = zip(*lessons, strict=True)
+    lesson = rng.choices(makers, shares)[0](Pen(rng, vocabulary))
+    is_crux = lesson.crux is not None and rng.random() < CRUX_SHARE
+    shown = lesson.crux if is_crux else rng.randrange(len(lesson.moves))
+    return next(step for place, step in enumerate(worked_example(lesson, builder)) if place == shown)
 
 
 def drill(rng: random.Random) -> tuple[Message, ...]:
@@ -49,14 +52,8 @@ def drill(rng: random.Random) -> tuple[Message, ...]:
     return tuple(turns)
 
 
-def one_step(lesson: Lesson, index: int) -> tuple[Message, ...]:
-    """The conversation of one step of a lesson, with those before it as history."""
-    return next(step for place, step in enumerate(worked_example(lesson)) if place == index)
-
-
-def worked_example(lesson: Lesson) -> Iterator[tuple[Message, ...]]:
-    """A lesson acted out on its page, one training conversation a step."""
-    builder = PromptBuilder("compact")
+def worked_example(lesson: Lesson, builder: PromptBuilder) -> Iterator[tuple[Message, ...]]:
+    """A lesson acted out on its page, one training conversation a step, with the steps before it as history."""
     memory = builder.start(lesson.instruction)
     for move in lesson.moves:
         observation = lesson.page.observe(lesson.instruction)

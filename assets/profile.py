@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agent.prompt import PromptBuilder
 from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
@@ -20,6 +21,7 @@ from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
 from warehouse.routing import RoutingConfig
 
+GRAMMAR = "compact"
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 
@@ -50,6 +52,7 @@ class TaskSettings(_Settings):
 class SeedSettings(_Settings):
     """What the first iteration starts from."""
 
+    curricula: tuple[str, ...] = Field(("web",), min_length=1, description="what tutorials teach, and whose words (agent/curricula.py)")
     tutorials: Positive = Field(description="tutorial texts generated for CT")
     demonstrations_per_task: Positive = Field(description="oracle episodes per task for SFT")
 
@@ -61,6 +64,12 @@ class AgentSettings(_Settings):
     episodic_chars: Count = Field(160, description="episodic memory: length of what is told of earlier steps; 0 switches it off")
     notes: bool = Field(False, description="tell with each past step what came into view after it")
     max_prompt_tokens: Positive = Field(960, description="the oldest history is left out of a longer prompt")
+
+    def builder(self) -> PromptBuilder:
+        """The prompt builder that every stage asks with, and tutorials are written by."""
+        return PromptBuilder(
+            GRAMMAR, window=self.window, episodic_chars=self.episodic_chars, notes=self.notes, max_tokens=self.max_prompt_tokens
+        )
 
 
 class SandboxSettings(_Settings):

@@ -31,6 +31,7 @@ class InitialiseRequest(StageRequest):
     """Build the tokenizer and the policy with random weights."""
 
     worker: Literal["initialise"] = "initialise"
+    curricula: tuple[str, ...] = Field(description="their words get tokens of their own")
 
 
 class DemonstrateRequest(StageRequest):

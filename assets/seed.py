@@ -33,7 +33,7 @@ def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.Materialize
 @dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Tutorial-like texts: D_CT before the first iteration.")
 def seed_tutorials(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings = profile.load()
-    rows = tutorial_rows(tutorials(settings.seed_data.tutorials, settings.seed))
+    rows = tutorial_rows(tutorials(settings.seed_data.tutorials, settings.seed, settings.seed_data.curricula, settings.agent.builder()))
     version = tables.warehouse.replace_partition("ct_samples", rows, iteration=SEED_ITERATION, stage="seed_tutorials")
     return dg.MaterializeResult(
         data_version=data_version(settings.seed_data.tutorials, settings.seed, rows[0]["sample_id"], rows[-1]["sample_id"]),
@@ -64,7 +64,10 @@ def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResou
 
 @dg.asset(group_name=GROUP, kinds={"torch"}, description="The tokenizer and a policy with random weights.")
 def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
-    request = InitialiseRequest(iteration=SEED_ITERATION, stage="seed_policy", seed=profile.load().seed)
+    settings = profile.load()
+    request = InitialiseRequest(
+        iteration=SEED_ITERATION, stage="seed_policy", seed=settings.seed, curricula=settings.seed_data.curricula
+    )
     result = runner.run(context, request)
     return dg.MaterializeResult(data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result))
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from agent.policy import Message
-from agent.vocabulary import words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -54,11 +53,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<act>{% endif %}"
 )
-
-
-def vocabulary_words() -> tuple[str, ...]:
-    """The words of the training tasks' pages and of the tutorials (see agent/vocabulary.py)."""
-    return words()
 
 
 def build_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:

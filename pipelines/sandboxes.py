@@ -19,21 +19,11 @@ from agent.episode import Episode, EpisodeRequest
 from agent.episode_loop import EpisodeLimits, run_episode
 from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
-from agent.prompt import PromptBuilder
-from assets.profile import ActingSettings, AgentSettings, SandboxSettings
+from assets.profile import ActingSettings, SandboxSettings
 from sandbox.pool import SessionPool
 from sandbox.sources import page_tasks
 from warehouse.errors import SandboxTimeout
 from warehouse.home import atomic_write
-
-GRAMMAR = "compact"
-
-
-def builder(agent: AgentSettings) -> PromptBuilder:
-    """The prompt builder that every stage asks with."""
-    return PromptBuilder(
-        GRAMMAR, window=agent.window, episodic_chars=agent.episodic_chars, notes=agent.notes, max_tokens=agent.max_prompt_tokens
-    )
 
 
 def num_waiting(settings: SandboxSettings) -> int:
@@ -59,7 +49,7 @@ async def open_collector(acting: ActingSettings) -> AsyncIterator[PoolCollector]
     async with open_pool(settings) as pool:
         yield PoolCollector(
             pool,
-            builder(acting.agent),
+            acting.agent.builder(),
             limits(settings),
             CollectorSettings(
                 concurrency=num_waiting(settings), max_retries=settings.max_retries, fixed_batch=settings.fixed_batch
@@ -79,7 +69,7 @@ class EpisodeService:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._stack = AsyncExitStack()
-        self._builder, self._limits = builder(acting.agent), limits(acting.sandbox)
+        self._builder, self._limits = acting.agent.builder(), limits(acting.sandbox)
         self._num_running, self._since, self.busy_s = 0, 0.0, 0.0
         """`busy_s`: seconds in which at least one episode ran, which tells the orchestration's share from the episodes'."""
 

@@ -8,7 +8,7 @@ from collections import Counter
 from agent.episode import Episode, EpisodeRequest
 from annotation.scripted import AnnotationResult, annotate
 from assets.requests import AnnotateRequest, StageResult
-from pipelines.sandboxes import builder, open_collector
+from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, requests_for
 from pipelines.workers.storing import store_episodes
 from sandbox.task import Split
@@ -48,7 +48,7 @@ async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], co
             context.engine(request.checkpoint_id),
             requests,
             collector,
-            builder(request.acting.agent).grammar,
+            request.acting.agent.builder().grammar,
             request.annotator,
             on_episode=count,
         )

@@ -8,7 +8,7 @@ from agent.decider import ORACLE_POLICY_ID, OracleDecider
 from agent.episode import Episode, EpisodeRequest
 from assets.instances import first_instance
 from assets.requests import DemonstrateRequest, StageResult
-from pipelines.sandboxes import builder, open_collector
+from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, requests_for
 from pipelines.workers.storing import store_episodes
 from sandbox.task import Split
@@ -36,7 +36,7 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
 
 async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext) -> list[Episode]:
     progress = context.progress()
-    decider = OracleDecider(builder(request.acting.agent).grammar)
+    decider = OracleDecider(request.acting.agent.builder().grammar)
     episodes: list[Episode] = []
     async with open_collector(request.acting) as collector:
         async for episode in collector.play(decider, requests):

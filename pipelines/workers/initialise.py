@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from agent.vocabulary import words
 from assets.requests import InitialiseRequest, StageResult
 from models.checkpoint import save
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.tokenizer import build_tokenizer, character_twins, vocabulary_words
+from models.tokenizer import build_tokenizer, character_twins
 from pipelines.workers.context import WorkerContext
 from pipelines.workers.storing import store_checkpoint
 
 
 def run(request: InitialiseRequest, context: WorkerContext) -> StageResult:
-    tokenizer = build_tokenizer(vocabulary_words())
+    tokenizer = build_tokenizer(words(*request.curricula))
     config = tiny_config(
         len(tokenizer), pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id
     )

@@ -8,10 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.curricula import CURRICULA
 from agent.grammars.compact import CompactGrammar
-from agent.lessons import LESSONS, Lesson, fact, mark_several
+from agent.lessons import Lesson, fact, mark_several
 from agent.pen import Pen
 from agent.practice_page import Move, PracticePage, Widget
+from agent.prompt import PromptBuilder
 from agent.tutorials import drill, tutorials, worked_example
 from agent.vocabulary import words
 from sandbox.actions import Click, TypeText
@@ -25,23 +27,26 @@ TASK_WORDING = re.compile(
 
 def test_the_same_seed_gives_the_same_texts_and_more_of_them_begin_alike() -> None:
     assert tutorials(40, 3) == tutorials(60, 3)[:40]
-    assert tutorials(40, 3) != tutorials(40, 4)
+    assert tutorials(40, 3) != tutorials(40, 4) and tutorials(40, 3) != tutorials(40, 3, ("web", "shell"))
     assert len(set(tutorials(300, 0))) > 290
 
 
 def test_no_instruction_is_worded_like_a_benchmark_task() -> None:
-    for messages in tutorials(3000, 1):
+    for messages in tutorials(3000, 1, tuple(CURRICULA)):
         instruction = messages[0].content.split("\n")[0]
         assert not TASK_WORDING.search(instruction), instruction
 
 
-@pytest.mark.parametrize("make", [make for make, _ in LESSONS], ids=lambda make: make.__name__)
+ALL_LESSONS = [make for curriculum in CURRICULA.values() for make, _ in curriculum.lessons]
+
+
+@pytest.mark.parametrize("make", ALL_LESSONS, ids=lambda make: make.__name__)
 def test_each_answer_is_the_action_that_is_carried_out_and_becomes_history(make: Callable[[Pen], Lesson]) -> None:
     grammar = CompactGrammar()
     for index in range(60):
         lesson = make(Pen(random.Random(index)))
         lines: list[str] = []
-        steps = worked_example(lesson)
+        steps = worked_example(lesson, PromptBuilder("compact"))
         for move in lesson.moves:
             prompt, answer = next(steps)
             observation = lesson.page.observe(lesson.instruction)
@@ -61,7 +66,7 @@ def test_lessons_end_in_the_state_they_ask_for() -> None:
     for index in range(60):
         lesson = mark_several(Pen(random.Random(index)))
         wanted = {move.widget.text for move in lesson.moves if move.widget.role == "checkbox" and "checked" not in move.widget.states}
-        for _ in worked_example(lesson):
+        for _ in worked_example(lesson, PromptBuilder("compact")):
             pass
         assert {widget.text for widget in lesson.page.widgets if "checked" in widget.states} == wanted
 
@@ -98,6 +103,7 @@ def test_the_practice_page_behaves_like_a_form() -> None:
     assert isinstance(page.action(Move("click", hidden)), Click)
 
 
-def test_the_words_are_plain_and_sorted() -> None:
-    assert list(words()) == sorted(set(words()))
-    assert all(re.fullmatch(r"[A-Za-z]{2,}|[1-9][a-z]{2}", word) for word in words())
+@pytest.mark.parametrize("name", CURRICULA)
+def test_the_words_are_plain_and_sorted(name: str) -> None:
+    assert list(words(name)) == sorted(set(words(name)))
+    assert all(re.fullmatch(r"[A-Za-z]{2,}|[1-9][a-z]{2}", word) for word in words(name))

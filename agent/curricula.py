@@ -1,0 +1,39 @@
+"""The curricula that tutorials are drawn from, by name: the one literal registry of what the seed teaches before any task is seen.
+
+A curriculum is a set of lessons, each with its share, and a word list of the same name (agent/vocabulary.py) whose words are those of the
+pages of some task lists. What a lesson is: agent/lessons.py; how it becomes a text: agent/tutorials.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from agent.lessons import LESSONS, Lesson
+from agent.pen import Pen
+from agent.shell_lessons import SHELL_LESSONS, SHELL_WORDS
+from warehouse.errors import ConfigError
+
+Lessons = tuple[tuple[Callable[[Pen], Lesson], float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curriculum:
+    """`task_lists` are selections of sandbox/sources.py, of whose training instances the words are taken; `words` join them."""
+
+    lessons: Lessons
+    task_lists: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+
+CURRICULA: Mapping[str, Curriculum] = {
+    "web": Curriculum(lessons=LESSONS, task_lists=("miniwob:wide",)),
+    "shell": Curriculum(lessons=SHELL_LESSONS, task_lists=("terminal:small",), words=SHELL_WORDS),
+}
+
+
+def lessons_of(*names: str) -> Lessons:
+    """The lessons of some curricula together, with their shares. Raises ConfigError for an unknown one."""
+    if unknown := [name for name in names if name not in CURRICULA]:
+        raise ConfigError(f"unknown curriculum {unknown[0]!r}; known are {', '.join(CURRICULA)}")
+    return tuple(lesson for name in names for lesson in CURRICULA[name].lessons)
