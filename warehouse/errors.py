@@ -15,6 +15,7 @@ outside the project can catch it without importing it.
     ├── SandboxError                        the infrastructure failed, never the policy: retried, then recorded as `crashed`
     │   ├── BrowserMissing (FileNotFoundError)
     │   ├── BrowserCrashed (ConnectionError)
+    │   │   └── WorkerCrashed                   the process that held the session, and with it its browser
     │   ├── BubblewrapMissing (FileNotFoundError)
     │   ├── JailCrashed (ConnectionError)   a terminal's jail could not be started, or went away
     │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
@@ -97,6 +98,10 @@ class BrowserMissing(SandboxError, FileNotFoundError):
 
 class BrowserCrashed(SandboxError, ConnectionError):
     """The browser went away while a session used it."""
+
+
+class WorkerCrashed(BrowserCrashed):
+    """The process that held the session went away, and its browser with it."""
 
 
 class DesktopMissing(SandboxError, FileNotFoundError):
