@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from sandbox.actions import Action
+from sandbox.client import SandboxClient
 from sandbox.page_task import PageMoment, PageSettings, PageState
 from sandbox.pool import SessionPool
+from sandbox.server.serve import serving
+from sandbox.server.settings import ServerSettings
+from sandbox.server.tokens import Tokens
 from sandbox.session import Verdict
 from sandbox.task import Task
 
@@ -59,13 +63,25 @@ class LivePool:
         return self._runner.run(use(self.pool))
 
 
+TOKENS = {"ann": "token-of-ann-0123456789", "bob": "token-of-bob-0123456789"}
+
+
+@asynccontextmanager
+async def _remote(pool: Any, **settings: Any) -> AsyncIterator[SandboxClient]:
+    """A client of a server of its own over a pool that has been entered."""
+    async with serving(pool, Tokens(TOKENS), ServerSettings(oracles=True, **settings)) as url, SandboxClient(url, TOKENS["ann"]) as client:
+        yield client
+
+
 @contextmanager
-def _live_pool(pool: SessionPool) -> Iterator[LivePool]:
+def _live_pool(pool: SessionPool, *, remote: bool = False) -> Iterator[LivePool]:
     stack = AsyncExitStack()
     with asyncio.Runner() as runner:
-        runner.run(stack.enter_async_context(pool))
+        lent: Any = runner.run(stack.enter_async_context(pool))
         try:
-            yield LivePool(runner, pool)
+            if remote:
+                lent = runner.run(stack.enter_async_context(_remote(pool)))
+            yield LivePool(runner, lent)
         finally:
             runner.run(stack.aclose())
 
@@ -80,7 +96,7 @@ def html_task() -> Callable[..., Task]:
 
 @pytest.fixture(scope="session")
 def live_pool() -> Callable[[SessionPool], Any]:
-    """`with live_pool(SessionPool(…)) as live: live.run(use)`."""
+    """`with live_pool(SessionPool(…)) as live: live.run(use)`; with `remote`, `use` gets a client of a server over the pool."""
     return _live_pool
 
 

@@ -21,10 +21,11 @@ from warehouse.errors import SandboxError, TaskError
 Run = Callable[..., Any]
 
 
-@pytest.fixture(scope="module", params=["beginframe", "plain", "playwright"])
+@pytest.fixture(scope="module", params=["beginframe", "plain", "playwright", "remote"])
 def live(request: pytest.FixtureRequest, live_pool: Any, html_source: Any) -> Iterator[Any]:
     sources = {**page_tasks(), "html": html_source()}
-    with live_pool(SessionPool(sources, kind=request.param, size=1)) as live:
+    is_remote = request.param == "remote"
+    with live_pool(SessionPool(sources, kind="beginframe" if is_remote else request.param, size=1), remote=is_remote) as live:
         yield live
 
 
@@ -250,7 +251,7 @@ def test_an_episode_leaves_nothing_behind(on_page: Run, html_task: Any) -> None:
 def test_misuse_is_told(live: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         async with pool.lease() as session:
-            fresh = PageSession(session._open_page, session._sources)
+            fresh = PageSession(session._open_page, session._sources) if isinstance(session, PageSession) else session
             with pytest.raises(SandboxError, match="reset"):
                 await fresh.step(actions.Wait(seconds=1))
             with pytest.raises(TaskError, match="source 'nowhere'"):

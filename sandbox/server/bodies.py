@@ -1,0 +1,120 @@
+"""What requests and answers of the sandbox server hold, beside the sessions' own values (sandbox/wire.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandbox.actions import Action
+from sandbox.session import Observation, Transition
+from sandbox.task import Task
+from sandbox.wire import Codec
+
+Seed = Annotated[int, Field(ge=0, description="which instance of the task")]
+Number = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        description="counts the resets and steps of this session from 1. The number of the last call gets its answer again and does "
+        "nothing, so that a request may be repeated when its answer was lost. Left out, the call is a new one.",
+    ),
+]
+NAME_PATTERN = r"^[\w.:-]{1,128}$"
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CreateSession(_Body):
+    """A lease. With a task and a seed the session starts on an instance at once; with a task alone it is one that has its page."""
+
+    task: Task | None = None
+    seed: Seed | None = None
+    screenshots: Annotated[bool, Field(description="without them a step is cheaper")] = True
+    ttl_s: Annotated[float | None, Field(gt=0, description="the lease ends this long after its last sign of life")] = None
+    wait_s: Annotated[float | None, Field(ge=0, description="how long to wait for a session; the server's limit is the longest")] = None
+    key: Annotated[
+        str | None, Field(pattern=NAME_PATTERN, description="a request with the same key gets the same session: for repeating it")
+    ] = None
+
+
+class ResetSession(_Body):
+    task: Task
+    seed: Seed
+    screenshots: bool = True
+    number: Number = None
+
+
+class StepSession(_Body):
+    action: Action
+    number: Number = None
+
+
+class OneStep(StepSession):
+    session_id: str
+
+
+class StepSessions(_Body):
+    """Steps of several sessions, carried out side by side."""
+
+    steps: Annotated[tuple[OneStep, ...], Field(min_length=1, max_length=1024)]
+
+
+class Heartbeat(_Body):
+    sessions: Annotated[tuple[str, ...], Field(max_length=4096)]
+
+
+class HeartbeatAnswer(_Body):
+    alive: tuple[str, ...]
+    gone: Annotated[tuple[str, ...], Field(description="no longer yours; lease others")]
+
+
+class SessionStatus(_Body):
+    """One of the client's sessions."""
+
+    session_id: str
+    task: Task | None
+    seed: int | None
+    age_s: float
+    left_s: Annotated[float, Field(description="until it is reclaimed, if no sign of life comes")]
+    num_calls: Annotated[int, Field(description="number of the last reset or step")]
+    num_steps: Annotated[int, Field(description="since the last reset")]
+    reward: Annotated[float, Field(description="since the last reset")]
+    is_over: bool
+    instruction: str
+    screenshot_id: str | None
+
+
+class Health(_Body):
+    status: str
+    version: str
+    num_sessions: int
+    num_waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """Answer to a lease and to a reset. `observation` is None where nothing was started; `environment` are the versions that pixels
+    and behaviour depend on."""
+
+    session_id: str
+    ttl_s: float
+    num_calls: int
+    environment: str
+    observation: Observation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteppedSession:
+    """One of a batch: a transition, or the problem that there was instead."""
+
+    session_id: str
+    transition: Transition | None
+    problem: dict[str, Any] | None
+
+
+STARTED: Codec[Started] = Codec("started session", Started)
+STEPPED: Codec[tuple[SteppedSession, ...]] = Codec("batch of steps", tuple[SteppedSession, ...])

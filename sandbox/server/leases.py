@@ -1,0 +1,193 @@
+"""All leases of a server: who has which session, who waits for one, what ends them. What one lease does is lease.py's business."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+
+from sandbox.server.lease import EXPLANATIONS, End, Lease, Pool
+from sandbox.server.metrics import Metrics
+from sandbox.server.settings import ServerSettings
+from sandbox.task import Task
+from warehouse.errors import ConfigError, LeaseLost, SandboxBusy
+
+ENDS_REMEMBERED = 10_000
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    client: str
+    place: asyncio.Future[None]
+
+
+class Leases:
+    """Grants, finds and ends leases, within the limits of the settings: so many in all, so many a client, the others wait in line."""
+
+    def __init__(self, pool: Pool, settings: ServerSettings, metrics: Metrics) -> None:
+        self.settings = settings
+        self._pool, self._metrics = pool, metrics
+        self._live: dict[str, Lease] = {}
+        self._by_key: dict[tuple[str, str], asyncio.Task[Lease]] = {}
+        self._num_held: Counter[str] = Counter()
+        self._waiting: list[_Waiter] = []
+        self._ends: OrderedDict[tuple[str, str], End] = OrderedDict()
+        self._endings: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self.is_closing = False
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    async def create(
+        self, client: str, task: Task | None, *, screenshots: bool, ttl_s: float | None, wait_s: float | None, key: str | None = None
+    ) -> Lease:
+        """A lease on a session; the same one again for the same `key`. Raises SandboxBusy when none comes free in time, ConfigError for
+        limits that are not allowed, and what the pool raises. Cancelled, it leaves nothing behind, unless it has a key: then another
+        request may be waiting for it, and what nobody fetches is overdue in the end."""
+        ttl_s = self.settings.ttl_s if ttl_s is None else ttl_s
+        if ttl_s > self.settings.max_ttl_s:
+            raise ConfigError(f"A time to live of {ttl_s:g} s is too long: at most {self.settings.max_ttl_s:g} s; send heartbeats.")
+        wait_s = self.settings.max_wait_s if wait_s is None else min(wait_s, self.settings.max_wait_s)
+        if key is None:
+            return await self._create(client, task, screenshots, ttl_s, wait_s)
+        if (client, key) not in self._by_key:
+            making = asyncio.create_task(self._create(client, task, screenshots, ttl_s, wait_s))
+            self._by_key[client, key] = making
+            making.add_done_callback(lambda made: self._forget_failed(client, key, made))
+        return await asyncio.shield(self._by_key[client, key])
+
+    def get(self, client: str, session_id: str) -> Lease:
+        """Raises LeaseLost, for a session that never was as for one that is another client's."""
+        lease = self._live.get(session_id)
+        if lease is not None and lease.client == client and lease.end is None:
+            return lease
+        end = self._ends.get((client, session_id)) or (lease.end if lease is not None and lease.client == client else None)
+        raise LeaseLost(
+            f"Session {session_id} is no longer yours: {EXPLANATIONS[end]}. Lease another one."
+            if end is not None
+            else f"You have no session {session_id}. `GET /v1/sessions` lists yours."
+        )
+
+    def of(self, client: str) -> list[Lease]:
+        return [lease for lease in self._live.values() if lease.client == client and lease.end is None]
+
+    async def change(self, wait_s: float) -> None:
+        """Wait until a lease begins or ends, at most so long."""
+        changed = self._changed
+        try:
+            async with asyncio.timeout(wait_s):
+                await changed.wait()
+        except TimeoutError:
+            return
+
+    def begin_close(self) -> None:
+        """Grant nothing any more, and let viewers go."""
+        self.is_closing = True
+        while self._waiting:
+            waiter = self._waiting.pop(0)
+            if not waiter.place.done():
+                waiter.place.set_exception(SandboxBusy("The server is shutting down."))
+        self._tell()
+        for lease in self._live.values():
+            lease.journal.tell()
+
+    async def close(self) -> None:
+        """Release every session; may be called twice."""
+        self.begin_close()
+        for lease in list(self._live.values()):
+            lease.release("shutdown", distrusted=True)
+        await asyncio.gather(*(lease.ended() for lease in list(self._live.values())))
+
+    async def _create(self, client: str, task: Task | None, screenshots: bool, ttl_s: float, wait_s: float) -> Lease:
+        deadline_s = time.monotonic() + wait_s
+        await self._place(client, wait_s)
+        lease = Lease(
+            "session-" + secrets.token_hex(12), client, task, screenshots=screenshots, ttl_s=ttl_s, settings=self.settings
+        )
+        self._live[lease.session_id] = lease
+        lease.keep(self._pool).add_done_callback(lambda keeper: self._ended(lease, keeper))
+        try:
+            async with asyncio.timeout(max(deadline_s - time.monotonic(), 0.05)) as waiting:
+                await lease.granted()
+        except BaseException as error:
+            lease.release("unanswered")
+            if isinstance(error, TimeoutError) and waiting.expired():
+                raise SandboxBusy(f"No session came free within {wait_s:g} s; ask again.") from error
+            raise
+        self._metrics.created.inc()
+        self._tell()
+        return lease
+
+    async def _place(self, client: str, wait_s: float) -> None:
+        """Wait in line until the limits let `client` have one more; it is then counted as having it. Raises SandboxBusy."""
+        if self.is_closing:
+            raise SandboxBusy("The server is shutting down.")
+        waiter = _Waiter(client, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiter)
+        self._serve_line()
+        if not waiter.place.done() and len(self._waiting) > self.settings.max_waiting:
+            self._waiting.remove(waiter)
+            raise SandboxBusy(f"{self.settings.max_waiting} requests for a session are waiting already; ask again later.")
+        try:
+            async with asyncio.timeout(wait_s) as waiting:
+                await waiter.place
+        except BaseException as error:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            elif waiter.place.done() and not waiter.place.cancelled() and waiter.place.exception() is None:
+                self._give_place_back(client)
+            if isinstance(error, TimeoutError) and waiting.expired():
+                raise SandboxBusy(
+                    f"No session came free within {wait_s:g} s: {self.num_live} of {self.settings.max_sessions} are on lease, "
+                    f"{self._num_held[client]} of {self.settings.max_sessions_per_client} by {client}. Ask again, or release some."
+                ) from error
+            raise
+
+    def _serve_line(self) -> None:
+        for waiter in list(self._waiting):
+            if self._num_held.total() >= self.settings.max_sessions:
+                return
+            if self._num_held[waiter.client] < self.settings.max_sessions_per_client:
+                self._waiting.remove(waiter)
+                if not waiter.place.done():
+                    self._num_held[waiter.client] += 1
+                    waiter.place.set_result(None)
+
+    def _give_place_back(self, client: str) -> None:
+        self._num_held[client] -= 1
+        if not self._num_held[client]:
+            del self._num_held[client]
+        self._serve_line()
+
+    def _ended(self, lease: Lease, keeper: asyncio.Task[None]) -> None:
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            LOG.error("The lease %s ended by an error that is none of the sandbox's", lease.session_id, exc_info=error)
+        del self._live[lease.session_id]
+        end = lease.end or "failed"
+        self._ends[lease.client, lease.session_id] = end
+        while len(self._ends) > ENDS_REMEMBERED:
+            self._ends.popitem(last=False)
+        self._metrics.ended.labels(reason=end).inc()
+        self._give_place_back(lease.client)
+        for name, making in list(self._by_key.items()):
+            if making.done() and not making.cancelled() and making.exception() is None and making.result() is lease:
+                del self._by_key[name]
+        self._tell()
+
+    def _forget_failed(self, client: str, key: str, made: asyncio.Task[Lease]) -> None:
+        if made.cancelled() or made.exception() is not None:
+            self._by_key.pop((client, key), None)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

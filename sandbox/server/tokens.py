@@ -1,0 +1,113 @@
+"""Who may talk to a sandbox server: named tokens, from a file, the environment, or made at the first start. Never from a command line,
+where every process of the machine could read them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from warehouse.errors import ConfigError
+from warehouse.home import Home
+
+TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
+TOKENS_FILE_VARIABLE = "FLYWHEEL_SANDBOX_TOKENS_FILE"
+DEFAULT_CLIENT = "default"
+MIN_LENGTH = 16
+
+
+class Tokens:
+    """Named tokens. Only their digests are kept; a comparison takes the same time whatever is wrong with what it is given."""
+
+    def __init__(self, by_client: Mapping[str, str]) -> None:
+        """Raises ConfigError for no token, a short one, or one with characters that a header cannot carry."""
+        if not by_client:
+            raise ConfigError("There is no token: a sandbox server without one would be open to all. Name one, or leave the file out.")
+        for client, token in by_client.items():
+            if len(token) < MIN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+                raise ConfigError(
+                    f"The token of {client!r} is not usable: at least {MIN_LENGTH} printable ASCII characters without spaces are needed, "
+                    "for instance from `openssl rand -hex 32`."
+                )
+        self._digests = {client: _digest(token) for client, token in by_client.items()}
+        if len(set(self._digests.values())) < len(self._digests):
+            raise ConfigError(f"Two of the clients {', '.join(by_client)} have the same token: give each its own.")
+
+    def client(self, token: str) -> str | None:
+        """The name of the client that this is the token of."""
+        given, found = _digest(token), None
+        for client, digest in self._digests.items():
+            if hmac.compare_digest(given, digest):
+                found = client
+        return found
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
+
+
+def token_path(home: Home) -> Path:
+    return home.root / "sandbox" / "token"
+
+
+def server_tokens(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[Tokens, str]:
+    """The tokens a server takes, and in words where they are from: the file that FLYWHEEL_SANDBOX_TOKENS_FILE names, else the one in
+    FLYWHEEL_SANDBOX_TOKEN, else the file in the home, made on first use. Raises ConfigError."""
+    if named := environ.get(TOKENS_FILE_VARIABLE):
+        return Tokens(read_tokens(Path(named))), f"the file {named}"
+    if token := environ.get(TOKEN_VARIABLE):
+        return Tokens({DEFAULT_CLIENT: token}), f"the variable {TOKEN_VARIABLE}"
+    path = token_path(home)
+    if not path.exists():
+        _make_token(path)
+    return Tokens({DEFAULT_CLIENT: _read_private(path).strip()}), f"the file {path}"
+
+
+def client_token(home: Home | None = None, environ: Mapping[str, str] = os.environ) -> str:
+    """The token a client sends when it is given none: of the environment, else of a server of the same home. Raises ConfigError."""
+    if token := environ.get(TOKEN_VARIABLE):
+        return token
+    path = token_path(home or Home.from_env())
+    if not path.exists():
+        raise ConfigError(f"No token for the sandbox server: set {TOKEN_VARIABLE}, or start a server in this home, which makes {path}.")
+    return _read_private(path).strip()
+
+
+def read_tokens(path: Path) -> dict[str, str]:
+    """Tokens by client from a file of lines `name token`; empty lines and lines from # on are skipped. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(_read_private(path).splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2 or words[0] in found:
+            raise ConfigError(f"{path}:{number}: one line a client is expected, `name token`, each name once; this line is not that.")
+        found[words[0]] = words[1]
+    return found
+
+
+def _read_private(path: Path) -> str:
+    """A file that nobody else may read. Raises ConfigError."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The token file {path} cannot be read: {error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"The token file {path} may be read by others (mode {mode & 0o777:o}): `chmod 600 {path}`, and use new tokens.")
+    return text
+
+
+def _make_token(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:  # another server of this home was faster
+        return
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_urlsafe(32) + "\n")
