@@ -50,7 +50,8 @@ class Control:
         message = "\0".join((number, operation, *arguments)).encode(errors="surrogateescape")
         if len(message) > MAX_MESSAGE_BYTES:
             raise OSError(f"{len(message)} bytes are too much for a command line: at most {MAX_MESSAGE_BYTES}.")
-        answer = self._answers[number] = self._loop.create_future()
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._answers[number] = answer
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 while True:

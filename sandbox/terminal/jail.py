@@ -11,78 +11,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from sandbox.browser.scratch import browser_user
+from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, launch, memory_files
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.control import Control
-from sandbox.terminal.seccomp import filter_program
+from sandbox.terminal.descriptors import read_all, readable, write_all
 from sandbox.terminal.workspace import Workspace
 from warehouse.errors import BubblewrapMissing, JailCrashed, SandboxTimeout
 
-HOME = "/workspace"
-UID = 1000
-INIT = Path(__file__).with_name("init.py").read_text(encoding="utf-8")
-SHELL_START = Path(__file__).with_name("shell.sh").read_text(encoding="utf-8")
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 10.0
-PYTHON = "/usr/bin/python3"
-
-ENVIRONMENT: Mapping[str, str] = {
-    "HOME": HOME,
-    "USER": "agent",
-    "LOGNAME": "agent",
-    "SHELL": "/bin/bash",
-    "PATH": "/usr/bin:/bin:/usr/sbin:/sbin:/usr/games",
-    "LANG": "C.UTF-8",
-    "TZ": "UTC",
-    "TERM": "dumb",
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "TMPDIR": "/tmp",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
-"""All that programs in a jail find in their environment."""
-
-ETC: Mapping[str, str] = {
-    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{UID}:{UID}:agent:{HOME}:/bin/bash\n"
-    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-    "group": f"root:x:0:\nagent:x:{UID}:\nnogroup:x:65534:\n",
-    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
-    "gitconfig": "[user]\n\tname = agent\n\temail = agent@sandbox\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = *\n",
-    "terminal.sh": SHELL_START,
-}
-"""Files of a jail's /etc that are made here."""
-
-LENT_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "mime.types", "magic", "perl")
-"""Files of the host's /etc that programs need and that tell nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JailLimits:
-    """What all of a jail together may use, unless a unit says otherwise. What is written to files counts as memory too."""
-
-    processes: int = 128
-    memory_mib: int = 1024
-    cpus: float = 1.0
-    cpu_s: int = 1800
-    """Processor time of one process."""
-    workspace_mib: int = 256
-    scratch_mib: int = 64
-    """/tmp and /dev/shm, each."""
-    open_files: int = 512
-    """Of one process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +95,13 @@ class Jail:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         told, telling = os.pipe()
         held, releasing = os.pipe()
-        contents = [_memory_file(text.encode()) for text in ETC.values()]
-        contents.append(_memory_file(filter_program()))
+        contents = memory_files()
         jail: Jail | None = None
         try:
-            command = _command(limits, cgroup, theirs.fileno(), telling, held, contents)
-            process = _launch(command, (theirs.fileno(), telling, held, *contents))
+            command = command_line(
+                limits, counts_memory="memory" in cgroup.held, control=theirs.fileno(), telling=telling, held=held, contents=contents
+            )
+            process = launch(command, (theirs.fileno(), telling, held, *contents))
             jail = cls(process, limits, cgroup)
             for fd in (telling, held, *contents):
                 os.close(fd)
@@ -193,7 +140,7 @@ class Jail:
         os.set_blocking(told, False)
         text = b""
         while not text.endswith(b"}\n"):
-            await _readable(told)
+            await readable(told)
             part = os.read(told, 4096)
             if not part:
                 raise self._failure()
@@ -271,14 +218,14 @@ class Jail:
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float = 30.0, limit_bytes: int = 1 << 20, cwd: str = HOME,
         environment: Mapping[str, str] | None = None,
     ) -> Completed:  # fmt: skip
-        """Run a program to its end on pipes; after `timeout_s` it and its children are killed. Raises OSError, JailCrashed as spawn does."""
+        """Run a program to its end on pipes; after `timeout_s` it and its children are killed. Raises as spawn does."""
         process = await self.spawn(argv, cwd=cwd, environment=environment)
         giving, taking = process.take_streams()
-        writer = asyncio.ensure_future(_write_all(giving, given))
+        writer = asyncio.ensure_future(write_all(giving, given))
         output = bytearray()
         try:
             async with asyncio.timeout(timeout_s):
-                await _read_all(taking, output, limit_bytes)
+                await read_all(taking, output, limit_bytes)
                 return Completed(exit_code=await process.wait(), output=bytes(output))
         except TimeoutError:
             await process.kill()
@@ -331,62 +278,6 @@ class Jail:
         self._cgroup.remove()
 
 
-@lru_cache(maxsize=1)
-def find_bubblewrap() -> str:
-    """Raises BubblewrapMissing."""
-    program = shutil.which("bwrap")
-    if program is None:
-        raise BubblewrapMissing("bwrap is not installed: terminals need it (Linux only). On Debian, as root: apt-get install bubblewrap.")
-    return program
-
-
-def _command(limits: JailLimits, cgroup: Cgroup, control: int, telling: int, held: int, contents: Sequence[int]) -> list[str]:
-    """bubblewrap's command line. The order of mounts counts: what comes later lies on top."""
-    scratch = str(limits.scratch_mib << 20)
-    mounts = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        if Path("/", name).is_symlink():
-            mounts += ["--symlink", f"usr/{name}", f"/{name}"]
-        elif Path("/", name).is_dir():
-            mounts += ["--ro-bind", f"/{name}", f"/{name}"]
-    mounts += ["--perms", "0755", "--dir", "/etc"]
-    for name in LENT_ETC:
-        mounts += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name, fd in zip(ETC, contents, strict=False):
-        mounts += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
-    mounts += ["--proc", "/proc", "--dev", "/dev", "--size", scratch, "--tmpfs", "/dev/shm", "--perms", "1777", "--size", scratch]
-    mounts += ["--tmpfs", "/tmp", "--size", str(limits.workspace_mib << 20), "--tmpfs", HOME]
-    for place in ("/usr/local", "/dev", "/"):
-        mounts += ["--remount-ro", place]
-    address_mib = -1 if "memory" in cgroup.held else limits.memory_mib
-    settings = (control, limits.processes, limits.workspace_mib, limits.open_files, limits.cpu_s, address_mib)
-    return [
-        find_bubblewrap(), "--unshare-user", "--unshare-all", "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
-        "--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv", *mounts, "--chdir", HOME,
-        "--seccomp", str(contents[-1]), "--info-fd", str(telling), "--block-fd", str(held),
-        PYTHON, "-ISc", INIT, *map(str, settings),
-    ]  # fmt: skip
-
-
-def _launch(command: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
-    user = browser_user()
-    other: dict[str, Any] = {} if user.is_us else {"user": user.uid, "group": user.gid, "extra_groups": []}
-    try:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=fds, cwd="/", env={}, **other
-        )
-    except FileNotFoundError as error:
-        find_bubblewrap.cache_clear()
-        raise BubblewrapMissing(f"{command[0]} has gone: on Debian, as root: apt-get install bubblewrap.") from error
-
-
-def _memory_file(content: bytes) -> int:
-    fd = os.memfd_create("jail")
-    os.write(fd, content)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
 async def _ended(process: subprocess.Popen[bytes]) -> None:
     """Wait for bubblewrap, which ends when process 1 and everything below it have. Raises SandboxTimeout."""
     if process.poll() is not None:
@@ -394,52 +285,9 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
     fd = os.pidfd_open(process.pid)
     try:
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await _readable(fd)
+            await readable(fd)
     except TimeoutError as error:
-        raise SandboxTimeout(f"A jail was killed, but still runs after {CLOSE_TIMEOUT_S:g} s (bubblewrap is process {process.pid}).") from error
+        raise SandboxTimeout(f"A jail was killed, but still runs after {CLOSE_TIMEOUT_S:g} s (its bubblewrap: {process.pid}).") from error
     finally:
         os.close(fd)
     process.wait()
-
-
-async def _readable(fd: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(fd)
-
-
-async def _writable(fd: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(fd, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_writer(fd)
-
-
-async def _write_all(fd: int, content: bytes) -> None:
-    """Write, then close."""
-    view = memoryview(content)
-    try:
-        while view:
-            await _writable(fd)
-            view = view[os.write(fd, view) :]
-    except (BrokenPipeError, BlockingIOError):
-        pass  # it does not want to read
-    finally:
-        os.close(fd)
-
-
-async def _read_all(fd: int, output: bytearray, limit_bytes: int) -> None:
-    """Until everyone who could write has closed; beyond the limit what is read is dropped."""
-    while True:
-        await _readable(fd)
-        part = os.read(fd, 1 << 16)
-        if not part:
-            return
-        output += part[: max(0, limit_bytes - len(output))]

@@ -18,7 +18,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sandbox.terminal.jail import HOME, Jail, JailProcess
+from sandbox.terminal.bubblewrap import HOME
+from sandbox.terminal.jail import Jail, JailProcess
 from warehouse.errors import SandboxTimeout
 
 READ_BYTES = 1 << 16
@@ -33,7 +34,6 @@ KEYS = {"C-c": b"\x03", "C-d": b"\x04"}
 CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that begin no character."""
 ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f]")
-OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +114,10 @@ def _joined(start: str, num_dropped: int, end: str) -> str:
 
 def cleaned(data: bytes) -> str:
     """What a person would see of it: no escape sequences, and of a line that was written over its last text."""
-    text = ESCAPES.sub("", data.decode(errors="replace").replace("\r\n", "\n"))
-    return OVERWRITTEN.sub("", text)
+    text = ESCAPES.sub("", data.decode(errors="replace"))
+    if "\r" not in text:
+        return text
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 
 class Terminal:

@@ -1,0 +1,135 @@
+"""bubblewrap's command line: what a jail's programs find there and how much they may use. Which host files are lent is here, and nowhere
+else. Starting and talking to a jail is jail.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sandbox.browser.scratch import browser_user
+from sandbox.terminal.seccomp import filter_program
+from warehouse.errors import BubblewrapMissing
+
+HOME = "/workspace"
+UID = 1000
+INIT = Path(__file__).with_name("init.py").read_text(encoding="utf-8")
+SHELL_START = Path(__file__).with_name("shell.sh").read_text(encoding="utf-8")
+PYTHON = "/usr/bin/python3"
+
+ENVIRONMENT: Mapping[str, str] = {
+    "HOME": HOME,
+    "USER": "agent",
+    "LOGNAME": "agent",
+    "SHELL": "/bin/bash",
+    "PATH": "/usr/bin:/bin:/usr/sbin:/sbin:/usr/games",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "TMPDIR": "/tmp",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+"""All that programs in a jail find in their environment."""
+
+ETC: Mapping[str, str] = {
+    "passwd": f"root:x:0:0:root:/root:/usr/sbin/nologin\nagent:x:{UID}:{UID}:agent:{HOME}:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": f"root:x:0:\nagent:x:{UID}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "gitconfig": "[user]\n\tname = agent\n\temail = agent@sandbox\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = *\n",
+    "terminal.sh": SHELL_START,
+}
+"""Files of a jail's /etc that are made here."""
+
+LENT_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "mime.types", "magic", "perl")
+"""Files of the host's /etc that programs need and that tell nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailLimits:
+    """What all of a jail together may use, unless a unit says otherwise. What is written to files counts as memory too."""
+
+    processes: int = 128
+    memory_mib: int = 1024
+    cpus: float = 1.0
+    cpu_s: int = 1800
+    """Processor time of one process."""
+    workspace_mib: int = 256
+    scratch_mib: int = 64
+    """/tmp and /dev/shm, each."""
+    open_files: int = 512
+    """Of one process."""
+
+
+@lru_cache(maxsize=1)
+def find_bubblewrap() -> str:
+    """Raises BubblewrapMissing."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise BubblewrapMissing("bwrap is not installed: terminals need it (Linux only). On Debian, as root: apt-get install bubblewrap.")
+    return program
+
+
+def command_line(
+    limits: JailLimits, *, counts_memory: bool, control: int, telling: int, held: int, contents: Sequence[int]
+) -> list[str]:
+    """bubblewrap's command line; `contents` are the descriptors of `memory_files`. Without a control group that counts memory, each process
+    is limited by itself. The order of mounts counts: what comes later lies on top."""
+    scratch = str(limits.scratch_mib << 20)
+    mounts = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if Path("/", name).is_symlink():
+            mounts += ["--symlink", f"usr/{name}", f"/{name}"]
+        elif Path("/", name).is_dir():
+            mounts += ["--ro-bind", f"/{name}", f"/{name}"]
+    mounts += ["--perms", "0755", "--dir", "/etc"]
+    for name in LENT_ETC:
+        mounts += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name, fd in zip(ETC, contents, strict=False):
+        mounts += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
+    mounts += ["--proc", "/proc", "--dev", "/dev", "--size", scratch, "--tmpfs", "/dev/shm", "--perms", "1777", "--size", scratch]
+    mounts += ["--tmpfs", "/tmp", "--size", str(limits.workspace_mib << 20), "--tmpfs", HOME]
+    for place in ("/usr/local", "/dev", "/"):
+        mounts += ["--remount-ro", place]
+    address_mib = -1 if counts_memory else limits.memory_mib
+    settings = (control, limits.processes, limits.workspace_mib, limits.open_files, limits.cpu_s, address_mib)
+    return [
+        find_bubblewrap(), "--unshare-user", "--unshare-all", "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
+        "--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv", *mounts, "--chdir", HOME,
+        "--seccomp", str(contents[-1]), "--info-fd", str(telling), "--block-fd", str(held),
+        PYTHON, "-ISc", INIT, *map(str, settings),
+    ]  # fmt: skip
+
+
+def launch(command: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes]:
+    """As the user that jails run as. Raises BubblewrapMissing."""
+    user = browser_user()
+    other: dict[str, Any] = {} if user.is_us else {"user": user.uid, "group": user.gid, "extra_groups": []}
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=fds, cwd="/", env={}, **other
+        )
+    except FileNotFoundError as error:
+        find_bubblewrap.cache_clear()
+        raise BubblewrapMissing(f"{command[0]} has gone: on Debian, as root: apt-get install bubblewrap.") from error
+
+
+def memory_files() -> list[int]:
+    """Descriptors of what bubblewrap is to read: the files of ETC in their order, then the filter of system calls. One use each."""
+    return [_memory_file(content) for content in (*(text.encode() for text in ETC.values()), filter_program())]
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("jail")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
