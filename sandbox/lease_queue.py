@@ -74,13 +74,10 @@ class LeaseQueue(Generic[SeatT]):
     def num_in_use(self) -> int:
         return len(self._seats) - len(self._free)
 
-    @property
-    def longest_wait_s(self) -> float:
-        """Of those who wait now; 0 where nobody does."""
-        return time.monotonic() - min((waiter.since_s for waiter in self._waiting), default=time.monotonic())
-
-    def free_seats(self) -> list[SeatT]:
-        return list(self._free)
+    def shortage(self) -> tuple[int, float]:
+        """How many wait for no other reason than that every seat is in use, and how many seconds the first of them has waited."""
+        short = [] if self._free else [waiter for waiter in self._waiting if self._has_room(waiter.wish)]
+        return len(short), time.monotonic() - short[0].since_s if short else 0.0
 
     def load(self, group: Hashable) -> int:
         """Seats of a group that are in use."""

@@ -7,6 +7,7 @@ Seats share browsers by slots. A worn browser gets no new session: who uses it s
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from sandbox.page_task import PageSettings, PageTasks, Surroundings
 from sandbox.sources import SessionKind, kind_of
 from sandbox.task import Task
 from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
+
+_LOG = logging.getLogger(__name__)
 
 MAX_LAUNCHES = 3
 BASE_MEMORY_MIB, SESSION_MEMORY_MIB = 1000.0, 150.0
@@ -157,15 +160,22 @@ class Seats:
         """Browsers that live."""
         return [running.host for running in self._running if running.host.is_alive]
 
+    def memory_mib(self) -> float:
+        """Of all browsers that live, as last measured."""
+        return sum(running.memory_mib for running in self._running if running.host.is_alive)
+
     async def watch(self) -> None:
         """Look after the browsers and sessions for as long as it is not cancelled."""
         while True:
             await asyncio.sleep(self.upkeep.heartbeat_s)
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                _LOG.exception("Looking after the browsers failed; it is tried again.")
 
     async def look(self) -> None:
         """End what hangs, clean up after what died, measure memory, close what nobody used for long."""
-        await asyncio.gather(*(self._ping(running) for running in self._running if running.host.is_alive))
+        await asyncio.gather(*(self._end_if_hung(running) for running in self._running if running.host.is_alive))
         for running in [running for running in self._running if running.host.is_alive]:
             running.memory_mib = await asyncio.to_thread(running.host.memory_mib)
         since_s = time.monotonic() - self.upkeep.idle_s
@@ -243,14 +253,16 @@ class Seats:
             self.counts.num_crashes += 1
             await running.host.close()
 
-    async def _ping(self, running: _Running) -> None:
+    async def _end_if_hung(self, running: _Running) -> None:
+        ping = asyncio.ensure_future(running.host.ping())
         try:
-            async with asyncio.timeout(self.upkeep.hung_after_s):
-                await running.host.ping()
-        except TimeoutError:
-            running.host.kill(f"The browser answered nothing for {self.upkeep.hung_after_s:g} s and was ended.")
-        except SandboxError:
-            return  # it died, which the look that follows sees
+            # Not a timeout that cancels: if our own loop stood still, the answer is there before the time is seen to be up.
+            await asyncio.wait([ping], timeout=self.upkeep.hung_after_s)
+            if not ping.done():
+                running.host.kill(f"The browser answered nothing for {self.upkeep.hung_after_s:g} s and was ended.")
+        finally:
+            ping.add_done_callback(_retrieve)  # where the browser died, the look that follows sees it
+            ping.cancel()
 
     def _is_in_use(self, running: _Running) -> bool:
         return any(seat.is_in_use and seat.running is running for seat in self.all)
@@ -312,3 +324,8 @@ async def _close_quietly(session: PooledSession) -> None:
     with suppress(SandboxError, TimeoutError):
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
             await session.close()
+
+
+def _retrieve(task: asyncio.Future[None]) -> None:
+    if not task.cancelled():
+        task.exception()
