@@ -10,7 +10,7 @@ from sandbox.actions import Action
 from sandbox.fleet.channel import Channel
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
-from warehouse.errors import LeaseLost
+from warehouse.errors import LeaseLost, SandboxError
 
 
 class RemoteSession:
@@ -22,6 +22,7 @@ class RemoteSession:
         self._channel, self._seat = channel, seat
         self._environment = ""
         self._over: str | None = None
+        self._is_reset = False
         self._num_calls = 0
         self._used_s = time.monotonic()
 
@@ -40,24 +41,31 @@ class RemoteSession:
         self._over = self._over or reason
 
     async def reset(self, task: Task, seed: int) -> Observation:
+        self._is_reset = False
         reply = await self._call("reset", task=wire.TASK.to_plain(task), seed=seed, screenshots=self.screenshots)
-        self._environment = str(reply["environment"])
+        self._environment, self._is_reset = str(reply["environment"]), True
         return wire.OBSERVATION.from_plain(reply["observation"])
 
     async def step(self, action: Action) -> Transition:
-        return wire.TRANSITION.from_plain(await self._call("step", action=wire.ACTION.to_plain(action)))
+        return wire.TRANSITION.from_plain(await self._ask("step", action=wire.ACTION.to_plain(action)))
 
     async def evaluate(self) -> Verdict:
-        return wire.VERDICT.from_plain(await self._call("evaluate"))
+        return wire.VERDICT.from_plain(await self._ask("evaluate"))
 
     async def hint(self) -> Action | None:
-        return wire.ACTION.from_plain(await self._call("hint"))
+        return wire.ACTION.from_plain(await self._ask("hint"))
 
     async def close(self) -> None:
         """The session is closed in its worker; the seat is free when the lease ends."""
         if self._over is None:
             await self._call("close_session")
             self.end("The session was closed; lease another one.")
+
+    async def _ask(self, method: str, **params: Any) -> Any:
+        """About the instance that runs: never about one of whoever had the session before."""
+        if not self._is_reset and self._over is None:
+            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
+        return await self._call(method, **params)
 
     async def _call(self, method: str, **params: Any) -> Any:
         if self._over is not None:

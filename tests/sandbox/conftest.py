@@ -5,61 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from sandbox.actions import Action
 from sandbox.client import SandboxClient
-from sandbox.page_task import PageMoment, PageSettings, PageState
+from sandbox.fleet.manager import Fleet
 from sandbox.pool import SessionPool
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
 from sandbox.server.tokens import Tokens
-from sandbox.session import Verdict
 from sandbox.task import Task
+from tests.sandbox.html_pages import HtmlSource
 
-PAGES = Path(__file__).with_name("pages")
 T = TypeVar("T")
-
-
-class HtmlSource:
-    """A source whose tasks are the HTML files of a folder."""
-
-    ready_script = "typeof start === 'function'"
-    state_script = "state()"
-    environment = "test pages"
-
-    def __init__(self, root: Path = PAGES) -> None:
-        self.root = root
-
-    def settings(self, task: Task) -> PageSettings:
-        return PageSettings(viewport_px=(320, 320), area_px=(240, 300), step_time_ms=50.0, frame_time_ms=1000 / 60)
-
-    def url(self, task: Task) -> str:
-        return (self.root / f"{task.name}.html").as_uri()
-
-    def start_script(self, task: Task, seed: int) -> str:
-        return f"start({seed})"
-
-    def needs_fresh_page(self, task: Task) -> bool:
-        return False
-
-    def verdict(self, state: PageState) -> Verdict:
-        return Verdict(origin="verifier", score=state.reward if state.done else 0.0, threshold=1.0)
-
-    async def hint(self, moment: PageMoment) -> Action | None:
-        return None
 
 
 class LivePool:
     """A pool in an event loop of its own: `run(use)` gives what `await use(pool)` gives."""
 
-    def __init__(self, runner: asyncio.Runner, pool: SessionPool) -> None:
+    def __init__(self, runner: asyncio.Runner, pool: SessionPool | Fleet) -> None:
         self._runner, self.pool = runner, pool
 
-    def run(self, use: Callable[[SessionPool], Coroutine[Any, Any, T]]) -> T:
+    def run(self, use: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
         return self._runner.run(use(self.pool))
 
 
@@ -74,7 +42,7 @@ async def _remote(pool: Any, **settings: Any) -> AsyncIterator[SandboxClient]:
 
 
 @contextmanager
-def _live_pool(pool: SessionPool, *, remote: bool = False) -> Iterator[LivePool]:
+def _live_pool(pool: SessionPool | Fleet, *, remote: bool = False) -> Iterator[LivePool]:
     stack = AsyncExitStack()
     with asyncio.Runner() as runner:
         lent: Any = runner.run(stack.enter_async_context(pool))
@@ -96,7 +64,7 @@ def html_task() -> Callable[..., Task]:
 
 @pytest.fixture(scope="session")
 def live_pool() -> Callable[[SessionPool], Any]:
-    """`with live_pool(SessionPool(…)) as live: live.run(use)`; with `remote`, `use` gets a client of a server over the pool."""
+    """`with live_pool(SessionPool(…)) as live: live.run(use)`, or a Fleet; with `remote`, `use` gets a client of a server over the pool."""
     return _live_pool
 
 

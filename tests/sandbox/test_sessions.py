@@ -12,20 +12,26 @@ from PIL import Image
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.page_session import PageSession
+from sandbox.fleet.manager import Fleet
+from sandbox.fleet.settings import FleetSettings
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool import SessionPool
 from sandbox.session import Element, Observation, Session, Transition
-from sandbox.sources import page_tasks
+from tests.sandbox.html_pages import PAGE_SOURCES, page_sources
 from warehouse.errors import SandboxError, TaskError
 
 Run = Callable[..., Any]
 
 
-@pytest.fixture(scope="module", params=["beginframe", "plain", "playwright", "remote"])
-def live(request: pytest.FixtureRequest, live_pool: Any, html_source: Any) -> Iterator[Any]:
-    sources = {**page_tasks(), "html": html_source()}
-    is_remote = request.param == "remote"
-    with live_pool(SessionPool(sources, kind="beginframe" if is_remote else request.param, size=1), remote=is_remote) as live:
+@pytest.fixture(scope="module", params=["beginframe", "plain", "playwright", "remote", "fleet"])
+def live(request: pytest.FixtureRequest, live_pool: Any) -> Iterator[Any]:
+    """The kinds of browser in a pool of this process; and begin-frame sessions behind a server, and in a worker of a fleet."""
+    pool: SessionPool | Fleet
+    if request.param == "fleet":
+        pool = Fleet(FleetSettings(kind="beginframe", max_workers=1, sessions_per_worker=1, page_sources=PAGE_SOURCES))
+    else:
+        pool = SessionPool(page_sources(), kind="beginframe" if request.param == "remote" else request.param, size=1)
+    with live_pool(pool, remote=request.param == "remote") as live:
         yield live
 
 
