@@ -33,9 +33,8 @@ class FramedPage(CdpPage):
     _elapsed_ms = 0.0
     _ticks_base_ms = 0.0
 
-    async def _open(self) -> None:
-        await super()._open()
-        await self._send("Emulation.setVirtualTimePolicy", {"policy": "pause", "initialVirtualTime": EPOCH_S})
+    def _set_up(self) -> list[asyncio.Future[Params]]:
+        return [*super()._set_up(), self._send("Emulation.setVirtualTimePolicy", {"policy": "pause", "initialVirtualTime": EPOCH_S})]
 
     @property
     def time_ms(self) -> float:

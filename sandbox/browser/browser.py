@@ -1,4 +1,4 @@
-"""One running browser: its process, its debugging pipe, and what all its pages share: the frame lock, the closing of popups.
+"""One running browser: its process, its debugging pipe, and what all its pages share: the frame lock, and who owns a new page.
 
 What happens inside a page is the business of the page classes (cdp_page.py, beginframe.py, plain.py).
 """
@@ -10,6 +10,7 @@ import hashlib
 import logging
 import shutil
 import subprocess
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from typing import Any
 from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
 from warehouse.errors import BrowserCrashed, BrowserMissing
+
+OnTarget = Callable[[Params, str], None]
+"""Gets a target's info and the session it is attached by."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,6 +37,7 @@ class Browser:
         self.begin_frame = begin_frame
         self.connection = Connection(on_lost=process.kill)
         self.version = ""
+        self._on_target: dict[str, OnTarget] = {}
         self._frame_lock = asyncio.Lock()
         self._frame_in_flight: asyncio.Future[Params] | None = None
         self._framed_session_id = ""
@@ -74,17 +79,35 @@ class Browser:
 
     async def _start(self) -> None:
         await self.connection.open(read_fd=self.process.read_fd, write_fd=self.process.write_fd)
-        self.connection.listen(None, "Target.targetCreated", self._close_popup)
+        self.connection.listen(None, "Target.attachedToTarget", self._on_attached)
+        attaching = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
         version, _ = await asyncio.gather(
-            self.connection.send("Browser.getVersion"), self.connection.send("Target.setDiscoverTargets", {"discover": True})
+            self.connection.send("Browser.getVersion"), self.connection.send("Target.setAutoAttach", attaching)
         )
         self.version = str(version["product"])
 
-    def _close_popup(self, event: Params) -> None:
-        """Only what a page opened has an opener; sessions open their own pages without one."""
-        info = event["targetInfo"]
-        if info["type"] == "page" and info.get("openerId"):
-            self.connection.send("Target.closeTarget", {"targetId": info["targetId"]})
+    async def create_context(self, on_target: OnTarget, **options: Any) -> str:
+        """A browser context: cookies, storage and caches of its own. `on_target` gets its pages and workers, each before it runs, and
+        has to let them (`Runtime.runIfWaitingForDebugger`) or close them."""
+        answer = await self.connection.send("Target.createBrowserContext", {"disposeOnDetach": True, **options})
+        context_id = str(answer["browserContextId"])
+        self._on_target[context_id] = on_target
+        return context_id
+
+    async def dispose_context(self, context_id: str) -> None:
+        """Close its pages and forget all that it kept."""
+        try:
+            await self.connection.send("Target.disposeBrowserContext", {"browserContextId": context_id})
+        finally:
+            self._on_target.pop(context_id, None)
+
+    def _on_attached(self, event: Params) -> None:
+        info, session_id = event["targetInfo"], str(event["sessionId"])
+        on_target = self._on_target.get(info.get("browserContextId", ""))
+        if on_target is not None:
+            on_target(info, session_id)
+        else:
+            self.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
 
     @property
     def is_alive(self) -> bool:

@@ -1,20 +1,22 @@
 """What the pages that we drive by the DevTools protocol share: opening, the network policy, dialogs, crashes, evaluation, input.
 
 Policy: a page may load files below its root and nothing else; a navigation away is answered with "no content", which leaves the page
-where it is; dialogs are accepted, popups closed (browser.py), downloads refused.
+where it is; dialogs are accepted, popups closed, downloads refused. What a web session may do beyond that: tabs.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from sandbox.browser.browser import Browser
-from sandbox.browser.cdp import Params
+from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.input import CdpInput, Gesture, PointerMove, Wheel
-from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, PageNotes, is_below
+from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, PageNotes
+from sandbox.browser.policy import is_below
 from sandbox.page_task import PageSettings
 from warehouse.errors import BrowserCrashed, SandboxError
 
@@ -53,36 +55,58 @@ class CdpPage:
         return self.browser.version
 
     async def _open(self) -> None:
-        connection = self.browser.connection
-        self._context_id = (await connection.send("Target.createBrowserContext"))["browserContextId"]
-        connection.send("Browser.setDownloadBehavior", {"behavior": "deny", "browserContextId": self._context_id})
-        width, height = self._settings.area_px if self.browser.begin_frame else self._settings.viewport_px
-        target = {"url": "about:blank", "browserContextId": self._context_id, "width": width, "height": height}
-        if self.browser.begin_frame:
-            target["enableBeginFrameControl"] = True
-        self._target_id = (await connection.send("Target.createTarget", target))["targetId"]
-        self._session_id = (await connection.send("Target.attachToTarget", {"targetId": self._target_id, "flatten": True}))["sessionId"]
-        for event, listener in {
-            "Page.lifecycleEvent": self._on_lifecycle,
-            "Page.frameNavigated": self._on_navigated,
-            "Page.javascriptDialogOpening": self._on_dialog,
-            "Fetch.requestPaused": self._on_request,
-            "Inspector.targetCrashed": self._on_crash,
-            "Inspector.detached": self._on_crash,
-        }.items():
-            connection.listen(self._session_id, event, listener)
+        self._context_id = await self.browser.create_context(self._on_target)
+        self.browser.connection.send("Browser.setDownloadBehavior", {"behavior": "deny", "browserContextId": self._context_id})
+        self._target_id = await create_target(self.browser, self._settings, self._context_id)
+        if not self._session_id:
+            raise SandboxError("The browser opened a page without letting us attach to it; start the episode again.")
+        await asyncio.gather(*self._set_up())
+
+    def _on_target(self, info: Params, session_id: str) -> None:
+        """The first page of our context is ours; what a page opens is closed before it runs."""
+        if not self._session_id and info["type"] == "page":
+            self._session_id = session_id
+            self._send("Runtime.runIfWaitingForDebugger")
+        elif info["type"] == "page":
+            send = self.browser.connection.send  # its opener waits until it runs; nothing that it asks for is answered
+            send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}, session_id)
+            send("Runtime.runIfWaitingForDebugger", None, session_id)
+            send("Target.closeTarget", {"targetId": info["targetId"]})
+        else:
+            self._guard_worker(session_id)
+
+    def _guard_worker(self, session_id: str) -> None:
+        """The requests of a worker that several pages may share go the way of a page's own."""
+        self.browser.connection.listen(session_id, "Fetch.requestPaused", lambda event: self._on_request(event, session_id))
+        self.browser.connection.send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}, session_id)
+        self.browser.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
+
+    def _set_up(self) -> list[asyncio.Future[Params]]:
+        """Listen, and send what a page needs before its first document. Returned are the answers to come."""
+        for event, listener in self._listeners().items():
+            self.browser.connection.listen(self._session_id, event, listener)
         width, height = self._settings.viewport_px
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         if self.browser.begin_frame:
             metrics["dontSetVisibleSize"] = True  # laid out for the whole viewport, drawn for the observed area
-        await asyncio.gather(
+        return [
             self._send("Emulation.setDeviceMetricsOverride", metrics),
             self._send("Page.enable"),
             self._send("Page.setLifecycleEventsEnabled", {"enabled": True}),
             self._send("Inspector.enable"),
             self._send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
             self._send("Page.addScriptToEvaluateOnNewDocument", {"source": GUARD_SCRIPT, "worldName": "flywheel"}),
-        )
+        ]
+
+    def _listeners(self) -> dict[str, Listener]:
+        return {
+            "Page.lifecycleEvent": self._on_lifecycle,
+            "Page.frameNavigated": self._on_navigated,
+            "Page.javascriptDialogOpening": self._on_dialog,
+            "Fetch.requestPaused": self._on_request,
+            "Inspector.targetCrashed": self._on_crash,
+            "Inspector.detached": self._on_crash,
+        }
 
     def _send(self, method: str, params: Params | None = None) -> asyncio.Future[Params]:
         return self.browser.connection.send(method, params, self._session_id)
@@ -109,17 +133,18 @@ class CdpPage:
         if not self._is_closed:
             self.browser.kill("A page's renderer process crashed, or the page closed itself.")
 
-    def _on_request(self, event: Params) -> None:
+    def _on_request(self, event: Params, session_id: str | None = None) -> None:
         url, request_id = str(event["request"]["url"]), event["requestId"]
+        answer = partial(self.browser.connection.send, session_id=session_id or self._session_id)
         is_navigation = event.get("resourceType") == "Document" and event.get("frameId") == self._target_id
         if is_navigation and not self._loading:
             self.notes.blocked.append(url)
-            self._send("Fetch.fulfillRequest", {"requestId": request_id, "responseCode": 204})
+            answer("Fetch.fulfillRequest", {"requestId": request_id, "responseCode": 204})
         elif is_below(url, self._root):
-            self._send("Fetch.continueRequest", {"requestId": request_id})
+            answer("Fetch.continueRequest", {"requestId": request_id})
         else:
             self.notes.blocked.append(url)
-            self._send("Fetch.failRequest", {"requestId": request_id, "errorReason": "BlockedByClient"})
+            answer("Fetch.failRequest", {"requestId": request_id, "errorReason": "BlockedByClient"})
 
     async def _navigate(self, url: str) -> None:
         """Returns when the new document was committed, not when it is loaded."""
@@ -161,8 +186,17 @@ class CdpPage:
         if self._context_id and self.browser.is_alive:
             with suppress(BrowserCrashed):
                 await self.browser.finish_frame(self._session_id)
-                await self.browser.connection.send("Target.disposeBrowserContext", {"browserContextId": self._context_id})
+                await self.browser.dispose_context(self._context_id)
         self.browser.connection.forget(self._session_id)
+
+
+async def create_target(browser: Browser, settings: PageSettings, context_id: str) -> str:
+    """A blank page in a context; its id. Who owns the context has been told of it by then."""
+    width, height = settings.area_px if browser.begin_frame else settings.viewport_px
+    target = {"url": "about:blank", "browserContextId": context_id, "width": width, "height": height}
+    if browser.begin_frame:
+        target["enableBeginFrameControl"] = True
+    return str((await browser.connection.send("Target.createTarget", target))["targetId"])
 
 
 def answers_without_frame(phase: tuple[Gesture, ...]) -> bool:

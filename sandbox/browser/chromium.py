@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -16,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sandbox.browser import namespace
 from sandbox.browser.scratch import Profile, browser_user, readable_root
 from warehouse.errors import BrowserMissing, ConfigError
 
@@ -45,8 +47,11 @@ FLAGS = (
     "--disable-partial-raster",
     # WebGL, drawn by the processor: pages that do not use it cost no more and look the same
     "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
-    # no name resolves and no address is reached: pages come from files only
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    # all frames of a page in one process, so that one clock and one debugging session rule them; sessions never share a process
+    "--disable-site-isolation-trials",
+    # no name resolves, no address is reached but through a session's proxy, and nothing by UDP
+    "--host-resolver-rules=MAP * ~NOTFOUND", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
 )  # fmt: skip
 
 BEGIN_FRAME_FLAGS = (
@@ -114,9 +119,12 @@ class ChromiumProcess:
         self._profile = Profile()
         self._is_reaped = False
         self.log_path = self._profile.path / "chromium.log"
+        self.proxy_host = f"{secrets.token_hex(16)}.invalid"
+        """The one name that resolves in this browser, to its loopback: where the proxies of its sessions listen. No page knows it."""
+        resolving = f"--host-resolver-rules=MAP {self.proxy_host} 127.0.0.1, MAP * ~NOTFOUND"
         sandbox_flags = () if sandboxed else ("--no-sandbox",)
         program = _readable(executable.path)
-        command = [str(program), *FLAGS, *flags, *sandbox_flags, f"--user-data-dir={self._profile.path}", "about:blank"]
+        command = [str(program), *FLAGS, *flags, resolving, *sandbox_flags, f"--user-data-dir={self._profile.path}", "about:blank"]
         child_read, self.write_fd = os.pipe()
         self.read_fd, child_write = os.pipe()
         # The child finds its ends at 3 and 4; copies above keep the one from overwriting the other.
@@ -125,7 +133,7 @@ class ChromiumProcess:
         null = os.open(os.devnull, os.O_RDWR)
         moves = ((null, 0), (null, 1), (log, 2), (high_read, 3), (high_write, 4))
         try:
-            argv = [*_wrapper(), *command]
+            argv = [*namespace.wrapper(), *_wrapper(), *command]
             self.pid = os.posix_spawn(
                 argv[0], argv, self._environment(), setpgroup=0, file_actions=[(os.POSIX_SPAWN_DUP2, source, to) for source, to in moves]
             )
@@ -146,6 +154,11 @@ class ChromiumProcess:
             "HOME": home, "TMPDIR": home, "XDG_CONFIG_HOME": home, "XDG_CACHE_HOME": home, "LANG": "C.UTF-8", "TZ": "UTC",
             "DBUS_SESSION_BUS_ADDRESS": "disabled:",
         }  # fmt: skip
+
+    @property
+    def files(self) -> Path:
+        """A folder of the browser's user that lasts as long as the browser."""
+        return self._profile.path
 
     def log_tail(self) -> str:
         """The last lines Chromium wrote, for an error message."""

@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
 from PIL import Image
 
@@ -78,15 +77,6 @@ REST_SCRIPT = """(() => {
   if (selection) selection.removeAllRanges();
   scrollTo(0, 0);
 })()"""
-
-
-def is_below(url: str, root: Path) -> bool:
-    """Whether a page whose files lie below `root` may load an address: those files, and what it carries in itself."""
-    parts = urlsplit(url)
-    if parts.scheme in {"data", "blob"}:
-        return True
-    path = unquote(parts.path)
-    return parts.scheme == "file" and ".." not in path.split("/") and path.startswith(root.as_posix() + "/")
 
 
 def crop_png(png: bytes, size_px: tuple[int, int]) -> bytes:

@@ -11,15 +11,15 @@ import time
 from base64 import b64decode
 from collections.abc import Sequence
 
+from sandbox.browser.cdp import Params
 from sandbox.browser.cdp_page import CdpPage
 from sandbox.browser.input import Pause, Phase
 
 
 class LivePage(CdpPage):
-    async def _open(self) -> None:
+    def _set_up(self) -> list[asyncio.Future[Params]]:
         self._born_s = time.monotonic()
-        await super()._open()
-        await self._send("Emulation.setFocusEmulationEnabled", {"enabled": True})
+        return [*super()._set_up(), self._send("Emulation.setFocusEmulationEnabled", {"enabled": True})]
 
     @property
     def time_ms(self) -> float:

@@ -18,7 +18,8 @@ from playwright.async_api import Page as TheirPage
 
 from sandbox.browser.chromium import FLAGS, find_chromium
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
-from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, Page, PageNotes, is_below
+from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, Page, PageNotes
+from sandbox.browser.policy import is_below
 from sandbox.page_task import PageSettings, Surroundings
 from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
 
