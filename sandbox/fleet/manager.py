@@ -110,7 +110,7 @@ class Fleet:
             await seat.worker.ask("check_out", seat=seat.number, task=plain, screenshots=screenshots)
             seat.worker.num_leases += 1
             yield session
-            keep = True
+            keep = not session.is_closed
         except SandboxError as error:
             condemned = str(error) if is_fatal(error) else None
             raise

@@ -23,6 +23,7 @@ class RemoteSession:
         self._environment = ""
         self._over: str | None = None
         self._is_reset = False
+        self.is_closed = False
         self._num_calls = 0
         self._used_s = time.monotonic()
 
@@ -58,6 +59,7 @@ class RemoteSession:
     async def close(self) -> None:
         """The session is closed in its worker; the seat is free when the lease ends."""
         if self._over is None:
+            self.is_closed = True
             await self._call("close_session")
             self.end("The session was closed; lease another one.")
 
