@@ -24,6 +24,8 @@ class App:
     window_class: str
     is_full: bool = False
     needs_wine: bool = False
+    file: str = ""
+    """What has to be there beside the command, as a pattern of paths; for commands that belong to another package."""
 
 
 _WINE = "wine wine64"
@@ -41,6 +43,13 @@ APPS: Mapping[str, App] = {
             window_class="XTerm",
         ),
         App(name="calculator", command=("galculator",), package="galculator", window_class="Galculator"),
+        App(
+            name="form",
+            command=("/usr/bin/python3", "-m", "sandbox.desktop.inside.form"),
+            package="gir1.2-gtk-3.0",
+            window_class="Form",
+            file="/usr/lib/*/girepository-1.0/Gtk-3.0.typelib",
+        ),
         App(name="mines", command=("/usr/games/gnome-mines",), package="gnome-mines", window_class="Gnome-mines"),
         App(name="2048", command=("/usr/games/gnome-2048",), package="gnome-2048", window_class="Gnome-2048"),
         App(
@@ -63,7 +72,7 @@ SYSTEM_PROGRAMS: Mapping[str, str] = {
     "dbus-daemon": "dbus",
     "/usr/libexec/at-spi-bus-launcher": "at-spi2-core",
     "/usr/lib/python3/dist-packages/gi": "python3-gi",
-    "/usr/lib/x86_64-linux-gnu/girepository-1.0/Atspi-2.0.typelib": "gir1.2-atspi-2.0",
+    "/usr/lib/*/girepository-1.0/Atspi-2.0.typelib": "gir1.2-atspi-2.0",
     "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",
 }
 """Programs and files that a desktop needs, and the Debian package each is from."""
@@ -79,7 +88,8 @@ def find_app(name: str) -> App:
 
 def missing_packages(apps: Iterable[str] = ()) -> list[str]:
     """Debian packages that a desktop with these applications needs and this machine lacks; empty where all is there."""
-    wanted = [*SYSTEM_PROGRAMS.items(), *((find_app(name).command[0], find_app(name).package) for name in apps)]
+    found = [find_app(name) for name in apps]
+    wanted = [*SYSTEM_PROGRAMS.items(), *((program, app.package) for app in found for program in (app.command[0], app.file) if program)]
     lacking = [package for program, package in wanted if not _is_there(program)]
     return list(dict.fromkeys(word for package in lacking for word in package.split()))
 
@@ -94,4 +104,4 @@ def require(apps: Iterable[str] = ()) -> None:
 
 
 def _is_there(program: str) -> bool:
-    return Path(program).exists() if program.startswith("/") else shutil.which(program) is not None
+    return any(Path("/").glob(program[1:])) if program.startswith("/") else shutil.which(program) is not None

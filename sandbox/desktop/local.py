@@ -16,7 +16,7 @@ from sandbox.desktop import keys
 from sandbox.desktop.apps import find_app, require
 from sandbox.desktop.box import HOME, Box, BoxSettings
 from sandbox.desktop.desktop import CommandResult, FileEntry, Window, WindowChange
-from sandbox.desktop.wine import TEMPLATE, furnish_command, wine_template
+from sandbox.desktop.wine import furnish_command, make_template
 from sandbox.session import Element
 
 QUIET_MS = 100.0
@@ -34,13 +34,9 @@ class LocalDesktop:
         self._has_wine = False
 
     @classmethod
-    async def open(cls, settings: BoxSettings | None = None, *, with_wine: bool = False) -> LocalDesktop:
-        """Start a box and wait until it is up. With Wine, a prefix made once for this machine is laid ready: making it takes a minute.
-
-        Raises DesktopMissing, DesktopCrashed, SandboxTimeout.
-        """
-        read_only = {await asyncio.to_thread(wine_template): TEMPLATE} if with_wine else {}
-        desktop = cls(Box(settings or BoxSettings(), read_only))
+    async def open(cls, settings: BoxSettings | None = None) -> LocalDesktop:
+        """Start a box and wait until it is up. Raises DesktopMissing, DesktopCrashed, SandboxTimeout."""
+        desktop = cls(Box(settings or BoxSettings()))
         try:
             await desktop._box.ready()
             desktop._version = str(await desktop._call("version"))
@@ -96,6 +92,7 @@ class LocalDesktop:
         found = find_app(app)
         require([app])
         if found.needs_wine and not self._has_wine:
+            await asyncio.to_thread(make_template)
             await self.run(furnish_command(), timeout_s=60.0)
             self._has_wine = True
         await self._call("launch", command=[*found.command, *(f"{HOME}/{_inside_home(path)}" for path in files)])
@@ -126,9 +123,9 @@ class LocalDesktop:
 class LocalDesktops:
     """Desktops of this machine, one at a time, and a spare one that starts while the one before is in use."""
 
-    def __init__(self, settings: BoxSettings | None = None, *, has_spare: bool = True, with_wine: bool = False) -> None:
+    def __init__(self, settings: BoxSettings | None = None, *, has_spare: bool = True) -> None:
         self._settings = settings or BoxSettings()
-        self._has_spare, self._with_wine = has_spare, with_wine
+        self._has_spare = has_spare
         self._current: LocalDesktop | None = None
         self._spare: asyncio.Task[LocalDesktop] | None = None
 
@@ -138,14 +135,11 @@ class LocalDesktops:
         spare, self._spare = self._spare, None
         desktop = await spare if spare is not None else None
         if desktop is None or not desktop._box.is_alive:
-            desktop = await self._open()
+            desktop = await LocalDesktop.open(self._settings)
         self._current = desktop
         if self._has_spare:
-            self._spare = asyncio.create_task(self._open())
+            self._spare = asyncio.create_task(LocalDesktop.open(self._settings))
         return desktop
-
-    async def _open(self) -> LocalDesktop:
-        return await LocalDesktop.open(self._settings, with_wine=self._with_wine)
 
     async def _end_current(self) -> None:
         current, self._current = self._current, None

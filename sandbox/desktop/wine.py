@@ -11,7 +11,7 @@ from pathlib import Path
 TEMPLATE = "/opt/wine-template"
 
 
-def wine_template() -> Path:
+def make_template() -> Path:
     raise NotImplementedError
 
 

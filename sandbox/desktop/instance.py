@@ -1,0 +1,90 @@
+"""What an instance of a desktop task is: its instruction, what is on the desktop at first, its verifier and its oracle.
+
+A verifier looks at state (files, windows, what a program wrote down), never at what the screen says. An oracle looks at what a policy
+could see, and acts only by Actions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from sandbox.actions import Action, Click, Hotkey
+from sandbox.desktop.desktop import Desktop, Window
+from sandbox.session import Element, Observation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """An application to start with files to open."""
+
+    app: str
+    files: tuple[PurePosixPath, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What an oracle sees: the last observation, the windows (as a task bar would show them), and the episode's actions so far."""
+
+    observation: Observation
+    windows: tuple[Window, ...]
+    actions: tuple[Action, ...]
+
+    @property
+    def top(self) -> Window | None:
+        """The window that has the keyboard."""
+        return next((window for window in self.windows if window.is_focused), None)
+
+    @property
+    def last(self) -> Action | None:
+        return self.actions[-1] if self.actions else None
+
+    def window(self, title: str) -> Window | None:
+        """The first window, from the top, whose title matches a regular expression."""
+        return next((window for window in self.windows if re.search(title, window.title)), None)
+
+    def find(self, role: str, text: str | None = None, *, within: Window | None = None) -> Element | None:
+        """The first element of a role, with exactly this text, inside a window, where these are given."""
+        return next((element for element in self.all(role, within) if text is None or element.text == text), None)
+
+    def all(self, role: str, within: Window | None = None) -> list[Element]:
+        elements = [element for element in self.observation.elements if element.role == role]
+        return [element for element in elements if within is None or holds(within, element)]
+
+
+Verify = Callable[[Desktop], Awaitable[list[str]]]
+"""What is not as it should be, in words; an empty list where the task is done."""
+Oracle = Callable[[Moment], Action | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """One task with its seed filled in. Launched programs are waited for one after the other, so that windows lie the same each time."""
+
+    instruction: str
+    verify: Verify
+    oracle: Oracle
+    launches: tuple[Launch, ...] = ()
+    files: Mapping[PurePosixPath, bytes] = field(default_factory=dict)
+
+
+def holds(window: Window, element: Element) -> bool:
+    """Whether an element lies in a window's contents."""
+    return window.x_px <= element.x_px < window.x_px + window.width_px and window.y_px <= element.y_px < window.y_px + window.height_px
+
+
+def click(element: Element | None, count: int = 1) -> Action | None:
+    """A click on an element; None where there is none, or it does not react."""
+    return None if element is None or "disabled" in element.states else Click(x=element.x_px, y=element.y_px, count=count)
+
+
+def press(*keys: str) -> Action:
+    return Hotkey(keys=keys)
+
+
+def raise_window(moment: Moment, window: Window) -> Action:
+    """Bring a window to the top: by its title where that shows, else by going through the windows."""
+    title = moment.find("header", " ".join(window.title.split()))
+    return click(title) or press("alt", "tab")

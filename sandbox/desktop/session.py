@@ -1,0 +1,174 @@
+"""DesktopSession: the Session protocol over any Desktop. Where desktops come from is a Desktops' business (local.py, qemu.py).
+
+An episode gets a desktop that nobody has used, with the task's files and programs. It ends when the agent says so, or, where the task's
+entry says `ends_when_solved`, as soon as the verifier is content; then the step pays the verifier's score, every other step 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox import actions
+from sandbox.actions import Action
+from sandbox.browser.input import Refusal, gestures
+from sandbox.desktop.apps import find_app
+from sandbox.desktop.desktop import Desktop, Desktops, Window
+from sandbox.desktop.instance import Instance, Launch, Moment
+from sandbox.desktop.source import SOURCE, VERSION, TaskEntry, entry, make_instance
+from sandbox.session import Observation, Transition, Verdict
+from sandbox.task import Task
+from warehouse.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
+
+WINDOW_LIMIT_S = 90.0
+"""LibreOffice and Wine take some seconds to their first window on a quiet machine."""
+POLL_S = 0.02
+WAITING_LIMIT_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Episode:
+    """The task instance that runs now."""
+
+    task: Task
+    entry: TaskEntry
+    instance: Instance
+    desktop: Desktop
+    started_s: float
+    observation: Observation | None = None
+    done: list[Action] = field(default_factory=list)
+    is_over: bool = False
+
+
+class DesktopSession:
+    """Desktops that run task instances, one after another. `screenshots` may be set before a reset: without them a step is cheaper."""
+
+    def __init__(self, desktops: Desktops, *, screenshots: bool = True) -> None:
+        self.screenshots = screenshots
+        self._desktops = desktops
+        self._episode: _Episode | None = None
+        self._is_closed = False
+
+    @property
+    def environment(self) -> str:
+        """Versions that pixels and behaviour depend on; empty before the first reset."""
+        return "" if self._episode is None else f"{self._episode.desktop.environment}, {SOURCE} {VERSION}"
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Raises TaskError for a task of another source, DesktopMissing where a program is not installed, and other SandboxErrors."""
+        self._check_open()
+        task_entry, instance = entry(task), make_instance(task, seed)
+        self._episode = None
+        desktop = await self._desktops.fresh()
+        for path, content in instance.files.items():
+            await desktop.put_file(path, content)
+        for launch in instance.launches:
+            await _start(desktop, launch)
+        await desktop.settle()
+        self._episode = _Episode(task=task, entry=task_entry, instance=instance, desktop=desktop, started_s=time.monotonic())
+        return await self._observe(self._episode)
+
+    async def step(self, action: Action) -> Transition:
+        episode = self._running()
+        if episode.is_over:
+            observation = await self._observe(episode)
+            told = {"ignored": "the episode is over"}
+            return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=told)
+        info = await self._act(episode.desktop, action)
+        episode.done.append(action)
+        if not await episode.desktop.settle():
+            info["unsettled"] = True
+        observation = await self._observe(episode)
+        says_done = isinstance(action, actions.Finished | actions.CallUser)
+        verdict = await self.evaluate() if says_done or episode.entry.ends_when_solved else None
+        terminated = says_done or (verdict is not None and verdict.success)
+        truncated = not terminated and len(episode.done) >= episode.task.max_steps
+        episode.is_over = terminated or truncated
+        reward = verdict.score if terminated and verdict is not None else 0.0
+        return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+    async def _act(self, desktop: Desktop, action: Action) -> dict[str, Any]:
+        """Carry out an action; what there is to say about it beside the observation."""
+        match action:
+            case actions.InvalidAction(reason=reason):
+                return {"invalid": reason}
+            case actions.Finished() | actions.CallUser():
+                return {}
+            case actions.OpenApp(name=name):
+                try:
+                    await _start(desktop, Launch(app=name), limit_s=WAITING_LIMIT_S)
+                except (TaskError, DesktopMissing) as error:
+                    return {"ignored": str(error)}
+                except SandboxTimeout:
+                    return {}  # it comes when it comes: the agent sees that it has not yet
+                return {}
+            case _:
+                phases = gestures(action, desktop.size_px, "desktop")
+                if isinstance(phases, Refusal):
+                    return {"ignored": phases.reason}
+                await desktop.perform(phases)
+                return {}
+
+    async def _observe(self, episode: _Episode) -> Observation:
+        desktop = episode.desktop
+        screenshot = await desktop.screenshot() if self.screenshots else None
+        width_px, height_px = desktop.size_px
+        episode.observation = Observation(
+            instruction=episode.instance.instruction,
+            elements=await desktop.elements(),
+            screenshot=screenshot,
+            width_px=width_px,
+            height_px=height_px,
+            time_ms=round((time.monotonic() - episode.started_s) * 1000, 3),
+        )
+        return episode.observation
+
+    async def evaluate(self) -> Verdict:
+        episode = self._running()
+        problems = await episode.instance.verify(episode.desktop)
+        reasons = tuple(problems) or ("the desktop's state is as the task asks",)
+        return Verdict(origin="verifier", score=0.0 if problems else 1.0, threshold=1.0, reasons=reasons)
+
+    async def hint(self) -> Action | None:
+        """The oracle looks at the last observation; where the task is done, there is only that to say."""
+        episode = self._running()
+        if episode.is_over or episode.observation is None:
+            return None
+        if (await self.evaluate()).success:
+            return actions.Finished()
+        windows = await episode.desktop.windows()
+        return episode.instance.oracle(Moment(observation=episode.observation, windows=windows, actions=tuple(episode.done)))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SandboxError("The session is closed; lease another one.")
+
+    def _running(self) -> _Episode:
+        self._check_open()
+        if self._episode is None:
+            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
+        return self._episode
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._episode = None
+        await self._desktops.close()
+
+
+async def _start(desktop: Desktop, launch: Launch, limit_s: float = WINDOW_LIMIT_S) -> None:
+    """Launch an application and wait until a new window of it has the keyboard. Raises SandboxTimeout."""
+    app = find_app(launch.app)
+    before = {window.window_id for window in await desktop.windows()}
+    await desktop.launch(launch.app, launch.files)
+    deadline = time.monotonic() + limit_s
+    while not any(_is_of(window, app.window_class) and window.window_id not in before for window in await desktop.windows()):
+        if time.monotonic() > deadline:
+            raise SandboxTimeout(f"{app.name} was started, but no window of class {app.window_class!r} came up within {limit_s:g} s.")
+        await asyncio.sleep(POLL_S)
+    await desktop.settle()
+
+
+def _is_of(window: Window, window_class: str) -> bool:
+    return window.window_class.lower() == window_class.lower() and window.is_focused

@@ -1,0 +1,102 @@
+"""The desktop's task source: which tasks there are (tasks.yaml) and what makes an instance of each. No desktop is driven here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandbox.desktop import tasks_editor, tasks_files, tasks_large, tasks_windows
+from sandbox.desktop.instance import Instance
+from sandbox.task import Task
+from warehouse.errors import ConfigError, TaskError
+from warehouse.identity import stable_seed
+
+SOURCE = "desktop"
+DOMAIN = "desktop"
+VERSION = "1"
+"""Of instances, verifiers and what the desktop looks like; a change makes other tasks of them."""
+
+MAKERS: Mapping[str, Callable[[random.Random], Instance]] = {
+    "dialog-press": tasks_windows.press_button,
+    "dialog-enter": tasks_windows.enter_text,
+    "dialog-check": tasks_windows.check_boxes,
+    "dialog-choose": tasks_windows.choose_one,
+    "window-close": tasks_windows.close_window,
+    "window-maximise": tasks_windows.maximise_window,
+    "terminal-command": tasks_windows.run_command,
+    "editor-type": tasks_editor.type_text,
+    "editor-replace": tasks_editor.replace_word,
+    "editor-delete-line": tasks_editor.delete_line,
+    "editor-save-as": tasks_editor.save_as,
+    "editor-calculator": tasks_editor.compute_and_note,
+    "files-new-folder": tasks_files.new_folder,
+    "files-rename": tasks_files.rename,
+    "files-delete": tasks_files.delete,
+    "files-move": tasks_files.move,
+    "game-2048": tasks_large.play_2048,
+    "calc-cell": tasks_large.fill_cell,
+    "calc-sum": tasks_large.sum_column,
+    "notepad-type": tasks_large.type_in_notepad,
+}
+
+
+class TaskEntry(BaseModel):
+    """One task's line in tasks.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_steps: Annotated[int, Field(ge=1, le=1000)]
+    ends_when_solved: Annotated[bool, Field(description="the episode ends as soon as the verifier is content")] = False
+
+
+class TaskFile(BaseModel):
+    """tasks.yaml as a whole."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    groups: dict[str, tuple[str, ...]]
+    tasks: dict[str, TaskEntry]
+
+
+@cache
+def task_file() -> TaskFile:
+    """The parsed tasks.yaml. Raises ConfigError where it is malformed or names a task that it or MAKERS does not hold."""
+    text = (resources.files("sandbox.desktop") / "tasks.yaml").read_text(encoding="utf-8")
+    try:
+        parsed = TaskFile.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise ConfigError(f"sandbox/desktop/tasks.yaml is malformed: {error}") from error
+    named = {name for names in parsed.groups.values() for name in names}
+    if unknown := sorted((named - set(parsed.tasks)) | (set(parsed.tasks) ^ set(MAKERS))):
+        raise ConfigError(f"sandbox/desktop/tasks.yaml and source.py do not agree on these tasks: {', '.join(unknown)}.")
+    return parsed
+
+
+def load_tasks(group: str | None = None) -> dict[str, Task]:
+    """Tasks by name, in file order. Groups: `small`, `light`; None means all. Raises ConfigError for another."""
+    entries = task_file()
+    if group is not None and group not in entries.groups:
+        raise ConfigError(f"The desktop has no task group {group!r}. Groups in tasks.yaml: {', '.join(entries.groups)}.")
+    names = entries.tasks if group is None else entries.groups[group]
+    return {name: Task(source=SOURCE, name=name, domain=DOMAIN, max_steps=entries.tasks[name].max_steps, version=VERSION) for name in names}
+
+
+def entry(task: Task) -> TaskEntry:
+    """Raises TaskError for a task that is not of this source."""
+    if task.source != SOURCE or task.name not in MAKERS:
+        raise TaskError(
+            f"A desktop cannot run task {task.source}/{task.name}: it has source {SOURCE!r}, names in sandbox/desktop/tasks.yaml."
+        )
+    return task_file().tasks[task.name]
+
+
+def make_instance(task: Task, seed: int) -> Instance:
+    """The same for the same task and seed, everywhere. Raises TaskError for a task that is not of this source."""
+    entry(task)
+    return MAKERS[task.name](random.Random(stable_seed(SOURCE, task.name, seed)))
