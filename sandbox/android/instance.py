@@ -1,0 +1,61 @@
+"""AndroidInstance: how one task instance lives on a device: what to set up, what to check, what its oracle would do. The seam between
+task sources (sandbox/android/source.py) and sessions (sandbox/android/session.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sandbox.actions import Action
+from sandbox.session import Observation
+from sandbox.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A command whose output tells about the device's state. It holds where `expected` is all of the output, white space at the ends
+    aside; or, for `is_part`, a part of it."""
+
+    command: str
+    expected: str
+    is_part: bool = False
+    is_negated: bool = False
+
+    def holds(self, output: str) -> bool:
+        is_so = self.expected in output if self.is_part else self.expected.strip() == output.strip()
+        return is_so is not self.is_negated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AndroidMoment:
+    """What an oracle may look at: the last observation, and whether every check holds by now."""
+
+    observation: Observation
+    is_solved: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AndroidInstance:
+    """One instance. `packages` are the apps whose data is cleared before it; `setup` runs after that. `answer` is what a task that asks
+    for one wants in `finished`."""
+
+    instruction: str
+    packages: tuple[str, ...]
+    setup: tuple[str, ...]
+    checks: tuple[Check, ...]
+    answer: str | None
+    hint: Callable[[AndroidMoment], Action | None]
+
+
+AndroidTasks = Mapping[str, Callable[[Task, int], AndroidInstance]]
+"""How to make instances (of a task and a seed), by `Task.source`. A maker raises TaskError for a task that is not its source's."""
+
+
+def says_the_same(answer: str, expected: str) -> bool:
+    """Whether two answers agree: letters and digits count, case, spaces and punctuation do not."""
+    return _bare(answer) == _bare(expected)
+
+
+def _bare(text: str) -> Sequence[str]:
+    return [character for character in text.casefold() if character.isalnum()]

@@ -1,0 +1,145 @@
+"""Tasks on an Android device: the task list and how an instance of a seed is made. What the tasks are is data: tasks.yaml; how they are
+solved is oracles.py. No device is spoken to here.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+from functools import cache
+from importlib import resources
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandbox.actions import Action
+from sandbox.android.instance import AndroidInstance, AndroidMoment, Check
+from sandbox.android.oracles import ORACLES
+from sandbox.task import Task
+from warehouse.errors import ConfigError, TaskError
+
+SOURCE = "android"
+DOMAIN = "android"
+VERSION = "1"
+
+FIRST_NAMES = ("Ada", "Alan", "Barbara", "Claude", "Donald", "Edsger", "Frances", "Grace", "John", "Katherine", "Ken", "Margaret", "Radia")
+LAST_NAMES = ("Abel", "Berg", "Castro", "Dubois", "Engel", "Fischer", "Garcia", "Haas", "Ito", "Jansen", "Kowalski", "Lind", "Moreau")
+CONTACTS_URI = "content://com.android.contacts"
+CONTACT_KINDS = {"name": "vnd.android.cursor.item/name", "phone": "vnd.android.cursor.item/phone_v2"}
+
+
+class CheckEntry(BaseModel):
+    """A check as tasks.yaml writes it: see Check."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    command: str
+    expected: str
+    is_part: bool = False
+    is_negated: bool = False
+
+
+class TaskEntry(BaseModel):
+    """One task's entry in tasks.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_steps: Annotated[int, Field(ge=1, le=100)]
+    instruction: str
+    packages: tuple[str, ...]
+    setup: tuple[str, ...] = ()
+    people: Annotated[tuple[int, ...], Field(description="which of the four people are in the device's contacts")] = ()
+    choices: tuple[dict[str, str], ...] = ()
+    checks: tuple[CheckEntry, ...]
+    answer: str | None = None
+    oracle: str
+    route: tuple[str, ...] = ()
+    turns: Annotated[Literal["on", "off"], Field(description="how the oracle leaves the switches on its route")] = "on"
+    held_out: bool = False
+
+
+class TaskFile(BaseModel):
+    """tasks.yaml as a whole."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    groups: dict[str, tuple[str, ...]]
+    tasks: dict[str, TaskEntry]
+
+
+@cache
+def task_file() -> TaskFile:
+    """The parsed tasks.yaml. Raises ConfigError where it is malformed or names what there is not."""
+    text = (resources.files("sandbox.android") / "tasks.yaml").read_text(encoding="utf-8")
+    try:
+        parsed = TaskFile.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, ValidationError) as error:
+        raise ConfigError(f"sandbox/android/tasks.yaml is malformed: {error}") from error
+    named = {name for group in parsed.groups.values() for name in group}
+    if unknown := sorted(named - set(parsed.tasks)):
+        raise ConfigError(f"Groups of sandbox/android/tasks.yaml name tasks without an entry: {', '.join(unknown)}.")
+    if unknown := sorted({entry.oracle for entry in parsed.tasks.values()} - set(ORACLES)):
+        raise ConfigError(f"sandbox/android/tasks.yaml names unknown oracles: {', '.join(unknown)}; there are {sorted(ORACLES)}.")
+    return parsed
+
+
+def load_tasks(group: str | None = None) -> dict[str, Task]:
+    """Tasks by name, in file order. Groups: `settings`, `contacts`; None means all. Raises ConfigError for another."""
+    parsed = task_file()
+    if group is not None and group not in parsed.groups:
+        raise ConfigError(f"Android has no task group {group!r}. Groups in tasks.yaml: {', '.join(parsed.groups)}.")
+    return {
+        name: Task(
+            source=SOURCE, name=name, domain=DOMAIN, max_steps=entry.max_steps, held_out=entry.held_out, version=VERSION
+        )
+        for name, entry in parsed.tasks.items()
+        if group is None or name in parsed.groups[group]
+    }  # fmt: skip
+
+
+def make_instance(task: Task, seed: int) -> AndroidInstance:
+    """The instance of a seed. Raises TaskError for a task that is not this source's."""
+    entry = task_file().tasks.get(task.name) if task.source == SOURCE else None
+    if entry is None:
+        raise TaskError(
+            f"Android cannot run task {task.source}/{task.name}: it has source {SOURCE!r} and the names in sandbox/android/tasks.yaml only."
+        )
+    words = _words(entry, random.Random(f"{task.name} {seed}"))
+    contacts = [command for position, person in enumerate(entry.people, 1) for command in _insert_contact(position, person, words)]
+    checks = [check.model_dump() | {"expected": check.expected.format(**words)} for check in entry.checks]
+    route = tuple(target.format(**words) for target in entry.route)
+    oracle = ORACLES[entry.oracle]
+
+    def hint(moment: AndroidMoment) -> Action | None:
+        return oracle(moment, words, route)
+
+    return AndroidInstance(
+        instruction=entry.instruction.format(**words),
+        packages=entry.packages,
+        setup=(*entry.setup, *contacts),
+        checks=tuple(Check(**check) for check in checks),
+        answer=entry.answer and entry.answer.format(**words),
+        hint=hint,
+    )
+
+
+def _words(entry: TaskEntry, generator: random.Random) -> dict[str, str]:
+    """Four people with different first and last names, and a row of the choices."""
+    first, last = generator.sample(FIRST_NAMES, 4), generator.sample(LAST_NAMES, 4)
+    numbers = generator.sample(range(100, 1000), 4)
+    words = {"turns": entry.turns} | (generator.choice(entry.choices) if entry.choices else {})
+    for number in range(4):
+        words[f"name{number + 1}"] = f"{first[number]} {last[number]}"
+        words[f"phone{number + 1}"] = f"555-0{numbers[number]}"
+    return words
+
+
+def _insert_contact(position: int, person: int, words: dict[str, str]) -> list[str]:
+    """The provider counts from 1 after its data was cleared, so the id of the nth contact is n."""
+    lines = [f"content insert --uri {CONTACTS_URI}/raw_contacts --bind account_type:n: --bind account_name:n:"]
+    for kind, mimetype in CONTACT_KINDS.items():
+        value = shlex.quote(f"data1:s:{words[f'{kind}{person}']}")
+        owner = f"--bind raw_contact_id:i:{position} --bind mimetype:s:{mimetype}"
+        lines.append(f"content insert --uri {CONTACTS_URI}/data {owner} --bind {value}")
+    return lines
