@@ -12,19 +12,20 @@ import json
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from importlib import metadata
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgpack
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from sandbox import wire
 from sandbox.actions import Action
 from sandbox.server import bodies, calls, live
+from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.bodies import STARTED, STEPPED
 from sandbox.server.guard import App, Guard
-from sandbox.server.lease import Lease, Pool
+from sandbox.server.lease import Pool
 from sandbox.server.leases import Leases
 from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics
@@ -53,24 +54,6 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def client_of(request: Request) -> str:
-    return str(request.scope["client_name"])
-
-
-def leases_of(request: Request) -> Leases:
-    leases: Leases = request.app.state.leases
-    return leases
-
-
-def own_lease(session_id: str, request: Request) -> Lease:
-    return leases_of(request).get(client_of(request), session_id)
-
-
-Client = Annotated[str, Depends(client_of)]
-AllLeases = Annotated[Leases, Depends(leases_of)]
-OwnLease = Annotated[Lease, Depends(own_lease)]
-
-
 def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = None) -> tuple[App, Leases]:
     """The ASGI application of a server over a pool that has been entered, and its leases. The application's end releases them all."""
     settings = settings or ServerSettings()
@@ -86,7 +69,7 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
 
     app = FastAPI(
         title="Flywheel sandbox", version=metadata_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
-        responses=PROBLEMS, dependencies=[],
+        responses=PROBLEMS,
     )  # fmt: skip
     app.state.leases, app.state.metrics, app.state.settings = leases, metrics, settings
     app.add_exception_handler(FlywheelError, _problem)
@@ -94,7 +77,7 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
     _add_sessions(app)
     _add_calls(app)
     _add_server(app)
-    live.add_to(app, leases)
+    live.add_to(app)
     return Guard(app, tokens, metrics, max_body_bytes=settings.max_body_mib * 1024 * 1024), leases
 
 

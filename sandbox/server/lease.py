@@ -139,8 +139,8 @@ class Lease:
             self._calls.put_nowait(_Call(work=work, answer=answer))
         return answer
 
-    def _lost(self) -> LeaseLost:
-        return LeaseLost(f"Session {self.session_id} is no longer yours: {EXPLANATIONS[self.end or 'failed']}. Lease another one.")
+    def _lost(self, why: End = "failed") -> LeaseLost:
+        return LeaseLost(f"Session {self.session_id} is no longer yours: {EXPLANATIONS[self.end or why]}. Lease another one.")
 
     async def _keep(self, pool: Pool) -> None:
         try:
@@ -196,7 +196,7 @@ class Lease:
                 self._failure = error if isinstance(error, SandboxError) else _Distrusted()
             call.answer.set_exception(error)
         except BaseException:
-            call.answer.set_exception(self._lost())
+            call.answer.set_exception(self._lost("lifetime"))
             raise
         finally:
             self._is_busy = False

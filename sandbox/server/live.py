@@ -11,11 +11,12 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
 
+from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.calls import status_of
 from sandbox.server.lease import EXPLANATIONS, Lease
 from sandbox.server.leases import Leases
@@ -28,13 +29,8 @@ LIST_EVERY_S, SCREEN_EVERY_S = 0.5, 0.04
 """Shortest time between two events of a stream."""
 
 
-def add_to(app: FastAPI, leases: Leases) -> None:
+def add_to(app: FastAPI) -> None:
     """The live view's routes."""
-
-    def watched(session_id: str, request: Request) -> Lease:
-        return leases.get(str(request.scope["client_name"]), session_id)
-
-    Watched = Annotated[Lease, Depends(watched)]
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -47,15 +43,15 @@ def add_to(app: FastAPI, leases: Leases) -> None:
         return Response((FOLDER / name).read_bytes(), media_type=FILES[name], headers={"Cache-Control": "private, no-cache"})
 
     @app.get("/live/events", include_in_schema=False)
-    async def list_events(request: Request) -> Response:
-        return _stream(_list_events(leases, str(request.scope["client_name"])))
+    async def list_events(client: Client, leases: AllLeases) -> Response:
+        return _stream(_list_events(leases, client))
 
     @app.get("/live/sessions/{session_id}/events", include_in_schema=False)
-    async def session_events(lease: Watched) -> Response:
+    async def session_events(lease: OwnLease, leases: AllLeases) -> Response:
         return _stream(_session_events(leases, lease))
 
     @app.get("/live/sessions/{session_id}/screens/{screenshot_id}", include_in_schema=False)
-    async def screen(lease: Watched, screenshot_id: str) -> Response:
+    async def screen(lease: OwnLease, screenshot_id: str) -> Response:
         data = lease.journal.screen(screenshot_id)
         if data is None:
             raise LeaseLost(f"The screen {screenshot_id} is no longer the session's newest.")
