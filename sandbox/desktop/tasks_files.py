@@ -33,7 +33,7 @@ def rename(rng: random.Random) -> Instance:
         dialog = _dialog(moment)
         if dialog:
             return _enter_name(moment, dialog, new)
-        return _in_manager(moment) or _choose(moment, old) or press("f2")
+        return _in_manager(moment) or _with_chosen(moment, old, press("f2"))
 
     wanted = {PurePosixPath(new) if path.name == old else path: content for path, content in files.items()}
     return _instance(f'Rename the file "{old}" to "{new}" in the file manager.', files, tree_is(wanted), oracle)
@@ -46,7 +46,7 @@ def delete(rng: random.Random) -> Instance:
     def oracle(moment: Moment) -> Action | None:
         if _dialog(moment):
             return press("enter")
-        return _in_manager(moment) or _choose(moment, gone) or press("shift", "delete")
+        return _in_manager(moment) or _with_chosen(moment, gone, press("shift", "delete"))
 
     wanted = {path: content for path, content in files.items() if path.name != gone}
     return _instance(f'Delete the file "{gone}" in the file manager.', files, tree_is(wanted), oracle)
@@ -69,7 +69,7 @@ def move(rng: random.Random) -> Instance:
             return press("ctrl", "v") if is_cut else press("alt", "up")
         if is_cut:
             return click(moment.find("item", folder), count=2)
-        return _choose(moment, name) or press("ctrl", "x")
+        return _with_chosen(moment, name, press("ctrl", "x"))
 
     wanted = {PurePosixPath(folder, path.name) if path.name == name else path: content for path, content in files.items()}
     return _instance(f'Move the file "{name}" into the folder "{folder}" in the file manager.', files, tree_is(wanted, [folder]), oracle)
@@ -113,10 +113,10 @@ def _in_manager(moment: Moment) -> Action | None:
     return raise_window(moment, manager) if manager else None
 
 
-def _choose(moment: Moment, name: str) -> Action | None:
-    """A click on a file; None where it is chosen already."""
+def _with_chosen(moment: Moment, name: str, then: Action) -> Action | None:
+    """What is to be done with a file, once it is chosen by a click. None where the file does not show."""
     item = moment.find("item", name)
-    return None if item is None or "selected" in item.states else click(item)
+    return then if item is not None and "selected" in item.states else click(item)
 
 
 def _enter_name(moment: Moment, dialog: Window, name: str) -> Action | None:

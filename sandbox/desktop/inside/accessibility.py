@@ -255,7 +255,9 @@ def _name(node: Any, role: str) -> str:
     if name or role == "image":
         return str(name)
     if role == "item":
-        return " ".join(part for child in _children(node) if (part := child.get_name()))
+        parts = " ".join(part for child in _children(node) if (part := child.get_name()))
+        if parts:
+            return parts
     return _text(node)
 
 
