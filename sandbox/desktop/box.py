@@ -27,6 +27,9 @@ import psutil
 
 from sandbox.browser.scratch import browser_user, readable_root, scratch_root
 from sandbox.desktop.apps import require
+from sandbox.desktop.wine import TEMPLATE_ROOT, template_root
+from sandbox.terminal.cgroups import Cgroup
+from sandbox.terminal.seccomp import filter_program
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
 
 HOME = "/home/user"
@@ -55,6 +58,11 @@ class BoxSettings:
     height_px: int = 768
     memory_files_mib: int = 256
     """Of the home and of /tmp, each; both are in memory."""
+    memory_mib: int = 3072
+    """Of all its processes and files together; this, the number of processes and the processors' time are held by control groups, where
+    this process may make some."""
+    processes: int = 400
+    cpus: float = 2.0
     start_s: float = 90.0
     call_s: float = 60.0
 
@@ -93,12 +101,13 @@ def _accounts() -> Path:
     return folder
 
 
-def command_line(settings: BoxSettings, read_only: dict[Path, str]) -> list[str]:
-    """The command that starts a box; `read_only` are more folders of the host and where they appear in it."""
+def command_line(settings: BoxSettings, filter_fd: int, told_fd: int, held_fd: int) -> list[str]:
+    """The command that starts a box, with a filter of system calls, which tells who its first process is and waits until it may go on."""
     user, size = browser_user(), str(settings.memory_files_mib << 20)
     change = [] if user.is_us else [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
     command = ["setpriv", *change, "--pdeathsig=KILL", "--", "bwrap", "--unshare-all", "--unshare-user", "--disable-userns"]
     command += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "desktop"]
+    command += ["--seccomp", str(filter_fd), "--info-fd", str(told_fd), "--block-fd", str(held_fd)]
     command += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--dir", "/var", "--dir", "/run"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         command += ["--symlink", f"usr/{name}", f"/{name}"]
@@ -112,8 +121,7 @@ def command_line(settings: BoxSettings, read_only: dict[Path, str]) -> list[str]
         readable = readable_root(path) if path.is_dir() else readable_root_of_file(path)
         command += ["--ro-bind", str(readable), f"{LIBRARY}/{path.name}"]
     command += ["--ro-bind", str(readable_root(INSIDE)), f"{LIBRARY}/sandbox/desktop/inside"]
-    for path, inside in read_only.items():
-        command += ["--ro-bind", str(path), inside]
+    command += ["--ro-bind", str(template_root()), TEMPLATE_ROOT]
     command += ["--clearenv", *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)), "--chdir", HOME]
     command += ["/usr/bin/python3", "-m", "sandbox.desktop.inside.main", str(settings.width_px), str(settings.height_px)]
     return command
@@ -133,16 +141,27 @@ def readable_root_of_file(path: Path) -> Path:
 class Box:
     """A running box. Calls go to it one at a time, on a thread of its own, so that a caller that was cancelled leaves the pipe in order."""
 
-    def __init__(self, settings: BoxSettings, read_only: dict[Path, str] | None = None) -> None:
+    def __init__(self, settings: BoxSettings) -> None:
         """Starts it; `ready` waits until it is up. Raises DesktopMissing."""
         require()
         self.settings = settings
         self._is_closed = False
-        self._stderr: deque[str] = deque(maxlen=20)
-        self._process = subprocess.Popen(
-            command_line(settings, read_only or {}),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", process_group=0,
-        )  # fmt: skip
+        self._said: deque[str] = deque(maxlen=20)
+        self._cgroup = Cgroup(memory_mib=settings.memory_mib, processes=settings.processes, cpus=settings.cpus)
+        self._told, telling = os.pipe()
+        held, self._releasing = os.pipe()
+        filter_fd = os.memfd_create("filter")
+        os.write(filter_fd, filter_program())
+        os.lseek(filter_fd, 0, os.SEEK_SET)
+        try:
+            self._process = subprocess.Popen(
+                command_line(settings, filter_fd, telling, held),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", process_group=0,
+                pass_fds=(filter_fd, telling, held),
+            )  # fmt: skip
+        finally:
+            for fd in (filter_fd, telling, held):
+                os.close(fd)
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._commands, self._answers, self._words = (cast(BinaryIO, pipe) for pipe in pipes)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desktop")
@@ -169,7 +188,14 @@ class Box:
 
     async def ready(self) -> None:
         """Wait until it is up. Raises DesktopCrashed or SandboxTimeout."""
-        await self._on_thread(self._receive, self.settings.start_s, "Starting a desktop")
+
+        def enter() -> tuple[dict[str, Any], bytes]:
+            with os.fdopen(os.dup(self._told), "rb") as told:
+                self._cgroup.add(int(json.loads(told.read() or b"{}")["child-pid"]))
+            os.write(self._releasing, b"1")
+            return self._receive()
+
+        await self._on_thread(enter, self.settings.start_s, "Starting a desktop")
 
     async def call(self, method: str, blob: bytes = b"", *, limit_s: float | None = None, **arguments: Any) -> tuple[Any, bytes]:
         """What a command gives: its result and a blob. Raises DesktopCrashed, SandboxTimeout, SandboxError for a command that failed."""
@@ -189,7 +215,7 @@ class Box:
         except TimeoutError as error:
             self.kill()
             raise SandboxTimeout(f"{what} took more than {limit_s:g} s; the desktop was ended.") from error
-        except (OSError, EOFError, struct.error) as error:
+        except (OSError, EOFError, KeyError, struct.error) as error:
             self.kill()
             raise DesktopCrashed(f"{what} failed: the desktop ended. It said last: {self._last_words()}") from error
         if "error" in header:
@@ -210,11 +236,11 @@ class Box:
 
     def _listen(self) -> None:
         for line in self._words:
-            self._stderr.append(line.decode("utf-8", "replace").strip())
+            self._said.append(line.decode("utf-8", "replace").strip())
 
     def _last_words(self) -> str:
         self._listener.join(timeout=1.0)
-        return "; ".join(self._stderr) or "nothing"
+        return "; ".join(self._said) or "nothing"
 
     def kill(self) -> None:
         """End every process of the box, at once."""
@@ -224,6 +250,8 @@ class Box:
 
     def close(self) -> None:
         """Kill it and wait until it is gone: some milliseconds. May be called twice."""
+        if self._is_closed:
+            return
         self._is_closed = True
         self.kill()
         self._process.wait()
@@ -232,3 +260,7 @@ class Box:
         for pipe in (self._commands, self._answers, self._words):
             with suppress(OSError):  # what was not written yet goes nowhere
                 pipe.close()
+        for fd in (self._told, self._releasing):
+            with suppress(OSError):
+                os.close(fd)
+        self._cgroup.remove()

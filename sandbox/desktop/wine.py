@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-TEMPLATE = "/opt/wine-template"
+from sandbox.browser.scratch import scratch_root
+
+TEMPLATE_ROOT = "/opt/wine"
+
+
+def template_root() -> Path:
+    """The folder of templates, bound into every box whether there is a template yet or not."""
+    folder = scratch_root() / "wine-1"
+    folder.mkdir(mode=0o755, exist_ok=True)
+    return folder
 
 
 def make_template() -> Path:
