@@ -193,6 +193,7 @@
 
   function drawHeader(theme) {
     const stats = [["SCORE", model.score], ["LEVEL", model.level ?? level]];
+    if (rules.stat) stats.push(rules.stat(model));
     if (rules.hasLives) stats.push(["LIVES", model.lives]);
     const width = 48;
     const left = WIDTH - 10 - stats.length * (width + 4) + 4;
