@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.sandbox_command import sandbox
 from warehouse.errors import ConfigError, FlywheelError, StorageFull
 from warehouse.home import Home, is_full_disk
 from warehouse.tables import Warehouse
@@ -20,6 +21,7 @@ app = typer.Typer(
     help="The data flywheel for agents that operate graphical interfaces.",
     pretty_exceptions_enable=False,
 )
+app.add_typer(sandbox, name="sandbox")
 console = Console()
 
 HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]
