@@ -79,6 +79,12 @@ def find_bubblewrap() -> str:
     return program
 
 
+@lru_cache(maxsize=1)
+def version(program: str) -> str:
+    """E.g. "bubblewrap 0.8.0"."""
+    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+
+
 def command_line(
     limits: JailLimits, *, counts_memory: bool, control: int, telling: int, held: int, contents: Sequence[int]
 ) -> list[str]:

@@ -150,6 +150,11 @@ class Terminal:
         await terminal._start()
         return terminal
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a command runs in the foreground, as far as was read."""
+        return self._ended is not None and not self._ended.done()
+
     async def execute(self, command: str, *, wait_s: float | None = None) -> Result:
         """Run a command; "" reads what more was printed, "C-c" interrupts, "C-d" ends the input of what runs. Raises SandboxError."""
         if self._is_busy:

@@ -1,0 +1,190 @@
+"""TerminalSession: the Session protocol over a terminal and tools, without any screen. Each episode gets a jail of its own, so nothing of
+one is there in the next. Tasks come from InstanceSources; what they are made of is tasks.py.
+
+Rewards are paid at the end: the step that ends the episode pays 1 where every goal is met, every other one 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sandbox import actions
+from sandbox.actions import Action
+from sandbox.session import Observation, Transition, Verdict
+from sandbox.task import Task
+from sandbox.terminal.bubblewrap import HOME, find_bubblewrap, version
+from sandbox.terminal.search import LocalLibrary
+from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_goals
+from sandbox.terminal.tools import Tools, ToolSettings
+from warehouse.errors import SandboxError, SandboxTimeout, TaskError
+
+SIZE_PX = (640, 400)
+"""There is no screen; grammars want a size all the same."""
+RESET_TIMEOUT_S = 60.0
+MAX_WAIT_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Episode:
+    """The task instance that runs now."""
+
+    task: Task
+    instance: Instance
+    tools: Tools
+    start_s: float
+    actions: list[Action] = field(default_factory=list)
+    answer: str | None = None
+    output: str = ""
+    is_over: bool = False
+
+
+class TerminalSession:
+    """Runs task instances one after another. `screenshots` is there because every session has it: none are ever taken."""
+
+    def __init__(self, sources: Mapping[str, InstanceSource], *, settings: ToolSettings | None = None, screenshots: bool = True) -> None:
+        self.screenshots = screenshots
+        self._sources = sources
+        self._settings = settings or ToolSettings()
+        self._episode: _Episode | None = None
+        self._is_closed = False
+        self.num_resets = 0
+
+    @property
+    def environment(self) -> str:
+        """Versions that behaviour depends on; empty before the first reset."""
+        if self._episode is None:
+            return ""
+        return "; ".join([self._sources[self._episode.task.source].environment, version(find_bubblewrap())])
+
+    @property
+    def tools(self) -> Tools | None:
+        """Of the episode that runs."""
+        return None if self._episode is None else self._episode.tools
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Raises TaskError for an unknown source or task, SandboxErrors."""
+        if self._is_closed:
+            raise SandboxError("The session is closed; lease another one.")
+        instance = instance_of(self._sources, task, seed)
+        self.num_resets += 1
+        await self._end_episode()
+        try:
+            async with asyncio.timeout(RESET_TIMEOUT_S):
+                tools = await open_tools(self._settings, instance)
+        except TimeoutError as error:
+            raise SandboxTimeout(f"Starting {task.name} took longer than {RESET_TIMEOUT_S:g} s. Is the machine overloaded?") from error
+        self._episode = _Episode(task=task, instance=instance, tools=tools, start_s=time.monotonic())
+        return self._observe(self._episode)
+
+    async def step(self, action: Action) -> Transition:
+        episode = self._running()
+        if episode.is_over:
+            info = {"ignored": "the episode is over"}
+            return Transition(observation=self._observe(episode), reward=0.0, terminated=True, truncated=False, info=info)
+        info = await self._act(episode, action)
+        episode.actions.append(action)
+        terminated = isinstance(action, actions.Finished | actions.CallUser)
+        truncated = not terminated and len(episode.actions) >= episode.task.max_steps
+        episode.is_over = terminated or truncated
+        reward = (await self.evaluate()).score if terminated else 0.0
+        return Transition(observation=self._observe(episode), reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+    @staticmethod
+    async def _act(episode: _Episode, action: Action) -> dict[str, Any]:
+        """Carry out an action; what there is to say about it beside the observation."""
+        match action:
+            case actions.ToolCall():
+                episode.output = await episode.tools.call(action)
+                return {}
+            case actions.InvalidAction(reason=reason):
+                return {"invalid": reason}
+            case actions.Finished(answer=answer):
+                episode.answer = answer
+                return {}
+            case actions.CallUser():
+                return {}
+            case actions.Wait(seconds=seconds):
+                await asyncio.sleep(min(seconds, MAX_WAIT_S))
+                return {}
+            case _:
+                return {"ignored": f"{action.kind} is not possible: this session has a terminal and tools, and no screen"}
+
+    @staticmethod
+    def _observe(episode: _Episode) -> Observation:
+        return Observation(
+            instruction=episode.instance.instruction,
+            elements=(),
+            screenshot=None,
+            width_px=SIZE_PX[0],
+            height_px=SIZE_PX[1],
+            time_ms=round((time.monotonic() - episode.start_s) * 1000, 3) if episode.actions else 0.0,
+            output=episode.output,
+        )
+
+    async def evaluate(self) -> Verdict:
+        episode = self._running()
+        return await verdict_of(episode.instance, Probe(episode.tools.jail, episode.answer))
+
+    async def hint(self) -> Action | None:
+        episode = self._running()
+        if episode.is_over:
+            return None
+        if way_back := way_to_start(episode.tools):
+            return way_back
+        return await next_step(episode.instance, episode.actions, Probe(episode.tools.jail))
+
+    def _running(self) -> _Episode:
+        if self._is_closed:
+            raise SandboxError("The session is closed; lease another one.")
+        if self._episode is None:
+            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
+        return self._episode
+
+    async def _end_episode(self) -> None:
+        episode, self._episode = self._episode, None
+        if episode is not None:
+            await episode.tools.close()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self._end_episode()
+
+
+def instance_of(sources: Mapping[str, InstanceSource], task: Task, seed: int) -> Instance:
+    """Raises TaskError for a source that is not among these, or a task that is not the source's."""
+    if task.source not in sources:
+        raise TaskError(f"Task {task.name!r} is of source {task.source!r}, which this session does not have; it has {sorted(sources)}.")
+    return sources[task.source].instance(task, seed)
+
+
+async def open_tools(settings: ToolSettings, instance: Instance) -> Tools:
+    """Tools on a workspace that holds an instance's files. Raises SandboxError, TaskError."""
+    if instance.documents:
+        settings = replace(settings, library=LocalLibrary(instance.documents))
+    tools = await Tools.open(settings)
+    try:
+        await prepare(tools.jail, instance)
+    except BaseException:
+        await tools.close()
+        raise
+    return tools
+
+
+async def verdict_of(instance: Instance, probe: Probe) -> Verdict:
+    """Success is that every goal is met."""
+    unmet = await unmet_goals(instance.goals, probe)
+    reasons = tuple(unmet) or ("every goal is met",)
+    return Verdict(origin="verifier", score=0.0 if unmet else 1.0, threshold=1.0, reasons=reasons)
+
+
+def way_to_start(tools: Tools) -> Action | None:
+    """What an oracle does first where the terminal is busy or elsewhere: its commands are written for the home folder."""
+    if tools.terminal.is_running:
+        return actions.ToolCall(name="execute_bash", arguments={"command": "C-c"})
+    if tools.terminal.cwd != HOME:
+        return actions.ToolCall(name="execute_bash", arguments={"command": "cd"})
+    return None
