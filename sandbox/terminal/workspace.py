@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from sandbox.browser.scratch import BrowserUser
+from sandbox.file_rights import rights_of
 from warehouse.errors import SandboxError
 
 HOME = PurePosixPath("/workspace")
@@ -98,7 +99,7 @@ class Workspace:
         """With the folders above it; one that is there is fine."""
         made = PurePosixPath()
         for part in PurePosixPath(self.relative(path)).parts:
-            with self._opened(str(made), os.O_PATH | os.O_DIRECTORY) as parent, self._as_user(), suppress(FileExistsError):
+            with self._opened(str(made), os.O_PATH | os.O_DIRECTORY) as parent, rights_of(self._user.uid, self._user.gid), suppress(FileExistsError):
                 if part == "..":
                     raise Refused(f"{path}: name the folder without '..'")
                 os.mkdir(part, 0o755, dir_fd=parent)
@@ -109,11 +110,11 @@ class Workspace:
     def remove(self, path: str) -> None:
         """One file or link. Raises FileNotFoundError, IsADirectoryError."""
         relative = PurePosixPath(self.relative(path))
-        with self._opened(str(relative.parent), os.O_PATH | os.O_DIRECTORY) as parent, self._as_user():
+        with self._opened(str(relative.parent), os.O_PATH | os.O_DIRECTORY) as parent, rights_of(self._user.uid, self._user.gid):
             os.unlink(relative.name, dir_fd=parent)
 
     def set_mode(self, path: str, mode: int) -> None:
-        with self._opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd, self._as_user():
+        with self._opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd, rights_of(self._user.uid, self._user.gid):
             os.fchmod(fd, mode)
 
     def look(self, path: str) -> Entry | None:
@@ -156,25 +157,12 @@ class Workspace:
         if self._directory < 0:
             raise SandboxError("The workspace is closed with its session; reset the session first.")
         relative = self.relative(path)
-        with self._as_user():
+        with rights_of(self._user.uid, self._user.gid):
             fd = _open_beneath(self._directory, relative or ".", flags, mode)
         try:
             yield fd
         finally:
             os.close(fd)
-
-    @contextmanager
-    def _as_user(self) -> Iterator[None]:
-        """File rights of the jail's user for this thread; other threads keep theirs, and the capabilities over files go meanwhile."""
-        if self._user.is_us:
-            yield
-            return
-        group, user = _libc.setfsgid(self._user.gid), _libc.setfsuid(self._user.uid)
-        try:
-            yield
-        finally:
-            _libc.setfsuid(user)
-            _libc.setfsgid(group)
 
     @staticmethod
     def _check_file(path: str, status: os.stat_result) -> None:
