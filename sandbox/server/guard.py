@@ -7,6 +7,8 @@ that changes anything. No token is ever in an address.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import secrets
 import time
@@ -30,6 +32,8 @@ LOGINS_KEPT = 1000
 LOGIN_PATH, LIVE_PATH = "/login", "/live/"
 LOGIN_BODY_BYTES = 4096
 LOGIN_PAGE = Path(__file__).with_name("live") / "login.html"
+LOGIN_POLICY = "default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+"""The login page may load nothing, as whoever sees it has no token; its style is in it, and allowed by its digest."""
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -51,6 +55,9 @@ class Guard:
         self._logins: dict[str, tuple[str, float]] = {}
         """Client and end of each login, by the cookie's value."""
         self._login_page = LOGIN_PAGE.read_bytes()
+        style = self._login_page.partition(b"<style>")[2].partition(b"</style>")[0]
+        digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+        self._login_policy = (b"content-security-policy", LOGIN_POLICY.format(digest=digest).encode())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -101,7 +108,7 @@ class Guard:
         client = self._tokens.client(token)
         if client is None:
             self._metrics.refused.inc()
-            return await _answer(send, UNAUTHORIZED, self._login_page, "text/html; charset=utf-8")
+            return await _answer(send, UNAUTHORIZED, self._login_page, "text/html; charset=utf-8", self._login_policy)
         now_s = time.monotonic()
         self._logins = {name: login for name, login in self._logins.items() if login[1] > now_s}
         while len(self._logins) >= LOGINS_KEPT:
@@ -114,7 +121,7 @@ class Guard:
 
     async def _refuse(self, scope: Scope, headers: dict[str, str], send: Send) -> None:
         if scope["path"] == "/" and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
-            return await _answer(send, UNAUTHORIZED, self._login_page, "text/html; charset=utf-8")
+            return await _answer(send, UNAUTHORIZED, self._login_page, "text/html; charset=utf-8", self._login_policy)
         challenge = (b"www-authenticate", b'Bearer realm="flywheel"')
         await _answer(send, UNAUTHORIZED, json.dumps(unauthorized()).encode(), MEDIA_TYPE, challenge)
 
