@@ -78,8 +78,9 @@ class SandboxSettings(_Settings):
     session: Literal["auto", "beginframe", "plain", "playwright"] = Field(
         "auto", description="kind of browser session; auto: beginframe (pixels that repeat) where the browser has it, else plain"
     )
-    num_browsers: Positive = Field(1, description="browsers a stage starts")
-    num_sessions: Positive = Field(24, description="episodes that run at once")
+    num_workers: Positive = Field(1, description="processes that drive sessions, in each stage; more come with the waiting line up to this")
+    num_browsers: Positive = Field(1, description="browsers in each of them")
+    num_sessions: Positive = Field(24, description="episodes that run at once, in all of them")
     episode_timeout_s: Annotated[
         float,
         Field(

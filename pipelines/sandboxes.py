@@ -20,10 +20,13 @@ from agent.episode_loop import EpisodeLimits, run_episode
 from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from assets.profile import ActingSettings, SandboxSettings
-from sandbox.pool import SessionPool
-from sandbox.sources import page_tasks
+from sandbox.fleet.manager import Fleet
+from sandbox.fleet.settings import FleetSettings
 from warehouse.errors import SandboxTimeout
 from warehouse.home import atomic_write
+
+FORGOTTEN_AFTER = 10.0
+"""A lease that nobody touched for so many times the limit of an episode is taken back."""
 
 
 def num_waiting(settings: SandboxSettings) -> int:
@@ -36,9 +39,16 @@ def limits(settings: SandboxSettings) -> EpisodeLimits:
 
 
 @asynccontextmanager
-async def open_pool(settings: SandboxSettings) -> AsyncIterator[SessionPool]:
-    """A pool of live sessions as the profile asks for."""
-    async with SessionPool(page_tasks(), kind=settings.session, size=settings.num_sessions, num_browsers=settings.num_browsers) as pool:
+async def open_pool(settings: SandboxSettings) -> AsyncIterator[Fleet]:
+    """A pool of live sessions as the profile asks for, in processes of their own."""
+    fleet = FleetSettings(
+        kind=settings.session,
+        max_workers=settings.num_workers,
+        sessions_per_worker=-(-settings.num_sessions // settings.num_workers),
+        browsers_per_worker=settings.num_browsers,
+        lease_ttl_s=FORGOTTEN_AFTER * settings.episode_timeout_s,
+    )
+    async with Fleet(fleet) as pool:
         yield pool
 
 
