@@ -70,7 +70,7 @@ class FramedPage(CdpPage):
             self._loading = False
         await self._tick()
 
-    async def perform(self, phases: Sequence[Phase]) -> None:
+    async def _perform(self, phases: Sequence[Phase]) -> None:
         """A frame follows each phase but the last: what follows a gesture draws one."""
         for number, phase in enumerate(phases, start=1):
             if isinstance(phase, Pause):

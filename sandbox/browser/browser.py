@@ -17,6 +17,7 @@ from typing import Any
 
 from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
+from sandbox.browser.clipboard import Clerk
 from warehouse.errors import BrowserCrashed, BrowserMissing
 
 OnTarget = Callable[[Params, str], None]
@@ -38,6 +39,7 @@ class Browser:
         self.connection = Connection(on_lost=process.kill)
         self.version = ""
         self._on_target: dict[str, OnTarget] = {}
+        self.clerk = Clerk(self)
         self._frame_lock = asyncio.Lock()
         self._frame_in_flight: asyncio.Future[Params] | None = None
         self._framed_session_id = ""

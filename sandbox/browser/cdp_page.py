@@ -7,18 +7,26 @@ where it is; dialogs are accepted, popups closed, downloads refused. What a web 
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Listener, Params
-from sandbox.browser.input import CdpInput, Gesture, PointerMove, Wheel
-from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, PageNotes
+from sandbox.browser.clipboard import pastes
+from sandbox.browser.input import CdpInput, Gesture, Phase, PointerMove, Wheel
+from sandbox.browser.page import REST_SCRIPT, PageNotes, guard_script
 from sandbox.browser.policy import is_below
 from sandbox.page_task import PageSettings
 from warehouse.errors import BrowserCrashed, SandboxError
+
+WORLD = "flywheel"
+"""The isolated world of our own scripts in every document."""
+
+COPIED = "flywheelCopied"
 
 COMPILE_FROM_CHARS = 1000
 """Longer expressions are kept in the page as functions."""
@@ -26,6 +34,9 @@ COMPILE_FROM_CHARS = 1000
 
 class CdpPage:
     """A page in a browser context (hence a renderer process) of its own. Subclasses add time, frames and screenshots."""
+
+    _fetch_options: ClassVar[Params] = {"patterns": [{"urlPattern": "*"}]}
+    _guard: ClassVar[str] = guard_script(opens_files=False)
 
     def __init__(self, browser: Browser, settings: PageSettings, root: Path) -> None:
         self.browser = browser
@@ -37,6 +48,7 @@ class CdpPage:
         self._wanted_loader_id = self._loaded_loader_id = ""
         self._is_closed = False
         self._compiled: dict[str, str] = {}
+        self._copied = ""
         self._context_id = self._target_id = self._session_id = ""
 
     @classmethod
@@ -94,8 +106,10 @@ class CdpPage:
             self._send("Page.enable"),
             self._send("Page.setLifecycleEventsEnabled", {"enabled": True}),
             self._send("Inspector.enable"),
-            self._send("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
-            self._send("Page.addScriptToEvaluateOnNewDocument", {"source": GUARD_SCRIPT, "worldName": "flywheel"}),
+            self._send("Runtime.enable"),
+            self._send("Fetch.enable", self._fetch_options),
+            self._send("Runtime.addBinding", {"name": COPIED, "executionContextName": WORLD}),
+            self._send("Page.addScriptToEvaluateOnNewDocument", {"source": self._guard, "worldName": WORLD}),
         ]
 
     def _listeners(self) -> dict[str, Listener]:
@@ -106,6 +120,7 @@ class CdpPage:
             "Fetch.requestPaused": self._on_request,
             "Inspector.targetCrashed": self._on_crash,
             "Inspector.detached": self._on_crash,
+            "Runtime.bindingCalled": self._on_binding,
         }
 
     def _send(self, method: str, params: Params | None = None) -> asyncio.Future[Params]:
@@ -155,6 +170,22 @@ class CdpPage:
             raise SandboxError(f"The page {url} could not be opened: {answer['errorText']}. Is the file there and below {self._root}?")
         self._wanted_loader_id = answer["loaderId"]
 
+    def _on_binding(self, event: Params) -> None:
+        """What the guard told: a text that was copied."""
+        if event["name"] == COPIED:
+            self._copied = str(event["payload"])
+
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        if self._input.is_modified(phases) and pastes(phases):
+            async with self.browser.clerk.lending(self._copied):
+                await self._perform(phases)
+        else:
+            await self._perform(phases)
+
+    @abstractmethod
+    async def _perform(self, phases: Sequence[Phase]) -> None:
+        """Carry out gestures, in the page's time."""
+
     async def evaluate(self, expression: str) -> Any:
         """A long expression is sent and compiled once a document."""
         if len(expression) < COMPILE_FROM_CHARS:
@@ -175,6 +206,7 @@ class CdpPage:
         return [self._send(method, params) for method, params in self._input.commands(gesture)]
 
     def _send_rest(self) -> list[asyncio.Future[Params]]:
+        self._copied = ""
         width, height = self._settings.viewport_px
         commands = [self._send(method, params) for method, params in self._input.rest(width - 1, height - 1)]
         return [*commands, self._send("Runtime.evaluate", {"expression": REST_SCRIPT})]

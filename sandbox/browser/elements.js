@@ -1,7 +1,7 @@
 // Element extraction: what a person sees on a page, as a flat list in reading (document) order. Knows no page and no task; whatever
 // a page's widgets need said about them comes in as options. The file is one expression, a function:
 //
-//   (options) => [{role, text, states, x, y, width, height}, ...]
+//   (options, closed) => [{role, text, states, x, y, width, height}, ...]
 //
 // role    one word: button link text input textarea checkbox radio tab select item header image slider spinner shape
 // text    the visible name or value; a password shows one * a character, an empty field its placeholder
@@ -10,6 +10,8 @@
 //
 // Options, all optional:
 //   area      [width, height] of the observed part of the viewport, from the top left corner; what lies outside is not seen
+//   clip      [left, top, right, bottom]: the observed part instead, where it does not begin at the corner (a frame that is cut off)
+//   frames    true: list each frame too, as {role: "frame", frame: its number in `window`, x, y: the corner of its inside, clip}
 //   exclude   selectors of subtrees that are not part of the page's content
 //   textless  selectors of subtrees whose text is reported elsewhere; their images and shapes are still listed
 //   roles     [[selector, role], ...] roles of widgets that their markup does not tell; the first match wins, "" is a plain container
@@ -18,11 +20,15 @@
 //   maxText   characters kept of one text (default 2000)
 //   limit     elements kept (default 400)
 //
+// `closed`, optional, is a list of [host, shadow root] for closed shadow roots, which scripts cannot find by themselves.
+//
 // Only what shows is read: no ids, classes or data attributes, no hidden or covered nodes. Values of scrollable text fields are given
-// whole, as accessibility trees do. Frames are not entered.
-((options) => {
+// whole, as accessibility trees do. Frames are not entered: frames.py asks in each.
+((options, closed) => {
   "use strict";
   const [areaWidth, areaHeight] = options.area || [window.innerWidth, window.innerHeight];
+  const [areaLeft, areaTop, areaRight, areaBottom] = options.clip || [0, 0, areaWidth, areaHeight];
+  const closedRoots = new Map(closed || []);
   const maxText = options.maxText || 2000;
   const limit = options.limit || 400;
   const join = (selectors) => (selectors && selectors.length ? selectors.join(",") : null);
@@ -99,8 +105,8 @@
     for (const spread of [1, AROUND.length]) {
       for (const fy of AROUND.slice(0, spread)) {
         for (const fx of AROUND.slice(0, spread)) {
-          const x = Math.min(Math.max(Math.round(rect.left + rect.width * fx), 0), areaWidth - 1);
-          const y = Math.min(Math.max(Math.round(rect.top + rect.height * fy), 0), areaHeight - 1);
+          const x = Math.min(Math.max(Math.round(rect.left + rect.width * fx), areaLeft), areaRight - 1);
+          const y = Math.min(Math.max(Math.round(rect.top + rect.height * fy), areaTop), areaBottom - 1);
           if (lands(element, x, y)) return [x, y];
         }
       }
@@ -263,7 +269,8 @@
   }
 
   function children(element) {
-    if (element.shadowRoot) return element.shadowRoot.childNodes;
+    const root = element.shadowRoot || closedRoots.get(element);
+    if (root) return root.childNodes;
     if (element.tagName === "SLOT" && element.assignedNodes().length) return element.assignedNodes();
     return element.childNodes;
   }
@@ -290,8 +297,25 @@
     }
   }
 
+  function visitFrame(element, style, clip) {
+    const frame = Array.from({ length: window.length }, (_, i) => i).find((i) => window[i] === element.contentWindow);
+    if (frame === undefined) return;
+    const box = element.getBoundingClientRect();
+    const left = box.left + element.clientLeft + parseFloat(style.paddingLeft);
+    const top = box.top + element.clientTop + parseFloat(style.paddingTop);
+    const right = box.right - element.clientLeft - parseFloat(style.paddingRight);
+    const bottom = box.bottom - element.clientTop - parseFloat(style.paddingBottom);
+    const seen = cut({ left, top, right, bottom }, clip);
+    if (seen.width < 1 || seen.height < 1) return;
+    found.push({ role: "frame", frame, x: left, y: top, clip: [seen.left - left, seen.top - top, seen.right - left, seen.bottom - top] });
+  }
+
   // Lists an element as one thing, if it is one. True where its inside needs no visit.
   function visit(element, style, rect, clip) {
+    if (options.frames && (element.tagName === "IFRAME" || element.tagName === "FRAME")) {
+      visitFrame(element, style, clip);
+      return true;
+    }
     if (element instanceof SVGElement) {
       const shape = SVG_SHAPES.has(element.tagName) && svgShape(element, style);
       if (shape) add("shape", shape, statesOf(element, "shape"), element, [rect], clip);
@@ -319,7 +343,7 @@
     return false;
   }
 
-  const page = { left: 0, top: 0, right: areaWidth, bottom: areaHeight, width: areaWidth, height: areaHeight };
+  const page = cut({ left: areaLeft, top: areaTop, right: areaRight, bottom: areaBottom }, { left: areaLeft, top: areaTop, right: areaRight, bottom: areaBottom });
   if (document.body) walk(document.body, page, false);
   return found;
 })

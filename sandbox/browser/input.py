@@ -7,7 +7,7 @@ Gestures come in phases; the page draws a frame after each, as it would under a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -262,6 +262,11 @@ class CdpInput:
                 yield from self._key(name, is_down)
             case Insert(text=text):
                 yield "Input.insertText", {"text": text}
+
+    def is_modified(self, phases: Sequence[Phase]) -> bool:
+        """Whether a modifier key is held, or pressed by these gestures."""
+        strokes = (gesture for phase in phases if isinstance(phase, tuple) for gesture in phase if isinstance(gesture, KeyStroke))
+        return bool(self._modifiers) or any((key := find_key(stroke.name)) is not None and key.key in _MODIFIERS for stroke in strokes)
 
     def rest(self, x: int, y: int) -> Iterator[Command]:
         """Let everything go and take the pointer away, so that no episode feels the hand of the one before."""

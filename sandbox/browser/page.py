@@ -19,8 +19,6 @@ from PIL import Image
 from sandbox.browser.input import Phase
 from warehouse.errors import SandboxError, SandboxTimeout
 
-GUARD_SCRIPT = Path(__file__).with_name("guard.js").read_text(encoding="utf-8")
-
 
 @dataclass(slots=True, kw_only=True)
 class PageNotes:
@@ -93,6 +91,12 @@ def crop_png(png: bytes, size_px: tuple[int, int]) -> bytes:
 def call(function: str, *arguments: Any) -> str:
     """JavaScript expression that calls a function expression with JSON arguments."""
     return f"({function})({', '.join(json.dumps(argument) for argument in arguments)})"
+
+
+def guard_script(*, opens_files: bool) -> str:
+    """What every document runs first. With `opens_files` a click on a file field asks for a file; other pickers stay shut."""
+    pickers = ["color", "date", "datetime-local", "month", "time", "week", *([] if opens_files else ["file"])]
+    return call(Path(__file__).with_name("guard.js").read_text(encoding="utf-8").strip(), pickers)
 
 
 @asynccontextmanager

@@ -34,7 +34,7 @@ class LivePage(CdpPage):
         finally:
             self._loading = False
 
-    async def perform(self, phases: Sequence[Phase]) -> None:
+    async def _perform(self, phases: Sequence[Phase]) -> None:
         for phase in phases:
             if isinstance(phase, Pause):
                 await self.browser.connection.sleep(phase.ms / 1000)

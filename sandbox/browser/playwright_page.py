@@ -18,7 +18,7 @@ from playwright.async_api import Page as TheirPage
 
 from sandbox.browser.chromium import FLAGS, find_chromium
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
-from sandbox.browser.page import GUARD_SCRIPT, REST_SCRIPT, Page, PageNotes
+from sandbox.browser.page import REST_SCRIPT, Page, PageNotes, guard_script
 from sandbox.browser.policy import is_below
 from sandbox.page_task import PageSettings, Surroundings
 from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
@@ -113,7 +113,7 @@ class PlaywrightPage:
     async def prepare(self) -> None:
         """Network policy and handlers, before anything is loaded."""
         await self._context.route("**/*", self._on_request)
-        await self._page.add_init_script(GUARD_SCRIPT)
+        await self._page.add_init_script(guard_script(opens_files=False))
         self._page.on("dialog", self._on_dialog)
         self._page.on("popup", lambda popup: self._later(popup.close()))
         self._page.on("framenavigated", self._on_navigated)

@@ -54,7 +54,8 @@ APPS: Mapping[str, App] = {
         App(name="2048", command=("/usr/games/gnome-2048",), package="gnome-2048", window_class="Gnome-2048"),
         App(
             name="calc",
-            command=("soffice", "--calc", "--norestore", "--nologo", "--nofirststartwizard"),
+            # The filter opens a CSV file without asking how to read it: commas, quotes, UTF-8.
+            command=("soffice", "--calc", "--norestore", "--nologo", "--infilter=Text - txt - csv (StarCalc):44,34,76"),
             package="libreoffice-calc libreoffice-gtk3",
             window_class="libreoffice-calc",
             is_full=True,

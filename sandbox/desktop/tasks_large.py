@@ -35,21 +35,21 @@ def sum_column(rng: random.Random) -> Instance:
 
 
 def _sheet(instruction: str, rows: list[list[str]], wanted: list[list[str]], cell: str, entry: str) -> Instance:
+    """`entry` is what is typed into a cell; what it then shows is in `wanted`."""
+    shown = f"{cell} {wanted[int(cell[1:]) - 1][1]}"
+
     def oracle(moment: Moment) -> Action | None:
         main = moment.window(r"table\.csv.*Calc$")
         if main is None:
             return None
-        if moment.top != main:  # a dialog: the format question, whose first answer keeps CSV, or a tip
+        if moment.top != main:  # a question about the format, whose first answer keeps CSV, or a tip
             return press("enter") if press("ctrl", "s") in moment.actions else press("escape")
-        typed = TypeText(text=entry + "\n")
-        if typed in moment.actions:
+        target = next((item for item in moment.all("item", main) if item.text.split()[:1] == [cell]), None)
+        if target is None:
+            return press("escape")
+        if target.text == shown:
             return press("ctrl", "s")
-        named = next((field for field in moment.all("input", main) if field.y_px < main.y_px + 200), None)
-        if named is None:
-            return None
-        if TypeText(text=cell + "\n") in moment.actions:
-            return typed
-        return TypeText(text=cell + "\n") if "focused" in named.states else click(named, count=3)
+        return TypeText(text=entry + "\n") if "focused" in target.states else click(target)
 
     return Instance(
         instruction=instruction,

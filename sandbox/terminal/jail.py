@@ -165,6 +165,11 @@ class Jail:
         return self._workspace
 
     @property
+    def pid(self) -> int:
+        """bubblewrap's; everything in the jail descends from it."""
+        return self._process.pid
+
+    @property
     def is_alive(self) -> bool:
         return self._control is not None and self._control.is_open
 

@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -99,9 +99,9 @@ class Workspace:
         """With the folders above it; one that is there is fine."""
         made = PurePosixPath()
         for part in PurePosixPath(self.relative(path)).parts:
-            with self._opened(str(made), os.O_PATH | os.O_DIRECTORY) as parent, rights_of(self._user.uid, self._user.gid), suppress(FileExistsError):
-                if part == "..":
-                    raise Refused(f"{path}: name the folder without '..'")
+            if part == "..":
+                raise Refused(f"{path}: name the folder without '..'")
+            with self._opened(str(made), os.O_PATH | os.O_DIRECTORY) as parent, self._rights(), suppress(FileExistsError):
                 os.mkdir(part, 0o755, dir_fd=parent)
             made /= part
         with self._opened(str(made), os.O_PATH | os.O_DIRECTORY):
@@ -110,11 +110,11 @@ class Workspace:
     def remove(self, path: str) -> None:
         """One file or link. Raises FileNotFoundError, IsADirectoryError."""
         relative = PurePosixPath(self.relative(path))
-        with self._opened(str(relative.parent), os.O_PATH | os.O_DIRECTORY) as parent, rights_of(self._user.uid, self._user.gid):
+        with self._opened(str(relative.parent), os.O_PATH | os.O_DIRECTORY) as parent, self._rights():
             os.unlink(relative.name, dir_fd=parent)
 
     def set_mode(self, path: str, mode: int) -> None:
-        with self._opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd, rights_of(self._user.uid, self._user.gid):
+        with self._opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd, self._rights():
             os.fchmod(fd, mode)
 
     def look(self, path: str) -> Entry | None:
@@ -157,12 +157,15 @@ class Workspace:
         if self._directory < 0:
             raise SandboxError("The workspace is closed with its session; reset the session first.")
         relative = self.relative(path)
-        with rights_of(self._user.uid, self._user.gid):
+        with self._rights():
             fd = _open_beneath(self._directory, relative or ".", flags, mode)
         try:
             yield fd
         finally:
             os.close(fd)
+
+    def _rights(self) -> AbstractContextManager[None]:
+        return rights_of(self._user.uid, self._user.gid)
 
     @staticmethod
     def _check_file(path: str, status: os.stat_result) -> None:

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,33 +19,17 @@ from sandbox.browser.chromium import EXECUTABLE_VARIABLE, find_chromium
 from sandbox.browser.page_session import Limits
 from sandbox.browser.scratch import Profile, browser_user, readable_root, reap_profiles
 from sandbox.pool import SessionPool
+from sandbox.seats import Upkeep
+from tests.sandbox.process_watch import group_members, soon, within
 from warehouse.errors import BrowserCrashed, BrowserMissing, PageNotReady, SandboxError, SandboxTimeout
 
 KINDS = pytest.mark.parametrize("kind", ["beginframe", "plain"])
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-def group_members(pgid: int) -> list[int]:
-    """Live processes of a group; zombies do not count."""
-    members = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            state, _, group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
-            if int(group) == pgid and state != "Z":
-                members.append(int(folder.name))
-    return members
-
-
 def profile_of(pid: int) -> Path:
     arguments = (Path("/proc") / str(pid) / "cmdline").read_bytes().decode().replace("\0", " ").split()
     return Path(next(argument.partition("=")[2] for argument in arguments if argument.startswith("--user-data-dir=")))
-
-
-def within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return is_so()
 
 
 @KINDS
@@ -95,6 +77,41 @@ def test_a_hanging_page_times_out_and_costs_its_browser(kind: Any, live_pool: An
             assert (await session.reset(html_task(), 1)).elements
 
     with live_pool(SessionPool({"html": html_source()}, kind=kind, size=1, limits=Limits(ready_s=20, step_s=3))) as live:
+        live.run(use)
+
+
+@KINDS
+@linux_only
+def test_a_stopped_browser_is_ended_long_before_its_step_is(kind: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+            (pid,) = pool.browser_pids()
+            os.killpg(pid, signal.SIGSTOP)
+            with pytest.raises(BrowserCrashed, match="answered nothing for 2 s"):
+                await session.step(actions.Wait(seconds=1))
+        await soon(lambda: not group_members(pid))
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+        assert pool.browser_pids() != [pid]
+
+    upkeep = Upkeep(heartbeat_s=0.2, hung_after_s=2)
+    with live_pool(SessionPool({"html": html_source()}, kind=kind, size=1, upkeep=upkeep, limits=Limits(step_s=120))) as live:
+        live.run(use)
+
+
+@linux_only
+def test_what_a_dead_browser_left_is_cleaned_up_without_a_lease(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+        (pid,) = pool.browser_pids()
+        profile = profile_of(pid)
+        os.kill(pid, signal.SIGKILL)
+        await soon(lambda: not profile.exists() and not group_members(pid))
+        assert pool.stats().num_crashes == 1
+
+    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.1))) as live:
         live.run(use)
 
 
@@ -172,6 +189,34 @@ def test_no_browser_outlives_a_killed_parent(kind: str) -> None:
     assert within(5, lambda: not any(group_members(pid) for pid in pids))
     reap_profiles()
     assert not any(profile.exists() for profile in profiles)
+
+
+FORGOTTEN_SCRIPT = """
+import asyncio, sys
+from sandbox.pool import SessionPool
+from sandbox.miniwob.source import load_tasks
+
+async def forget():
+    global pool
+    pool = await SessionPool(size=1).__aenter__()
+    async with pool.lease() as session:
+        await session.reset(load_tasks()["click-button"], 1)
+    return pool.browser_pids()
+
+print(*asyncio.run(forget()), flush=True)
+sys.stdin.read()
+"""
+
+
+@linux_only
+def test_a_pool_that_was_not_closed_ends_with_its_event_loop() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORGOTTEN_SCRIPT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as forgetful:
+        assert forgetful.stdout is not None and forgetful.stdin is not None
+        (pid,) = [int(word) for word in forgetful.stdout.readline().split()]
+        assert within(30, lambda: not group_members(pid)) and forgetful.poll() is None
+        forgetful.stdin.close()
+    assert forgetful.returncode == 0
 
 
 def test_profiles_in_use_are_not_reaped() -> None:

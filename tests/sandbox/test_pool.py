@@ -9,7 +9,8 @@ import pytest
 
 from sandbox.pool import SessionPool
 from sandbox.seats import Upkeep
-from warehouse.errors import ConfigError, SandboxError
+from tests.sandbox.process_watch import soon
+from warehouse.errors import ConfigError, SandboxError, TaskError
 
 
 @pytest.mark.parametrize(("size", "num_browsers"), [(0, 1), (2, 3), (2, 0)])
@@ -71,6 +72,65 @@ def test_a_worn_browser_is_replaced_when_nobody_uses_it(live_pool: Any, html_sou
         assert stats.num_recycled >= 2 and stats.num_crashes == 0 and stats.num_resets == 9
 
     with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, upkeep=Upkeep(recycle_resets=3))) as live:
+        live.run(use)
+
+
+def test_who_uses_a_worn_browser_stays_on_it_and_the_next_finds_a_fresh_one(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease() as stays:
+            await stays.reset(html_task(), 1)
+            (worn,) = pool.browser_pids()
+            for seed in range(2):
+                async with pool.lease() as session:
+                    await session.reset(html_task(), seed)
+            async with pool.lease() as session:
+                await session.reset(html_task(), 3)
+                assert len(pool.browser_pids()) == 2 and worn in pool.browser_pids()
+                assert (await stays.reset(html_task(), 5)).instruction == "seed 5: "
+        assert worn not in pool.browser_pids() and pool.stats().num_recycled == 1 and pool.stats().num_crashes == 0
+
+    with live_pool(SessionPool({"html": html_source()}, size=2, num_browsers=1, upkeep=Upkeep(recycle_resets=2))) as live:
+        live.run(use)
+
+
+@pytest.mark.parametrize("limit", [{"recycle_age_s": 0.3}, {"recycle_memory_mib": 1.0}])
+def test_an_old_or_large_browser_is_replaced(limit: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+            (worn,) = pool.browser_pids()
+        await soon(lambda: worn not in pool.browser_pids())
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+        assert pool.stats().num_recycled >= 1 and pool.stats().num_crashes == 0
+
+    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.2, **limit))) as live:
+        live.run(use)
+
+
+def test_what_nobody_uses_is_closed_and_comes_back_when_it_is_wanted(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease(html_task()) as session:
+            await session.reset(html_task(), 1)
+            await asyncio.sleep(1)  # in use, though nothing is asked of it
+            assert pool.stats().num_browsers_alive == 1
+        await soon(lambda: not pool.browser_pids())
+        async with pool.lease(html_task()) as again:
+            assert again is not session and (await again.reset(html_task(), 1)).instruction == "seed 1: "
+        assert pool.stats().num_recycled == 0 and pool.stats().num_launches == 2
+
+    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.1, idle_s=0.4))) as live:
+        live.run(use)
+
+
+def test_a_task_of_no_known_source_is_refused(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        with pytest.raises(TaskError, match="nowhere"):
+            async with pool.lease(html_task().model_copy(update={"source": "nowhere"})):
+                pass
+        assert pool.stats().num_leased == 0
+
+    with live_pool(SessionPool({"html": html_source()}, size=1)) as live:
         live.run(use)
 
 

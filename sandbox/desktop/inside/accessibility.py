@@ -23,6 +23,7 @@ MAX_TEXT = 2000
 MAX_NODES = 4000
 MAX_CHILDREN = 500
 ROW_PX = 8
+EMPTY_CELLS = 3
 CALL_LIMIT_MS = 3000
 FRAME_BUTTONS = ("close", "maximise", "minimise")
 """Of the window frame, from the right; openbox.xml has them in this order."""
@@ -175,10 +176,39 @@ class _Walk:
                     return
                 if kind is _R.MENU:
                     level = -1
+            if kind is _R.TABLE and node.get_child_count() > MAX_CHILDREN:
+                self._visit_sheet(node, level)
+                return
             for child in _children(node):
                 self.visit(child, level)
         except GLib.Error:
             return  # it went away while it was read
+
+    def _visit_sheet(self, node: Any, level: int) -> None:
+        """A spreadsheet has a million cells: those that show are read row by row from the top left one on, until some are empty."""
+        table, component, box = node.get_table_iface(), node.get_component_iface(), _box(node)
+        if table is None or component is None or box is None:
+            return
+        corner = component.get_accessible_at_point(box.x + 2, box.y + 2, Atspi.CoordType.SCREEN)
+        start = corner.get_index_in_parent() if corner is not None else 0
+        first_row, first_column = Atspi.Table.get_row_at_index(table, start), Atspi.Table.get_column_at_index(table, start)
+        num_empty_rows = 0
+        for row in range(first_row, first_row + MAX_CHILDREN):
+            num_empty = 0
+            is_empty_row = True
+            for column in range(first_column, first_column + MAX_CHILDREN):
+                cell = Atspi.Table.get_accessible_at(table, row, column)
+                if cell is None or not (states := cell.get_state_set()).contains(_S.SHOWING) or (place := _box(cell)) is None:
+                    break
+                content = _text(cell)
+                self.add("item", f"{cell.get_name()} {content}", _states(cell, "item", states), place, level)
+                num_empty = 0 if content else num_empty + 1
+                is_empty_row = is_empty_row and not content
+                if num_empty == EMPTY_CELLS:
+                    break
+            num_empty_rows = num_empty_rows + 1 if is_empty_row else 0
+            if num_empty_rows == EMPTY_CELLS:
+                return
 
     def _add_node(self, node: Any, kind: Any, role: str, states: Any, level: int) -> None:
         box = _box(node)
@@ -279,7 +309,7 @@ def _states(node: Any, role: str, states: Any) -> list[str]:
         named.append("focused")
     if states.contains(_S.EXPANDED):
         named.append("expanded")
-    if not states.contains(_S.SENSITIVE):
+    if not states.contains(_S.SENSITIVE) and not states.contains(_S.ENABLED):
         named.append("disabled")
     return named
 

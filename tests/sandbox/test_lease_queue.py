@@ -1,0 +1,152 @@
+"""The waiting line of a pool: who gets which seat, in which order, and how long anyone is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from sandbox import lease_queue
+from sandbox.lease_queue import LeaseQueue, Seat, Wish
+from warehouse.errors import SandboxError
+
+A, B, C = (Wish(kind="page", page=("html", name)) for name in "abc")
+TERMINAL = Wish(kind="terminal")
+
+
+def line(num: int, **settings: Any) -> LeaseQueue[Seat]:
+    queue: LeaseQueue[Seat] = LeaseQueue(**settings)
+    queue.add([Seat(group=n % 2) for n in range(num)])
+    return queue
+
+
+async def asked(queue: LeaseQueue[Seat], *wishes: Wish) -> list[asyncio.Task[Seat]]:
+    """Leases that have been asked for, in this order."""
+    tasks = [asyncio.create_task(queue.take(wish)) for wish in wishes]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return tasks
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+def test_seats_are_spread_over_the_groups() -> None:
+    async def test() -> None:
+        queue = line(4)
+        first, second = [await queue.take(wish) for wish in (A, B)]
+        assert {first.group, second.group} == {0, 1} and queue.num_in_use == 2
+        assert (queue.load(0), queue.load(1)) == (1, 1)
+
+    run(test())
+
+
+def test_a_seat_that_comes_free_goes_to_who_waits_for_its_page() -> None:
+    async def test() -> None:
+        queue = line(1)
+        seat = await queue.take(A)
+        waits_for_b, waits_for_a = await asked(queue, B, A)
+        queue.give_back(seat)
+        assert await waits_for_a is seat and not waits_for_b.done() and queue.num_waiting == 1
+        queue.give_back(seat)
+        assert await waits_for_b is seat and seat.page == B.page
+
+    run(test())
+
+
+def test_a_page_that_will_come_free_is_waited_for_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_queue, "PATIENCE_S", 0.2)
+
+    async def test() -> None:
+        queue = line(2)
+        busy, other = await queue.take(A), await queue.take(B)
+        queue.give_back(other)
+        (waits_for_a,) = await asked(queue, A)
+        assert not waits_for_a.done(), "half of the seats are in use, one of them with the page"
+        assert await waits_for_a is other and other.page == A.page
+        queue.give_back(busy)
+
+    run(test())
+
+
+def test_nobody_is_passed_over_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_queue, "OVERDUE_S", 0.05)
+
+    async def test() -> None:
+        queue = line(1)
+        seat = await queue.take(A)
+        waits_for_b, waits_for_a = await asked(queue, B, A)
+        await asyncio.sleep(0.1)
+        queue.give_back(seat)
+        assert await waits_for_b is seat
+        queue.give_back(seat)
+        await waits_for_a
+
+    run(test())
+
+
+def test_a_kind_may_be_bounded() -> None:
+    async def test() -> None:
+        queue = line(4, max_at_once={"terminal": 2})
+        first, second = await queue.take(TERMINAL), await queue.take(TERMINAL)
+        third, page = await asked(queue, TERMINAL, A)
+        assert page.done() and not third.done()
+        assert queue.shortage()[0] == 0, "more seats would not help"
+        queue.give_back(second)
+        assert await third is second
+        queue.give_back(first)
+        queue.give_back(second)
+        assert await queue.take(TERMINAL) in (first, second), "a terminal that is there is used again"
+
+    run(test())
+
+
+def test_a_shortage_is_told() -> None:
+    async def test() -> None:
+        queue = line(1)
+        assert queue.shortage() == (0, 0.0)
+        await queue.take(A)
+        waiting = await asked(queue, B, C)
+        await asyncio.sleep(0.05)
+        num, longest_s = queue.shortage()
+        assert num == 2 and longest_s >= 0.05
+        queue.add([Seat(group="new"), Seat(group="new")])
+        assert {(await lease).group for lease in waiting} == {"new"}
+
+    run(test())
+
+
+def test_seats_that_are_gone_are_not_lent_again() -> None:
+    async def test() -> None:
+        queue = line(2)
+        gone = await queue.take(A)
+        queue.remove(gone.group)
+        queue.give_back(gone)
+        stays = await queue.take(B)
+        assert stays is not gone and not queue.load(gone.group)
+        (waiting,) = await asked(queue, A)
+        queue.refuse_all(SandboxError("closed"))
+        with pytest.raises(SandboxError, match="closed"):
+            await waiting
+
+    run(test())
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+def test_who_gives_up_waiting_takes_no_seat(is_served: bool) -> None:
+    async def test() -> None:
+        queue = line(1)
+        seat = await queue.take(A)
+        gives_up, waits = await asked(queue, A, B)
+        if is_served:
+            queue.give_back(seat)
+        gives_up.cancel()
+        if not is_served:
+            queue.give_back(seat)
+        assert await waits is seat
+        assert gives_up.cancelled() and queue.num_waiting == 0
+
+    run(test())
