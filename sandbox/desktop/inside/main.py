@@ -141,9 +141,10 @@ class Seat:
             descriptor = os.open(Path.home() / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return False, b""
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            return False, b""
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return False, b""
             return True, file.read()
 
     def do_list_files(self) -> tuple[Any, bytes]:
