@@ -12,7 +12,7 @@ from agent.pen import Pen
 from sandbox.actions import Action, Finished, ToolCall
 from sandbox.session import Observation
 
-SHELL_WORDS = ("run", "output", "saw", "echo", "cat", "mkdir", "mv", "cp", "rm", "wc", "ls")
+SHELL_WORDS = ("run", "output", "saw", "exit", "code", "echo", "cat", "mkdir", "mv", "cp", "rm", "wc", "ls", "chmod")
 """What commands and their output are written with."""
 ENDINGS = ("txt", "csv", "log", "md", "cfg")
 
@@ -48,7 +48,7 @@ def _lesson(pen: Pen, wordings: Sequence[str], moves: Sequence[ShellMove], crux:
 
 
 def _run(command: str, output: str = "") -> ShellMove:
-    return ShellMove(ToolCall(name="execute_bash", arguments={"command": command}), output)
+    return ShellMove(ToolCall(name="execute_bash", arguments={"command": command}), f"{output}[exit code 0]\n")
 
 
 def _file(pen: Pen) -> str:

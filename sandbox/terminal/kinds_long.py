@@ -27,6 +27,22 @@ def vanishing_notes(rng: Random) -> Instance:
     )  # fmt: skip
 
 
+def words_said_once(rng: Random) -> Instance:
+    """The same for policies that are still small: six words, each printed once, in one line at the end."""
+    drawn = things(rng, 12)
+    names, words = drawn[:6], drawn[6:]
+    scripts = {f"{name}.sh": f'#!/bin/bash\necho {word}\nrm -- "$0"\n' for name, word in zip(names, words, strict=True)}
+    goal = Holds(path="all.txt", text=" ".join(words))
+    return Instance(
+        instruction=(
+            f"Run {', '.join(f'./{name}.sh' for name in names)}. Each says a word and is gone. "
+            "Write the six words in this order into all.txt, in one line."
+        ),
+        files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[goal],
+        steps=[*(bash(f"./{name}.sh") for name in names), bash(f"echo {' '.join(words)} > all.txt", goal)],
+    )  # fmt: skip
+
+
 def treasure_hunt(rng: Random) -> Instance:
     """Each place names the next and gives a number; the sum of all is asked."""
     names = things(rng, rng.randint(8, 11))

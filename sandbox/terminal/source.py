@@ -53,6 +53,7 @@ KINDS: Mapping[str, Maker] = {
     "run-service": kinds_work.run_service,
     "repair-service": kinds_work.repair_service,
     "write-program": kinds_work.write_program,
+    "words-said-once": kinds_long.words_said_once,
     "vanishing-notes": kinds_long.vanishing_notes,
     "treasure-hunt": kinds_long.treasure_hunt,
     "town-report": kinds_long.town_report,
