@@ -5,7 +5,8 @@ Which kind a task needs is said in sources.py; who may use a session, and for ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,20 +36,48 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maker:
-    """`max_at_once`: how many sessions of the kind one pool keeps, unless it is told otherwise; None: as many as it has seats."""
+    """`max_at_once`: how many sessions of the kind one pool has, unless it is told otherwise; None: as many as it has seats. `is_kept`:
+    a session that is free is kept for the next lease, because it has what costs time to make; else it ends with the lease."""
 
-    make: Callable[[Parts], PooledSession]
+    make: Callable[[Parts], Awaitable[PooledSession]]
     max_at_once: int | None = None
+    is_kept: bool = True
 
 
-def _page(parts: Parts) -> PooledSession:
+async def _page(parts: Parts) -> PooledSession:
     return PageSession(parts.open_page, parts.page_tasks, limits=parts.limits)
+
+
+async def _terminal(parts: Parts) -> PooledSession:
+    from sandbox.terminal.session import TerminalSession
+    from sandbox.terminal.source import terminal_tasks
+
+    return TerminalSession(terminal_tasks())
+
+
+async def _desktop(parts: Parts) -> PooledSession:
+    from sandbox.desktop.local import LocalDesktops
+    from sandbox.desktop.session import DesktopSession
+
+    return DesktopSession(LocalDesktops())
+
+
+async def _android(parts: Parts) -> PooledSession:
+    """On the device and by the server that adb itself would take: ANDROID_SERIAL, ANDROID_ADB_SERVER_PORT. Raises DeviceMissing."""
+    from sandbox.android.device import AndroidDevice
+    from sandbox.android.session import AndroidSession
+    from sandbox.android.source import SOURCE, make_instance
+
+    port = int(os.environ.get("ANDROID_ADB_SERVER_PORT", "5037"))
+    return AndroidSession(await AndroidDevice.open(os.environ.get("ANDROID_SERIAL"), port=port), {SOURCE: make_instance})
 
 
 MAKERS: Mapping[SessionKind, Maker] = {
     "page": Maker(make=_page),
+    "terminal": Maker(make=_terminal, is_kept=False),
+    "desktop": Maker(make=_desktop, max_at_once=4),
+    "android": Maker(make=_android, max_at_once=1),
 }
-
 
 def limits_at_once(wanted: Mapping[SessionKind, int] | None = None) -> dict[SessionKind, int]:
     """How many sessions of a kind there may be at once: as wanted, else as the table says. Kinds without a limit are not named."""

@@ -124,7 +124,7 @@ class Seats:
             await self._browser(seat.slot, self.kind)  # outside the time that a reset may take
         if seat.session is None:
             parts = Parts(open_page=partial(self._open_page, seat), page_tasks=self._sources, limits=self._limits)
-            seat.session, seat.session_kind = MAKERS[kind].make(parts), kind
+            seat.session, seat.session_kind = await MAKERS[kind].make(parts), kind
         seat.session.screenshots = screenshots
         return seat.session
 
@@ -141,7 +141,8 @@ class Seats:
         if running is not None and self._is_worn(running):
             self._retire(running)
             self.counts.num_recycled += 1
-        if not keep or not _is_usable(seat):
+        is_kept = seat.session_kind is None or MAKERS[seat.session_kind].is_kept
+        if not (keep and is_kept and _is_usable(seat)):
             await self._discard(seat)
         seat.kind = seat.session_kind
         seat.page = seat.session.loaded_task if isinstance(seat.session, PageSession) else None

@@ -42,6 +42,10 @@ class Source:
 
 SOURCES: Mapping[str, Source] = {
     "miniwob": Source(kind="page", module="sandbox.miniwob.source", pages="MiniWobSource"),
+    "games": Source(kind="page", module="sandbox.games.source", pages="GamesSource"),
+    "terminal": Source(kind="terminal", module="sandbox.terminal.source"),
+    "desktop": Source(kind="desktop", module="sandbox.desktop.source"),
+    "android": Source(kind="android", module="sandbox.android.source"),
 }
 
 
