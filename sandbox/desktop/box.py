@@ -101,7 +101,7 @@ def _accounts() -> Path:
     return folder
 
 
-def command_line(settings: BoxSettings, filter_fd: int, told_fd: int, held_fd: int) -> list[str]:
+def command_line(settings: BoxSettings, workshop: Path | None, filter_fd: int, told_fd: int, held_fd: int) -> list[str]:
     """The command that starts a box, with a filter of system calls, which tells who its first process is and waits until it may go on."""
     user, size = browser_user(), str(settings.memory_files_mib << 20)
     change = [] if user.is_us else [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
@@ -121,7 +121,7 @@ def command_line(settings: BoxSettings, filter_fd: int, told_fd: int, held_fd: i
         readable = readable_root(path) if path.is_dir() else readable_root_of_file(path)
         command += ["--ro-bind", str(readable), f"{LIBRARY}/{path.name}"]
     command += ["--ro-bind", str(readable_root(INSIDE)), f"{LIBRARY}/sandbox/desktop/inside"]
-    command += ["--ro-bind", str(template_root()), TEMPLATE_ROOT]
+    command += ["--ro-bind", str(template_root()), TEMPLATE_ROOT] if workshop is None else ["--bind", str(workshop), TEMPLATE_ROOT]
     command += ["--clearenv", *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)), "--chdir", HOME]
     command += ["/usr/bin/python3", "-m", "sandbox.desktop.inside.main", str(settings.width_px), str(settings.height_px)]
     return command
@@ -141,8 +141,11 @@ def readable_root_of_file(path: Path) -> Path:
 class Box:
     """A running box. Calls go to it one at a time, on a thread of its own, so that a caller that was cancelled leaves the pipe in order."""
 
-    def __init__(self, settings: BoxSettings) -> None:
-        """Starts it; `ready` waits until it is up. Raises DesktopMissing."""
+    def __init__(self, settings: BoxSettings, workshop: Path | None = None) -> None:
+        """Starts it; `ready` waits until it is up. `workshop` is a folder of the boxes' user where a Wine template is to be made.
+
+        Raises DesktopMissing.
+        """
         require()
         self.settings = settings
         self._is_closed = False
@@ -155,7 +158,7 @@ class Box:
         os.lseek(filter_fd, 0, os.SEEK_SET)
         try:
             self._process = subprocess.Popen(
-                command_line(settings, filter_fd, telling, held),
+                command_line(settings, workshop, filter_fd, telling, held),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", process_group=0,
                 pass_fds=(filter_fd, telling, held),
             )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sandbox.browser.input import Phase
@@ -16,7 +16,7 @@ from sandbox.desktop import keys
 from sandbox.desktop.apps import find_app, require
 from sandbox.desktop.box import HOME, Box, BoxSettings
 from sandbox.desktop.desktop import CommandResult, FileEntry, Window, WindowChange
-from sandbox.desktop.wine import furnish_command, make_template
+from sandbox.desktop.wine import MAKING_LIMIT_S, furnish_command, make_template, windows_path
 from sandbox.session import Element
 
 QUIET_MS = 100.0
@@ -91,11 +91,13 @@ class LocalDesktop:
     async def launch(self, app: str, files: Sequence[PurePosixPath] = ()) -> None:
         found = find_app(app)
         require([app])
+        paths = [PurePosixPath(HOME, _inside_home(path)) for path in files]
         if found.needs_wine and not self._has_wine:
-            await asyncio.to_thread(make_template)
+            await _make_wine_template()
             await self.run(furnish_command(), timeout_s=60.0)
             self._has_wine = True
-        await self._call("launch", command=[*found.command, *(f"{HOME}/{_inside_home(path)}" for path in files)])
+        names = [windows_path(path) if found.needs_wine else str(path) for path in paths]
+        await self._call("launch", command=[*found.command, *names])
 
     async def put_file(self, path: PurePosixPath, content: bytes) -> None:
         await self._call("put_file", content, path=_inside_home(path))
@@ -154,6 +156,21 @@ class LocalDesktops:
             for found in await asyncio.gather(spare, return_exceptions=True):
                 if isinstance(found, LocalDesktop):
                     await found.close()
+
+
+async def _make_wine_template() -> None:
+    """In a box of its own, if the template is not there. Raises SandboxError."""
+
+    async def run(workshop: Path, command: list[str]) -> tuple[int, str]:
+        desktop = LocalDesktop(Box(BoxSettings(), workshop))
+        try:
+            await desktop._box.ready()
+            result = await desktop.run(command, timeout_s=MAKING_LIMIT_S)
+            return result.exit_code, result.stdout + result.stderr
+        finally:
+            await desktop.close()
+
+    await make_template(run)
 
 
 def _inside_home(path: PurePosixPath) -> str:
