@@ -100,9 +100,10 @@ game((kit) => {
   }
 
   function tick(model, view) {
-    if (view.tick < model.fallAt) return;
+    if (view.tick < model.fallAt) return false;
     model.fallAt = view.tick + model.ticks;
     if (!shift(model, { y: model.piece.y + 1 })) lock(model, view);
+    return true;
   }
 
   // ---- looks

@@ -12,7 +12,7 @@
   const HEIGHT = 360;
   const TICK_MS = 1000 / 60;
   const TICK_ROUNDING = 0.41; // between what whole milliseconds leave of a tick, so that a timestamp's jitter never decides
-  const SETTLED_TICKS = 10; // a turn's animation ends within 9 ticks, the page time of one step
+  const SETTLED_TICKS = 10; // nothing moves any more so long after a change: animations are shorter
   const MAX_TICKS_PER_FRAME = 30; // a hidden tab does not catch up
   const SHORT_OF_GOAL = 0.9; // what is short of the goal never pays more
   const BOARD = Object.freeze({ x: 10, y: 46, size: 300 });
@@ -29,7 +29,8 @@
   let steps = 0;
   let ticks = 0;
   let origin = null;
-  let changedAt = 0;
+  let changedAt = 0; // tick of the last input, or of the last thing that moved
+  let drawnAt = -1;
   let isStarted = false;
   let front; // 2D context over everything
   let scale = 1;
@@ -113,6 +114,7 @@
     const random = kit.seeded(`${rules.name}/${level}/${seed}`);
     model = { score: 0, lives: 1, over: false, solved: false, reason: "", ...rules.create(params(), random) };
     changedAt = ticks;
+    drawnAt = -1;
   }
 
   const hint = () => (isDone() ? null : rules.hint(model, { goal: task.goal, target: task.target, view, params: params() }));
@@ -169,13 +171,13 @@
     for (; ticks < last; ticks++) {
       view.tick = ticks + 1;
       if (!rules.tick || !isStarted || isDone()) continue;
-      rules.tick(model, view);
-      if (isDone()) changedAt = view.tick;
+      if (rules.tick(model, view) !== false) changedAt = view.tick;
     }
-    if ((rules.tick && !isDone()) || ticks - changedAt <= SETTLED_TICKS + MAX_TICKS_PER_FRAME) draw();
+    if (drawnAt < changedAt + SETTLED_TICKS) draw();
   }
 
   function draw() {
+    drawnAt = ticks;
     front.setTransform(scale, 0, 0, scale, 0, 0);
     front.clearRect(0, 0, WIDTH, HEIGHT);
     const theme = rules.theme;
@@ -246,7 +248,7 @@
       each.height = Math.round(HEIGHT * scale);
     }
     document.getElementById("stage").style.cssText = `width:${WIDTH * shown}px;height:${HEIGHT * shown}px`;
-    changedAt = ticks;
+    drawnAt = -1;
   }
 
   window.game = (build) => {

@@ -57,7 +57,7 @@ game((kit) => {
   }
 
   function tick(model, view) {
-    if (view.tick % TICKS_PER_CELL) return;
+    if (view.tick % TICKS_PER_CELL) return false;
     model.direction = model.turns.shift() ?? model.direction;
     const cell = next(model, model.snake[0], model.direction);
     const eats = cell === model.apple;
@@ -66,16 +66,17 @@ game((kit) => {
       model.over = true;
       model.lives = 0;
       model.reason = cell < 0 ? "ran into the wall" : model.rocks.has(cell) ? "ran into a rock" : "bit itself";
-      return;
+      return true;
     }
     model.gone = eats ? null : model.snake.at(-1);
     model.snake = [cell, ...body];
     model.movedAt = view.tick;
-    if (!eats) return;
+    if (!eats) return true;
     model.apples += 1;
     model.score += APPLE_SCORE;
     placeApple(model);
-    if (model.apple < 0) model.solved = true;
+    model.solved = model.apple < 0;
+    return true;
   }
 
   // ---- looks
