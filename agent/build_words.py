@@ -61,7 +61,7 @@ def words_of(steps: Iterable[Step]) -> tuple[set[str], set[str]]:
         for message in step.messages:
             for line in message.content.split("\n"):
                 is_item = "<item>" in line
-                (items if is_item else shown).update(re.findall(r"[A-Za-z]{2,}", line))
+                (items if is_item else shown).update(re.findall(r"[A-Za-z]{2,}", re.sub(r"\\[a-z]", " ", line)))
     return shown, items
 
 

@@ -28,7 +28,7 @@ class Curriculum:
 
 CURRICULA: Mapping[str, Curriculum] = {
     "web": Curriculum(lessons=LESSONS, task_lists=("miniwob:wide",)),
-    "shell": Curriculum(lessons=SHELL_LESSONS, task_lists=("terminal:small",), words=SHELL_WORDS),
+    "shell": Curriculum(lessons=SHELL_LESSONS, task_lists=("terminal:small", "terminal:memory"), words=SHELL_WORDS),
 }
 
 

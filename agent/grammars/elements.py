@@ -35,8 +35,9 @@ def render_observation(observation: Observation, limit: int = MAX_ELEMENTS) -> s
 
 
 def render_output(observation: Observation) -> str:
-    """What the last tool call printed as the policy reads it, `output "total 4"` a line; a first line counts what was cut off."""
-    printed = [line.rstrip() for line in observation.output.splitlines() if line.strip()]
+    """What the last tool call printed as the policy reads it, `output "total 4"` a line, white space collapsed; a first line counts what
+    was cut off."""
+    printed = [" ".join(line.split()) for line in observation.output.splitlines() if line.strip()]
     shown = printed[-MAX_OUTPUT_LINES:]
     lines = [f"{len(printed) - len(shown)} more output"] if len(printed) > len(shown) else []
     return "\n".join([*lines, *(f'output "{escape(line[:MAX_TEXT_CHARS].rstrip())}"' for line in shown)])
