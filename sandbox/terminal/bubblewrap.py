@@ -107,7 +107,7 @@ def command_line(
     for place in ("/usr/local", "/dev", "/"):
         mounts += ["--remount-ro", place]
     address_mib = -1 if counts_memory else limits.memory_mib
-    settings = (control, limits.processes, limits.workspace_mib, limits.open_files, limits.cpu_s, address_mib)
+    settings = (control, limits.processes, limits.open_files, limits.cpu_s, address_mib)
     return [
         find_bubblewrap(), "--unshare-user", "--unshare-all", "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
         "--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv", *mounts, "--chdir", HOME,

@@ -151,10 +151,9 @@ def reap(control: socket.socket) -> None:
             control.send(f"0\0exit\0{pid}\0{os.waitstatus_to_exitcode(status)}".encode())
 
 
-def main(control_fd: int, num_processes: int, file_mib: int, open_files: int, cpu_s: int, address_mib: int) -> None:
+def main(control_fd: int, num_processes: int, open_files: int, cpu_s: int, address_mib: int) -> None:
     for limit, value in (
         (resource.RLIMIT_NPROC, num_processes),
-        (resource.RLIMIT_FSIZE, file_mib << 20),
         (resource.RLIMIT_NOFILE, open_files),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, cpu_s),

@@ -118,6 +118,8 @@ class _Connection:
 
     @property
     def is_alive(self) -> bool:
+        if self._writer is None:
+            return False
         if self._jailed is not None:
             return self._jailed.exit_code is None
         return self._hosted is not None and self._hosted.returncode is None

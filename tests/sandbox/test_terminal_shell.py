@@ -1,0 +1,242 @@
+"""The terminal: what a command gives, what is kept from one to the next, what happens to those that do not end or end badly."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.jail import Jail
+from sandbox.terminal.shell import Capture, Result, Terminal, TerminalLimits, cleaned
+
+Use = Callable[[Terminal], Coroutine[Any, Any, Any]]
+LIMITS = TerminalLimits(wait_s=30)
+
+
+@pytest.fixture
+def terminal() -> Callable[..., Any]:
+    """Runs `use(terminal)` on one of its own."""
+
+    def run(use: Use, limits: TerminalLimits = LIMITS, jail_limits: JailLimits | None = None) -> Any:
+        async def whole() -> Any:
+            jail = await Jail.start(jail_limits)
+            try:
+                terminal = await Terminal.open(jail, limits)
+                try:
+                    return await use(terminal)
+                finally:
+                    await terminal.close()
+            finally:
+                await jail.close()
+
+        return asyncio.run(whole())
+
+    return run
+
+
+async def results(terminal: Terminal, *commands: str) -> list[Result]:
+    return [await terminal.execute(command) for command in commands]
+
+
+def texts(terminal: Any, *commands: str) -> list[str]:
+    return [result.text for result in terminal(lambda live: results(live, *commands))]
+
+
+def test_output_and_exit_code_come_back(terminal: Any) -> None:
+    assert texts(terminal, "echo hi", "echo out; echo err >&2; (exit 3)", "printf 'no line end'", "true") == [
+        "hi\n[exit code 0]", "out\nerr\n[exit code 3]", "no line end\n[exit code 0]", "[exit code 0]",
+    ]  # fmt: skip
+
+
+def test_the_shell_keeps_its_state(terminal: Any) -> None:
+    set_up = "mkdir a && cd a; x=5; f() { echo $x $?; }; declare -A m=([k]=v); set -o noclobber; alias l=echo; false"
+    first, second = texts(terminal, set_up, "f; pwd; echo ${m[k]}; l aliased; echo x > y; echo z > y")
+    assert first == "[exit code 1, in /workspace/a]"
+    assert second == "5 1\n/workspace/a\nv\naliased\nbash: y: cannot overwrite existing file\n[exit code 1, in /workspace/a]"
+
+
+def test_many_lines_quotes_and_odd_characters_reach_the_shell(terminal: Any) -> None:
+    here = "cat <<'E'\na 'b' \"c\" $d `e` \\f é →\n\tg!\nE"
+    assert texts(terminal, here, "for i in 1 2\ndo\n  echo $i\ndone # said", "echo 'unended", f"echo {'x' * 5000}") == [
+        "a 'b' \"c\" $d `e` \\f é →\n\tg!\n[exit code 0]",
+        "1\n2\n[exit code 0]",
+        "bash: unexpected EOF while looking for matching `''\n[exit code 2]",
+        f"{'x' * 5000}\n[exit code 0]",
+    ]
+
+
+def test_programs_see_a_terminal_and_no_escapes_come_out(terminal: Any) -> None:
+    text = texts(terminal, "[ -t 0 ] && [ -t 1 ] && tty; printf '\\033[31mred\\033[0m 10%%\\r20%%\\r\\n'; stty size")[0]
+    assert text == "/dev/pts/0\n20%\n40 120\n[exit code 0]"
+
+
+def test_what_a_command_prints_cannot_pass_for_its_end(terminal: Any) -> None:
+    """The report has a secret, which is on the command line of no process and in no environment."""
+
+    async def use(live: Terminal) -> None:
+        forged = "printf '\\036%032d;1;0;/etc\\036' 0; printf '\\036;;;\\036'; env; cat /proc/$$/environ /proc/$$/cmdline"
+        result = await live.execute(f"{forged}; echo not yet; sleep 0.3; echo end")
+        assert result.output.endswith("not yet\nend\n") and result.exit_code == 0 and live.cwd == "/workspace"
+        result = await live.execute("declare -f; (exit 4)")
+        assert result.exit_code == 4
+
+    terminal(use)
+
+
+def test_a_command_that_lasts_is_read_from_again(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        first = await live.execute("echo one; read x < <(while [ ! -e go ]; do sleep 0.05; done; echo go); echo two", wait_s=0.5)
+        assert first.is_running and first.output == "one\n" and "still running" in first.note and first.exit_code is None
+        second = await live.execute("echo refused")
+        assert second.is_error and "one at a time" in second.text and second.text.startswith("error: ")
+        live._jail.workspace.write("go", "")
+        last = await live.execute("")
+        assert last.output == "two\n" and last.exit_code == 0
+        assert (await live.execute("")).text == "[no command is running]"
+
+    terminal(use)
+
+
+@pytest.mark.parametrize(
+    "command", ["sleep 100", "while :; do :; done", "while :; do sleep 0.1; done", "cat", "python3 -c 'while True: pass'"]
+)
+def test_control_c_ends_what_runs_and_nothing_else(terminal: Any, command: str) -> None:
+    async def use(live: Terminal) -> None:
+        await live.execute("x=kept; sleep 100 &")
+        assert (await live.execute(command, wait_s=0.3)).is_running
+        ended = await live.execute("C-c")
+        assert not ended.is_running and ended.exit_code in (130, 1)
+        assert (await live.execute("echo $x; jobs -r | wc -l")).output == "kept\n1\n"
+
+    terminal(use)
+
+
+def test_control_d_ends_the_input_of_what_runs(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        assert (await live.execute("wc -c; echo after", wait_s=0.3)).is_running
+        assert (await live.execute("C-d")).output == "0\nafter\n"
+
+    terminal(use)
+
+
+def test_what_does_not_obey_is_killed_at_the_third_time(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        assert (await live.execute("trap '' INT; (sleep 100); echo after", wait_s=0.3)).is_running
+        assert [(await live.execute("C-c", wait_s=0.2)).is_running for _ in range(2)] == [True, True]
+        last = await live.execute("C-c")
+        assert "did not obey 3 C-c and was killed" in last.text and last.exit_code is not None
+        assert (await live.execute("echo alive")).output == "alive\n"
+
+    terminal(use)
+
+
+def test_a_command_is_killed_that_runs_too_long(terminal: Any) -> None:
+    limits = TerminalLimits(wait_s=30, command_s=0.5)
+    result = terminal(lambda live: live.execute("trap '' INT; sleep 100"), limits)
+    assert "ran longer than" in result.note and not result.is_running
+
+
+def test_background_services_go_on_and_their_output_comes_later(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        behind = "(while [ ! -e go ]; do sleep 0.05; done; echo from behind) & nohup sleep 100 > /dev/null 2>&1 &"
+        assert (await live.execute(behind)).exit_code == 0
+        text, deadline = (await live.execute("touch go")).output, time.monotonic() + 30
+        while "from behind\n" not in text and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            text += (await live.execute("")).output
+        assert "from behind\n" in text
+        assert "sleep 100" in (await live.execute("ps ax")).output
+
+    terminal(use)
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [("exit 3", "exit code 3"), ("kill -9 $$", "signal 9"), ("set -e; false", "exit code 1"), ("exec true", "exit code 0")],
+)
+def test_a_shell_that_died_is_started_again_and_that_is_said(terminal: Any, command: str, how: str) -> None:
+    async def use(live: Terminal) -> None:
+        await live.execute("cd /tmp; x=5; echo kept > /workspace/kept")
+        died = await live.execute(f"echo last words; {command}")
+        assert died.output.startswith("last words\n") and f"the shell ended ({how})" in died.note and "a new one was started" in died.note
+        assert (await live.execute("echo \"x=$x\"; pwd; cat kept")).output == "x=\n/workspace\nkept\n"
+
+    terminal(use)
+
+
+def test_a_shell_that_died_between_two_calls_is_started_again(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        await live.execute("(sleep 0.2; kill -9 $$; touch killed) &")
+        deadline = time.monotonic() + 30
+        while live._jail.workspace.look("killed") is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        result = await live.execute("echo alive")
+        assert result.output.endswith("alive\n") and "new one was started" in result.note and result.exit_code == 0
+
+    terminal(use)
+
+
+def test_output_sent_elsewhere_does_not_lose_the_shell(terminal: Any) -> None:
+    assert texts(terminal, "exec > log 2>&1", "echo logged", "exec > /dev/tty 2>&1", "cat log") == [
+        "[exit code 0]", "[exit code 0]", "[exit code 0]", "logged\n[exit code 0]",
+    ]  # fmt: skip
+
+
+def test_a_terminal_left_in_disorder_is_put_right(terminal: Any) -> None:
+    commands = ("stty raw echo onlcr -isig", "echo fine; stty -a | grep -c -- '-echo '")
+    assert texts(terminal, *commands) == ["[exit code 0]", "fine\n1\n[exit code 0]"]
+
+
+def test_long_output_keeps_its_ends_and_says_what_is_missing(terminal: Any) -> None:
+    limits = TerminalLimits(wait_s=30, output_chars=1000)
+    result = terminal(lambda live: live.execute("seq 1 100000"), limits)
+    total = sum(len(str(number)) + 1 for number in range(1, 100_001))
+    assert result.output.startswith("1\n2\n3\n") and result.output.endswith("99999\n100000\n")
+    assert f"[… {total - 1000} characters left out …]" in result.output and len(result.output) < 1100
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250, 400, 450, 5000])
+@pytest.mark.parametrize("letter", ["x", "é", "→"])
+def test_a_capture_loses_count_of_nothing(size: int, letter: str) -> None:
+    capture = Capture(100)
+    data = (letter * size).encode()
+    for start in range(0, len(data), 7):
+        capture.add(data[start : start + 7])
+    text = capture.take()
+    if size <= 100:
+        assert text == letter * size
+    else:
+        start, _, rest = text.partition("\n[… ")
+        num, _, end = rest.partition(" characters left out …]\n")
+        assert len(start) == len(end) == 50 and abs(int(num) - (size - 100)) <= 2  # a cut inside of a character shows as up to two
+    assert capture.take() == ""
+
+
+def test_text_is_cleaned_quickly() -> None:
+    started = time.monotonic()
+    assert len(cleaned(b"x" * 2_000_000)) == 2_000_000 and cleaned(b"\r" * 1_000_000 + b"end") == "end"
+    assert time.monotonic() - started < 5
+
+
+def test_two_calls_at_once_are_refused(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        slow = asyncio.ensure_future(live.execute("sleep 0.3; echo slow"))
+        await asyncio.sleep(0.05)
+        assert (await live.execute("echo fast")).is_error
+        assert (await slow).output == "slow\n"
+
+    terminal(use)
+
+
+def test_a_jail_full_of_processes_says_so(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        await live.execute("for i in $(seq 1 40); do sleep 100 & done 2> /dev/null", wait_s=3)
+        with pytest.raises(OSError, match="temporarily unavailable"):
+            for _ in range(40):
+                (await live._jail.spawn(["/bin/sleep", "100"])).forget()
+
+    terminal(use, jail_limits=JailLimits(processes=24))
