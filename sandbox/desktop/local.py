@@ -135,8 +135,9 @@ class LocalDesktops:
         """Raises what LocalDesktop.open raises."""
         await self._end_current()
         spare, self._spare = self._spare, None
-        desktop = await spare if spare is not None else None
-        if desktop is None or not desktop._box.is_alive:
+        desktop = await spare if spare is not None else await LocalDesktop.open(self._settings)
+        if not desktop._box.is_alive:  # the spare one died while it waited
+            await desktop.close()
             desktop = await LocalDesktop.open(self._settings)
         self._current = desktop
         if self._has_spare:
