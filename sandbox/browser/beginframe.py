@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 from base64 import b64decode
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Params
 from sandbox.browser.cdp_page import CdpPage, answers_without_frame
 from sandbox.browser.input import Pause, Phase
+from sandbox.page_task import PageSettings
 from warehouse.errors import SandboxError
 
 GESTURE_FRAME_MS = 1000 / 60
@@ -29,28 +33,45 @@ MAX_INPUT_FRAMES = 60
 """A gesture that no frame of a whole second answered never will be."""
 
 
+@dataclass(slots=True, kw_only=True)
+class PageClock:
+    """Page time that has passed. The tabs of a window share one."""
+
+    elapsed_ms: float = 0.0
+
+
 class FramedPage(CdpPage):
-    _elapsed_ms = 0.0
-    _ticks_base_ms = 0.0
+    def __init__(self, browser: Browser, settings: PageSettings, root: Path) -> None:
+        super().__init__(browser, settings, root)
+        self._clock = PageClock()
+        self._ticks_base_ms = 0.0
 
     def _set_up(self) -> list[asyncio.Future[Params]]:
-        return [*super()._set_up(), self._send("Emulation.setVirtualTimePolicy", {"policy": "pause", "initialVirtualTime": EPOCH_S})]
+        return [*super()._set_up(), *self._start_clock()]
+
+    def _start_clock(self) -> list[asyncio.Future[Params]]:
+        """Stop the page's time at its birth."""
+        return [self._send("Emulation.setVirtualTimePolicy", {"policy": "pause", "initialVirtualTime": EPOCH_S})]
 
     @property
     def time_ms(self) -> float:
-        return self._elapsed_ms
+        return self._clock.elapsed_ms
 
     async def _advance_clock(self, ms: float, policy: str = "advance") -> None:
         """Let page time pass: timers fire in their order and at their time, nothing is drawn."""
         spent = self.browser.connection.expect(self._session_id, "Emulation.virtualTimeBudgetExpired")
         answer, _ = await asyncio.gather(self._send("Emulation.setVirtualTimePolicy", {"policy": policy, "budget": ms}), spent)
         self._ticks_base_ms = answer["virtualTimeTicksBase"]
-        self._elapsed_ms += ms
+        self._clock.elapsed_ms += ms
+
+    def _frame_time(self, ms: float) -> Params:
+        """When the next frame is drawn, in the browser's ticks: now, in page time."""
+        return {"frameTimeTicks": self._ticks_base_ms + self._clock.elapsed_ms, "interval": ms}
 
     async def _tick(self, ms: float = GESTURE_FRAME_MS, *, screenshot: bool = False) -> bytes | None:
         """Let page time pass, then draw a frame at that instant."""
         await self._advance_clock(ms)
-        params: Params = {"frameTimeTicks": self._ticks_base_ms + self._elapsed_ms, "interval": ms}
+        params = self._frame_time(ms)
         if screenshot:
             params["screenshot"] = {"format": "png", "optimizeForSpeed": True}
         answer = await self.browser.begin_frame_now(self._session_id, params)
@@ -98,8 +119,12 @@ class FramedPage(CdpPage):
         await self._answered_by_frames(self._send_rest())
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
-        num_frames = max(1, round(ms / self._settings.frame_time_ms))
-        frame_ms = max(ms, GESTURE_FRAME_MS) / num_frames
+        num_frames, frame_ms = self._frames_of(ms)
         for _ in range(num_frames - 1):
             await self._tick(frame_ms)
         return await self._tick(frame_ms, screenshot=screenshot)
+
+    def _frames_of(self, ms: float) -> tuple[int, float]:
+        """How many frames are drawn in so much page time, and how far apart."""
+        num_frames = max(1, round(ms / self._settings.frame_time_ms))
+        return num_frames, max(ms, GESTURE_FRAME_MS) / num_frames

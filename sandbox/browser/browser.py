@@ -124,6 +124,10 @@ class Browser:
             self._frame_in_flight = self.connection.send("HeadlessExperimental.beginFrame", params, session_id)
             return await asyncio.shield(self._frame_in_flight)
 
+    def is_drawing(self, session_id: str) -> bool:
+        """Whether a frame of this page is in flight."""
+        return self._frame_in_flight is not None and not self._frame_in_flight.done() and self._framed_session_id == session_id
+
     async def finish_frame(self, session_id: str) -> None:
         """Before a page is closed: give the frame that it may be drawing a moment to end."""
         if self._frame_in_flight is not None and self._framed_session_id == session_id:

@@ -97,12 +97,8 @@ class CdpPage:
         """Listen, and send what a page needs before its first document. Returned are the answers to come."""
         for event, listener in self._listeners().items():
             self.browser.connection.listen(self._session_id, event, listener)
-        width, height = self._settings.viewport_px
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        if self.browser.begin_frame:
-            metrics["dontSetVisibleSize"] = True  # laid out for the whole viewport, drawn for the observed area
         return [
-            self._send("Emulation.setDeviceMetricsOverride", metrics),
+            self._send("Emulation.setDeviceMetricsOverride", self._metrics()),
             self._send("Page.enable"),
             self._send("Page.setLifecycleEventsEnabled", {"enabled": True}),
             self._send("Inspector.enable"),
@@ -111,6 +107,13 @@ class CdpPage:
             self._send("Runtime.addBinding", {"name": COPIED, "executionContextName": WORLD}),
             self._send("Page.addScriptToEvaluateOnNewDocument", {"source": self._guard, "worldName": WORLD}),
         ]
+
+    def _metrics(self) -> Params:
+        width, height = self._settings.viewport_px
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        if self.browser.begin_frame:
+            metrics["dontSetVisibleSize"] = True  # laid out for the whole viewport, drawn for the observed area
+        return metrics
 
     def _listeners(self) -> dict[str, Listener]:
         return {
@@ -181,6 +184,13 @@ class CdpPage:
                 await self._perform(phases)
         else:
             await self._perform(phases)
+
+    @property
+    @abstractmethod
+    def time_ms(self) -> float: ...
+
+    @abstractmethod
+    async def rest(self) -> None: ...
 
     @abstractmethod
     async def _perform(self, phases: Sequence[Phase]) -> None:

@@ -27,7 +27,7 @@
 ((options, closed) => {
   "use strict";
   const [areaWidth, areaHeight] = options.area || [window.innerWidth, window.innerHeight];
-  const [areaLeft, areaTop, areaRight, areaBottom] = options.clip || [0, 0, areaWidth, areaHeight];
+  const [areaLeft, areaTop, areaRight, areaBottom] = (options.clip || [0, 0, areaWidth, areaHeight]).map(Math.round);
   const closedRoots = new Map(closed || []);
   const maxText = options.maxText || 2000;
   const limit = options.limit || 400;
@@ -343,7 +343,9 @@
     return false;
   }
 
-  const page = cut({ left: areaLeft, top: areaTop, right: areaRight, bottom: areaBottom }, { left: areaLeft, top: areaTop, right: areaRight, bottom: areaBottom });
+  const page = {
+    left: areaLeft, top: areaTop, right: areaRight, bottom: areaBottom, width: areaRight - areaLeft, height: areaBottom - areaTop,
+  };
   if (document.body) walk(document.body, page, false);
   return found;
 })

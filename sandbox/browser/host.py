@@ -10,6 +10,8 @@ from sandbox.browser.browser import Browser
 from sandbox.browser.chromium import find_chromium
 from sandbox.browser.page import Page
 from sandbox.browser.plain import LivePage
+from sandbox.browser.realtime import RealTimePage
+from sandbox.browser.window import WebWindow
 from sandbox.page_task import PageSettings, Surroundings
 from warehouse.errors import ConfigError
 
@@ -61,8 +63,11 @@ class CdpHost:
         return self.browser.process.pid
 
     async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
-        page_class = FramedPage if self.browser.begin_frame else LivePage
-        return await page_class.open(self.browser, settings, root)
+        if settings.web is not None:
+            return await WebWindow.open(self.browser, settings, root, surroundings)
+        if not self.browser.begin_frame:
+            return await LivePage.open(self.browser, settings, root)
+        return await (RealTimePage if settings.real_time else FramedPage).open(self.browser, settings, root)
 
     async def ping(self) -> None:
         await self.browser.connection.send("Browser.getVersion")

@@ -240,6 +240,8 @@ class CdpInput:
     """Turns gestures into DevTools commands; remembers where the pointer is and what is held down."""
 
     def __init__(self) -> None:
+        self.composes = False
+        """Text that no key types is composed first, as an input method does, with the events that pages get from one."""
         self._x = self._y = 0
         self._buttons = 0
         self._modifiers = 0
@@ -261,6 +263,8 @@ class CdpInput:
             case KeyStroke(name=name, is_down=is_down):
                 yield from self._key(name, is_down)
             case Insert(text=text):
+                if self.composes:
+                    yield "Input.imeSetComposition", {"text": text, "selectionStart": len(text), "selectionEnd": len(text)}
                 yield "Input.insertText", {"text": text}
 
     def is_modified(self, phases: Sequence[Phase]) -> bool:

@@ -12,12 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from PIL import Image
 
+from sandbox.actions import Action
 from sandbox.browser.input import Phase
+from sandbox.session import Element
 from warehouse.errors import SandboxError, SandboxTimeout
+
+SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +70,37 @@ class Page(Protocol):
 
     async def close(self) -> None:
         """May be called twice."""
+        ...
+
+
+@runtime_checkable
+class WebPage(Protocol):
+    """What a Page of a web session has besides (window.py)."""
+
+    @property
+    def url(self) -> str:
+        """Address of what is shown; a page of the task by its path below the root."""
+        ...
+
+    @property
+    def has_dialog(self) -> bool:
+        """A dialog waits for the agent's answer, and the page stands still."""
+        ...
+
+    async def elements(self) -> tuple[Element, ...]:
+        """What is shown, frames included."""
+        ...
+
+    async def act(self, action: Action) -> dict[str, Any] | None:
+        """What the window does of itself with an action, for Transition.info; None: the action is the page's."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """For Transition.info."""
+        ...
+
+    def news(self) -> list[str]:
+        """Lines for the agent about what happened beside the page since this was last asked."""
         ...
 
 

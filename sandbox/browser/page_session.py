@@ -17,14 +17,13 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.browser import environment
 from sandbox.browser.input import Refusal, gestures
-from sandbox.browser.page import Page, PageNotes, call, crop_png, time_limit
+from sandbox.browser.page import SELECT_SCRIPT, Page, PageNotes, WebPage, call, crop_png, time_limit
 from sandbox.browser.scratch import readable_root
+from sandbox.browser.web_state import read_web_state
 from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
 from warehouse.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
-
-SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
 
 OpenPage = Callable[[PageSettings, Path, Surroundings | None], Awaitable[Page]]
 """Opens a blank page; the path is the root of its files as the browser sees them."""
@@ -43,9 +42,12 @@ class _Instance:
     """The task instance that runs now."""
 
     task: Task
+    seed: int
     source: PageTask
     settings: PageSettings
     page: Page
+    web: WebPage | None
+    """The page, where it is a web session's."""
     start_ms: float
     actions: list[Action] = field(default_factory=list)
     is_over: bool = False
@@ -92,16 +94,21 @@ class PageSession:
         page_is_clean = instance is not None and instance.page.notes.left_for is None and self._page_key == key
         try:
             async with time_limit(self._limits.ready_s, f"Starting {task.name}"):
-                if self._page is None or not page_is_clean or source.needs_fresh_page(task):
+                settings = source.settings(task)
+                fresh = source.needs_fresh_page(task) or settings.web is not None
+                if self._page is None or not page_is_clean or fresh:
                     page = await self._load(task, source)
-                    if not source.needs_fresh_page(task):
+                    if not fresh:
                         await self._start(page, source, task, seed)
                         await page.settle(0, screenshot=False)
                 else:
                     page = self._page
                 await self._start(page, source, task, seed)
                 self._page_key = key
-                self._instance = _Instance(task=task, source=source, settings=source.settings(task), page=page, start_ms=page.time_ms)
+                web = page if settings.web is not None and isinstance(page, WebPage) else None
+                self._instance = _Instance(
+                    task=task, seed=seed, source=source, settings=settings, page=page, web=web, start_ms=page.time_ms
+                )
                 return await self._observe(self._instance)
         except SandboxTimeout as error:
             raise PageNotReady(f"{error} Page: {source.url(task)}") from error
@@ -129,15 +136,18 @@ class PageSession:
             raise SandboxError("The session is closed; lease another one.")
 
     async def _load(self, task: Task, source: PageTask) -> Page:
-        """The task's page, loaded and ready, in the page we have or a new one where the window or the files are other ones."""
+        """The task's page, loaded and ready, in the page we have or a new one where the window or the files are other ones. A web session
+        always gets a new one, in a browser context of its own."""
         root, settings = readable_root(source.root), source.settings(task)
-        if self._page is not None and (self._page_key is None or self._page_window != (settings, root)):
+        is_other = self._page_key is None or self._page_window != (settings, root) or settings.web is not None
+        if self._page is not None and is_other:
             page, self._page = self._page, None
             await page.close()
         if self._page is None:
             self._page, self._page_window = await self._open_page(settings, root, self.surroundings), (settings, root)
         self._page_key = None
-        await self._page.load((root / _relative(source, task)).as_uri())
+        address = source.url(task)
+        await self._page.load((root / _relative(source, task)).as_uri() if address.startswith("file:") else address)
         deadline = time.monotonic() + self._limits.ready_s * 0.8
         while not await self._page.evaluate(f"Boolean({source.ready_script})"):
             if time.monotonic() > deadline:
@@ -162,6 +172,7 @@ class PageSession:
         instance.actions.append(action)
         info |= _noted(instance.page.notes)
         info |= instance.state.info if instance.state is not None else {}
+        info |= instance.web.status() if instance.web is not None else {}
         has_left = instance.page.notes.left_for is not None
         is_done = instance.state is not None and instance.state.done
         terminated = is_done or has_left or isinstance(action, actions.Finished | actions.CallUser)
@@ -177,6 +188,8 @@ class PageSession:
                 return {"invalid": reason}
             case actions.Finished() | actions.CallUser():
                 return {}
+            case _ if instance.web is not None and (done := await instance.web.act(action)) is not None:
+                return done
             case actions.Navigate() | actions.NavigateBack():
                 return {"ignored": f"{action.kind} is not possible in this page: the task lives in one page"}
             case actions.SelectOption(x=x, y=y, option=option):
@@ -193,7 +206,7 @@ class PageSession:
         """Let the step's time pass, then look: screenshot and elements of the same moment."""
         page, source, settings = instance.page, instance.source, instance.settings
         png = await page.settle(settings.step_time_ms, screenshot=self.screenshots)
-        reading = asyncio.ensure_future(self._read_state(page, source))
+        reading = asyncio.ensure_future(self._read_web_state(instance) if instance.web is not None else self._read_state(page, source))
         await asyncio.sleep(0)  # the page answers while we crop
         png = None if png is None else crop_png(png, settings.area_px)
         instance.state = await reading
@@ -205,9 +218,18 @@ class PageSession:
             width_px=width,
             height_px=height,
             time_ms=round(page.time_ms - instance.start_ms, 3),
-            url=_relative(source, instance.task),
+            url=instance.web.url if instance.web is not None else _relative(source, instance.task),
+            output="\n".join(instance.web.news()) if instance.web is not None else "",
         )
         return instance.observation
+
+    async def _read_web_state(self, instance: _Instance) -> PageState | None:
+        if instance.web is None:
+            return None
+        workspace = self.surroundings.workspace if self.surroundings is not None else None
+        return await read_web_state(
+            instance.page, instance.web, instance.source, instance.task, instance.seed, instance.actions, workspace, instance.state
+        )
 
     @staticmethod
     async def _read_state(page: Page, source: PageTask) -> PageState | None:
@@ -235,9 +257,7 @@ class PageSession:
             return None
         async with time_limit(self._limits.step_s, f"The oracle of {instance.task.name}"):
             return await instance.source.hint(
-                PageMoment(
-                    task=instance.task, observation=instance.observation, actions=instance.actions, evaluate=instance.page.evaluate
-                )
+                PageMoment(task=instance.task, observation=instance.observation, actions=instance.actions, evaluate=instance.page.evaluate)
             )
 
     def _running(self) -> _Instance:

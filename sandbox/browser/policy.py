@@ -44,7 +44,8 @@ class Answer:
 class NetworkPolicy:
     """The decisions of one web session."""
 
-    def __init__(self, web: WebSettings) -> None:
+    def __init__(self, web: WebSettings, *, has_terminal: bool) -> None:
+        self._has_terminal = has_terminal
         self._network = web.network
         self._allowed = tuple(entry.lower() for entry in web.allowed_hosts)
         self._sites: dict[str, Site] = {site.host.lower(): site for site in web.sites}
@@ -56,7 +57,7 @@ class NetworkPolicy:
         if host in self._sites:
             return Way.SITE
         if is_this_machine(host):
-            return Way.TERMINAL
+            return Way.TERMINAL if self._has_terminal else Way.REFUSED
         if self._network == "open" or (self._network == "allowed" and self._is_listed(host, port)):
             return Way.OUTSIDE
         return Way.REFUSED

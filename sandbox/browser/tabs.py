@@ -1,0 +1,399 @@
+"""Tab: one page of a web session's window. What it may load, when it has settled, and what it hears of from the browser: dialogs, file
+choosers, drags, its own end. The window that holds the tabs is window.py.
+
+A tab has settled when the step's page time has passed, no frame is being loaded and no request is under way (open streams and media are
+not waited for). Page time stands still while a request is answered, so how long a server takes does not show. The wait is bounded by
+WebSettings.settle_limit_s of wall-clock time and MAX_EXTRA_MS of page time; what was not settled then is said (`unsettled`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sandbox.browser.beginframe import EPOCH_S, GESTURE_FRAME_MS, FramedPage
+from sandbox.browser.cdp import Listener, Params
+from sandbox.browser.cdp_page import WORLD, CdpPage
+from sandbox.browser.frames import FrameReader
+from sandbox.browser.input import Gesture, PointerMove, PointerUp
+from sandbox.browser.page import guard_script
+from sandbox.browser.plain import LivePage
+from sandbox.browser.policy import Way, is_below
+from sandbox.browser.realtime import RealTime
+
+if TYPE_CHECKING:
+    from sandbox.browser.window import WebWindow
+
+MAX_EXTRA_MS = 5000.0
+"""Page time that may pass beyond a step's own while the page settles."""
+MAX_STILL_FRAMES = 60
+_QUIET_WAIT_S = 0.02
+_UNAWAITED = {"EventSource", "WebSocket", "Media", "Ping", "Prefetch"}
+
+
+class Tab(CdpPage):
+    """A mix-in before the class that gives a page its time and frames."""
+
+    _fetch_options: ClassVar[Params] = {"patterns": [{"urlPattern": "*"}], "handleAuthRequests": True}
+    _guard: ClassVar[str] = guard_script(opens_files=True)
+
+    def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
+        super().__init__(window.browser, window.settings, window.root)
+        self.window = window
+        self.notes = window.notes
+        self.unsettled: str | None = None
+        self.url, self.title = "about:blank", ""
+        self.frames = FrameReader(self._send, WORLD)
+        self._target_id, self._session_id = str(info["targetId"]), session_id
+        self._input.composes = True
+        self._requests: dict[str, str] = {}
+        self._loading_frames: set[str] = set()
+        self._changed = asyncio.Event()
+        self._drag: Params | None = None
+        self._is_drag_over = False
+        self._limit_at_s = 0.0
+
+    @property
+    def target_id(self) -> str:
+        return self._target_id
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    def start(self) -> list[asyncio.Future[Params]]:
+        """What a new page needs, and leave to run; the answers to come."""
+        answers = self._set_up()
+        for method, params in (
+            ("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0}),
+            ("Performance.enable", {}),
+            ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
+            ("Page.setInterceptFileChooserDialog", {"enabled": True}),
+            ("Input.setInterceptDrags", {"enabled": True}),
+            ("Runtime.runIfWaitingForDebugger", {}),
+        ):
+            answers.append(self._send(method, params))
+        return answers
+
+    def _metrics(self) -> Params:
+        width, height = self._settings.viewport_px
+        return {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+
+    def _listeners(self) -> dict[str, Listener]:
+        return super()._listeners() | {
+            "Page.frameStartedLoading": lambda event: self._note_loading(event["frameId"], True),
+            "Page.frameStoppedLoading": lambda event: self._note_loading(event["frameId"], False),
+            "Page.frameDetached": lambda event: self._note_loading(event["frameId"], False),
+            "Page.fileChooserOpened": lambda event: self.window.on_chooser(self, event),
+            "Page.navigatedWithinDocument": self._on_moved,
+            "Network.requestWillBeSent": self._on_request_sent,
+            "Network.loadingFinished": self._on_request_done,
+            "Network.loadingFailed": self._on_request_done,
+            "Fetch.authRequired": self._on_auth,
+            "Input.dragIntercepted": self._on_drag,
+            "Inspector.detached": self._on_detached,
+        }
+
+    # ---- what the page asks for ----
+
+    def _on_request(self, event: Params, session_id: str | None = None) -> None:
+        """The first wall: the proxy is the second. A page that may not be opened leaves the tab where it is."""
+        url, request_id = str(event["request"]["url"]), event["requestId"]
+        session_id = session_id or self._session_id
+        send = self.browser.connection.send
+        way = self.window.policy.way_of_url(url)
+        if way is Way.SITE:
+            answer = self.window.policy.site_answer(url)
+            headers = {"Content-Type": answer.content_type, "Cache-Control": "max-age=3600"}
+            response: Params = {
+                "requestId": request_id, "responseCode": answer.status, "body": b64encode(answer.body).decode(),
+                "responseHeaders": [{"name": name, "value": value} for name, value in headers.items()],
+            }  # fmt: skip
+            send("Fetch.fulfillRequest", response, session_id)
+        elif way is not Way.REFUSED or is_below(url, self._root):
+            send("Fetch.continueRequest", {"requestId": request_id}, session_id)
+        else:
+            self.notes.blocked.append(url)
+            is_page = event.get("resourceType") == "Document" and event.get("frameId") == self._target_id
+            send("Fetch.failRequest", {"requestId": request_id, "errorReason": "Aborted" if is_page else "BlockedByClient"}, session_id)
+
+    def _on_auth(self, event: Params, session_id: str | None = None) -> None:
+        """Credentials go to our proxy and to nobody else."""
+        answer: Params = {"response": "CancelAuth"}
+        if event["authChallenge"].get("source") == "Proxy":
+            credentials = self.window.proxy.credentials
+            answer = {"response": "ProvideCredentials", "username": credentials.username, "password": credentials.password}
+        params = {"requestId": event["requestId"], "authChallengeResponse": answer}
+        self.browser.connection.send("Fetch.continueWithAuth", params, session_id or self._session_id)
+
+    def guard_worker(self, session_id: str) -> None:
+        """Requests of workers that pages share (service workers too) go the same way."""
+        connection = self.browser.connection
+        connection.listen(session_id, "Fetch.requestPaused", lambda event: self._on_request(event, session_id))
+        connection.listen(session_id, "Fetch.authRequired", lambda event: self._on_auth(event, session_id))
+        connection.send("Fetch.enable", self._fetch_options, session_id)
+        connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
+
+    def _on_request_sent(self, event: Params) -> None:
+        url = str(event["request"]["url"])
+        if event.get("type") not in _UNAWAITED and not url.startswith(("data:", "blob:")):
+            self._requests[event["requestId"]] = str(event["loaderId"])
+            self._changed.set()
+
+    def _on_request_done(self, event: Params) -> None:
+        self._requests.pop(event["requestId"], None)
+        self._changed.set()
+
+    def _note_loading(self, frame_id: str, is_loading: bool) -> None:
+        (self._loading_frames.add if is_loading else self._loading_frames.discard)(frame_id)
+        self._changed.set()
+
+    def _on_navigated(self, event: Params) -> None:
+        frame = event["frame"]
+        if "parentId" not in frame:
+            self.url = str(frame["url"]) + str(frame.get("urlFragment", ""))
+            self._compiled.clear()
+            self.frames.forget()
+            self._requests = {key: loader for key, loader in self._requests.items() if loader == frame["loaderId"]}
+            self._loading_frames &= {frame["id"]}
+            self._drag = None
+
+    def _on_moved(self, event: Params) -> None:
+        if event["frameId"] == self._target_id:
+            self.url = str(event["url"])
+
+    def _on_dialog(self, event: Params) -> None:
+        self.notes.dialogs.append(str(event["message"]))
+        self.window.on_dialog(self, event)
+
+    def answer_dialog(self, *, accept: bool, text: str) -> None:
+        self._send("Page.handleJavaScriptDialog", {"accept": accept, "promptText": text})
+
+    def _on_detached(self, event: Params) -> None:
+        """A page that closed itself, or was closed; one whose process crashed takes the browser with it."""
+        if event.get("reason") == "Render process gone.":
+            self._on_crash(event)
+        else:
+            self._is_closed = True
+            self.browser.connection.forget(self._session_id)
+            self.window.on_closed(self)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    # ---- gestures ----
+
+    def _on_drag(self, event: Params) -> None:
+        self._drag, self._is_drag_over = event["data"], False
+
+    def _send_gesture(self, gesture: Gesture) -> list[asyncio.Future[Params]]:
+        """While the page drags something, the pointer carries it."""
+        if self._drag is None or not isinstance(gesture, PointerMove | PointerUp):
+            return super()._send_gesture(gesture)
+        commands = list(self._input.commands(gesture))
+        point = {"x": commands[0][1]["x"], "y": commands[0][1]["y"], "data": self._drag, "modifiers": commands[0][1]["modifiers"]}
+        kinds = [*([] if self._is_drag_over else ["dragEnter"]), "dragOver"]
+        self._is_drag_over = True
+        if isinstance(gesture, PointerUp):
+            kinds.append("drop")
+            self._drag = None
+        return [self._send("Input.dispatchDragEvent", {"type": kind, **point}) for kind in kinds]
+
+    async def set_files(self, node_id: int, files: list[str]) -> None:
+        """Fill a file field."""
+        await self._send("DOM.setFileInputFiles", {"files": files, "backendNodeId": node_id})
+
+    # ---- going elsewhere ----
+
+    async def go(self, url: str) -> str:
+        """Open an address; what went wrong, or "". Returns when the new document came, or after the limit while it still may come."""
+        return await self._gone(self._send("Page.navigate", {"url": url}))
+
+    async def go_back(self, *, by: int = -1) -> str:
+        history = await self._send("Page.getNavigationHistory")
+        index = history["currentIndex"] + by
+        entries = history["entries"]
+        if not 0 <= index < len(entries) or (entries[index]["url"] == "about:blank" and index == 0):
+            return f"there is no page to go {'back' if by < 0 else 'forward'} to"
+        return await self._gone(self._send("Page.navigateToHistoryEntry", {"entryId": entries[index]["id"]}))
+
+    async def reload(self) -> str:
+        return await self._gone(self._send("Page.reload"))
+
+    async def _gone(self, answer: asyncio.Future[Params]) -> str:
+        self._loading_frames.add(self._target_id)
+        await asyncio.wait([answer], timeout=self.window.web.settle_limit_s)
+        if not answer.done():
+            return ""
+        error = str(answer.result().get("errorText", ""))
+        if error:
+            self._loading_frames.discard(self._target_id)
+        return "" if error == "net::ERR_ABORTED" else error  # a download, or an answer without content
+
+    async def load(self, url: str) -> None:
+        await self.go(url)
+        await self.settle(0, screenshot=False)
+
+    # ---- settling ----
+
+    def _pending(self) -> str | None:
+        if self._loading_frames:
+            return "a page is being loaded"
+        if self._requests:
+            return f"{len(self._requests)} requests are under way"
+        return "a download is under way" if self.window.has_downloads_under_way else None
+
+    async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
+        self._limit_at_s = time.monotonic() + self.window.web.settle_limit_s
+        extra_ms = 0.0
+        await self._pass_time(ms)
+        png = await self._draw(ms, screenshot=screenshot)
+        while (reason := self._pending()) is not None and time.monotonic() < self._limit_at_s and extra_ms < MAX_EXTRA_MS:
+            self._changed.clear()
+            if self._pending() is not None:
+                await self._wait_for_change()
+            extra_ms += GESTURE_FRAME_MS
+            png = await self._draw(GESTURE_FRAME_MS, screenshot=screenshot and self._pending() is None)
+        if screenshot and png is None:
+            png = await self._draw(GESTURE_FRAME_MS, screenshot=True)
+        if self.window.web.still_frames and png is not None:
+            png, is_still = await self._until_still(png)
+            reason = reason or (None if is_still else "the page keeps moving")
+        self.unsettled = reason
+        await self._hold()
+        return png
+
+    async def _until_still(self, png: bytes) -> tuple[bytes, bool]:
+        for _ in range(MAX_STILL_FRAMES):
+            again = await self._draw(GESTURE_FRAME_MS, screenshot=True)
+            if again is None or again == png:
+                return png, True
+            png = again
+            if time.monotonic() > self._limit_at_s:
+                break
+        return png, False
+
+    async def _wait_for_change(self) -> None:
+        try:
+            async with asyncio.timeout(_QUIET_WAIT_S):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    @abstractmethod
+    async def _pass_time(self, ms: float) -> None:
+        """All of a step's page time but what `_draw` lets pass."""
+
+    @abstractmethod
+    async def _draw(self, ms: float, *, screenshot: bool) -> bytes | None: ...
+
+    async def _hold(self) -> None:
+        """Nothing may move until we come back."""
+
+    async def read_title(self) -> None:
+        self.title = str(await self.evaluate("document.title"))
+
+    async def close(self) -> None:
+        """Only this page; the window disposes of what the tabs share."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self.browser.finish_frame(self._session_id)
+            self.browser.connection.send("Target.closeTarget", {"targetId": self._target_id})
+        self.browser.connection.forget(self._session_id)
+
+
+class FramedTab(Tab, FramedPage):
+    """A tab whose frames and clock are ours. All tabs of a window go by one clock, which passes in the active one; those that share its
+    process go along, others stand still."""
+
+    def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
+        super().__init__(window, info, session_id)
+        self._clock = window.clock
+        self._shares_clock = bool(info.get("canAccessOpener"))
+        self._ticks_offset_ms = 0.0
+        self._clock_key: tuple[float, int] | None = None
+        self._has_lingering_request = False
+
+    def _start_clock(self) -> list[asyncio.Future[Params]]:
+        """A page that can reach its opener lives in the opener's process, whose clock is already ours and may be running just now."""
+        return [] if self._shares_clock else [self._send("Emulation.setVirtualTimePolicy", self._paused())]
+
+    def _paused(self) -> Params:
+        return {"policy": "pause", "initialVirtualTime": EPOCH_S + self._clock.elapsed_ms / 1000}
+
+    async def _advance_clock(self, ms: float, policy: str = "pauseIfNetworkFetchesPending") -> None:
+        """A page that moves to another process takes the policy along, with the time it began at. A request that outlived the limit (a
+        stream, a server that hangs) is not waited for again before the next page."""
+        if self._has_lingering_request:
+            policy = "advance"
+        initial = {"initialVirtualTime": EPOCH_S + self._clock.elapsed_ms / 1000, "budget": ms}
+        spent = self._expect_spent()
+        answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": policy, **initial})
+        await asyncio.wait([spent], timeout=max(self._limit_at_s - time.monotonic(), 1.0))
+        if not spent.done():
+            self._has_lingering_request = True
+            spent = self._expect_spent()
+            answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": "advance", **initial})
+        await spent
+        self._clock.elapsed_ms += ms
+        self._ticks_base_ms = answer["virtualTimeTicksBase"]
+        key = (self._ticks_base_ms, self.window.num_switches)
+        if key != self._clock_key or self._has_lingering_request:
+            await self._follow_ticks()
+            self._clock_key = key
+
+    def _expect_spent(self) -> asyncio.Future[Params]:
+        return self.browser.connection.expect(self._session_id, "Emulation.virtualTimeBudgetExpired")
+
+    async def _follow_ticks(self) -> None:
+        """Where page time stands in the ticks of the page's process, which counts them from when it was made."""
+        metrics = (await self._send("Performance.getMetrics"))["metrics"]
+        now_ms = next(entry["value"] for entry in metrics if entry["name"] == "Timestamp") * 1000
+        self._ticks_offset_ms = now_ms - self._clock.elapsed_ms
+
+    def _frame_time(self, ms: float) -> Params:
+        return {"frameTimeTicks": self._ticks_offset_ms + self._clock.elapsed_ms, "interval": ms}
+
+    def _on_navigated(self, event: Params) -> None:
+        super()._on_navigated(event)
+        if "parentId" not in event["frame"]:
+            self._has_lingering_request = False
+            self._clock_key = None
+
+    async def _pass_time(self, ms: float) -> None:
+        num_frames, frame_ms = self._frames_of(ms)
+        for _ in range(num_frames - 1):
+            await self._tick(frame_ms)
+
+    async def _draw(self, ms: float, *, screenshot: bool) -> bytes | None:
+        return await self._tick(self._frames_of(ms)[1], screenshot=screenshot)
+
+    async def _hold(self) -> None:
+        await self._send("Emulation.setVirtualTimePolicy", self._paused())
+
+
+class RealTimeTab(RealTime, FramedTab):
+    """A tab with frames of ours, in real time."""
+
+    async def _hold(self) -> None:
+        """Real time does not stop."""
+
+
+class LiveTab(Tab, LivePage):
+    """A tab of any Chromium, in real time."""
+
+    async def _pass_time(self, ms: float) -> None:
+        await self.browser.connection.sleep(ms / 1000)
+
+    async def _draw(self, ms: float, *, screenshot: bool) -> bytes | None:
+        return await LivePage.settle(self, 0, screenshot=screenshot)
+
+
+def tab_class(*, begin_frame: bool, real_time: bool) -> type[Any]:
+    if not begin_frame:
+        return LiveTab
+    return RealTimeTab if real_time else FramedTab

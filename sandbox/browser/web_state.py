@@ -1,0 +1,52 @@
+"""The state of a web task, whose page changes under it: elements are read from whatever is shown, how the episode stands is asked of the
+task's source. For one-page tasks the page's own script says both (PageTask.state_script).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sandbox.actions import Action
+from sandbox.browser.page import Page, WebPage
+from sandbox.page_task import PageState, PageTask, WebMoment, WebTask
+from sandbox.task import Task
+from warehouse.errors import BrowserCrashed, SandboxError
+
+
+async def read_web_state(
+    page: Page,
+    web: WebPage,
+    source: PageTask,
+    task: Task,
+    seed: int,
+    actions: Sequence[Action],
+    workspace: Path | None,
+    last: PageState | None,
+) -> PageState:
+    """What is shown, and how the episode stands: by the source's `progress`; or by its state script where that works on what is shown,
+    and as it stood last where it does not."""
+    elements = await web.elements()
+
+    async def evaluate(expression: str) -> Any:
+        """None where the script fails: the page may be any page, and a dialog may hold it."""
+        try:
+            return await page.evaluate(expression)
+        except BrowserCrashed:
+            raise
+        except SandboxError:
+            return None
+
+    if isinstance(source, WebTask):
+        moment = WebMoment(task=task, seed=seed, actions=actions, url=web.url, evaluate=evaluate, workspace=workspace)
+        progress = await source.progress(moment)
+        return PageState(instruction=progress.instruction, elements=elements, reward=progress.reward, done=progress.done)
+    value = await evaluate(source.state_script)
+    try:
+        state = PageState.from_json(value)
+    except SandboxError:
+        if last is None:
+            raise
+        state = last
+    return PageState(instruction=state.instruction, elements=elements, reward=state.reward, done=state.done, info=state.info)

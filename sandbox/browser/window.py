@@ -1,0 +1,425 @@
+"""WebWindow: a browser window for one episode, satisfying Page and WebPage. Its tabs, its network, its downloads, and what of the agent's
+actions the window answers itself. It lives in a browser context of its own, and nothing of it outlives the episode.
+
+Beside clicks and keys in the page an agent may, in the action set there is:
+
+    Navigate, NavigateBack               http, https and the task's own pages; a host without scheme is https, localhost http
+    alt+left, alt+right, f5, ctrl+r      back, forward, reload
+    ctrl+t, ctrl+w, ctrl+1 … ctrl+9      new tab, close the active one, go to one
+    ctrl+tab, ctrl+shift+tab             next and previous tab
+    TypeText after a click on a file field     the workspace paths of files to upload, one a line; escape chooses none
+
+A page that opens a window opens a tab, which becomes the active one. All else of a browser's own window (address bar, menus) is missing.
+What happened beside the page is said in Transition.info (`status`) and in Observation.output (`news`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from sandbox import actions
+from sandbox.actions import Action
+from sandbox.browser import namespace
+from sandbox.browser.beginframe import PageClock
+from sandbox.browser.browser import Browser
+from sandbox.browser.cdp import Params
+from sandbox.browser.cdp_page import create_target
+from sandbox.browser.dialogs import Dialog, Reply
+from sandbox.browser.downloads import Downloads
+from sandbox.browser.input import Phase, find_key
+from sandbox.browser.page import SELECT_SCRIPT, PageNotes
+from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below
+from sandbox.browser.proxy import Outside, Proxy
+from sandbox.browser.tabs import Tab, tab_class
+from sandbox.browser.workspace_files import Refused, Staging, stage_upload
+from sandbox.page_task import PageSettings, Surroundings
+from sandbox.session import Element
+from warehouse.errors import BrowserCrashed, ConfigError, SandboxError
+
+MAX_TABS = 20
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chooser:
+    """A file field that waits for its files."""
+
+    tab: Tab
+    node_id: int
+    takes_several: bool
+
+
+class WebWindow:
+    def __init__(self, browser: Browser, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> None:
+        if settings.web is None:
+            raise ConfigError("A web window needs PageSettings.web.")
+        self.browser, self.settings, self.root, self.web = browser, settings, root, settings.web
+        self.surroundings = surroundings or Surroundings()
+        self.notes = PageNotes()
+        self.clock = PageClock()
+        self.policy = NetworkPolicy(self.web, has_terminal=self.surroundings.connect is not None)
+        self.proxy = Proxy(
+            self.policy, connect=self.surroundings.connect, on_refused=lambda name: self.notes.blocked.append(name), outside=Outside()
+        )
+        self.num_switches = 0
+        self._tabs: list[Tab] = []
+        self._active: Tab | None = None
+        self._starting: list[asyncio.Future[Params]] = []
+        self._staging = Staging(browser.process.files)
+        self._downloads: Downloads | None = None
+        self._context_id = ""
+        self._dialog: tuple[Tab, Dialog] | None = None
+        self._dialog_opened = asyncio.Event()
+        self._suspended: asyncio.Task[Any] | None = None
+        self._chooser: _Chooser | None = None
+        self._last_png: bytes | None = None
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, browser: Browser, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> Self:
+        """A window with one blank tab."""
+        window = cls(browser, settings, root, surroundings)
+        try:
+            await window._open()
+        except BaseException:
+            await window.close()
+            raise
+        return window
+
+    async def _open(self) -> None:
+        connection = self.browser.connection
+        await self.proxy.start(namespace.listener(self.browser.process.pid))
+        server = f"http://{self.browser.process.proxy_host}:{self.proxy.port}"
+        self._context_id = await self.browser.create_context(self._on_target, proxyServer=server, proxyBypassList="<-loopback>")
+        denied = {"permission": {"name": "clipboard-read"}, "setting": "denied", "browserContextId": self._context_id}
+        await connection.send("Browser.setPermission", denied)
+        self._downloads = Downloads(
+            self.browser,
+            self._context_id,
+            workspace=self.surroundings.workspace,
+            staging=self._staging.path,
+            max_mib=self.web.max_download_mib,
+        )
+        await self._downloads.start()
+        await self._new_tab()
+
+    # ---- tabs ----
+
+    def _on_target(self, info: Params, session_id: str) -> None:
+        if info["type"] != "page":
+            self.active.guard_worker(session_id)
+            return
+        kind = tab_class(begin_frame=self.browser.begin_frame, real_time=self.settings.real_time)
+        tab: Tab = kind(self, info, session_id)
+        self._starting += tab.start()
+        if len(self._tabs) >= MAX_TABS or self._is_closed:
+            self.notes.blocked.append("a tab beyond the limit")
+            self.browser.connection.send("Target.closeTarget", {"targetId": tab.target_id})
+            return
+        self._tabs.append(tab)
+        self._activate(tab)
+
+    async def _new_tab(self) -> None:
+        await create_target(self.browser, self.settings, self._context_id)
+        await self._started()
+
+    async def _started(self) -> None:
+        """New tabs have taken their settings. One that was closed at once has nothing to say."""
+        answers, self._starting = self._starting, []
+        for answer in answers:
+            with suppress(SandboxError):
+                await answer
+
+    @property
+    def active(self) -> Tab:
+        """Raises SandboxError where the last tab was closed."""
+        if self._active is None:
+            raise SandboxError("The window has no tab; start the episode again.")
+        return self._active
+
+    def _activate(self, tab: Tab) -> None:
+        self._active = tab
+        self.num_switches += 1
+
+    def on_closed(self, tab: Tab) -> None:
+        if tab not in self._tabs:
+            return
+        place = self._tabs.index(tab)
+        self._tabs.remove(tab)
+        if self._chooser is not None and self._chooser.tab is tab:
+            self._chooser = None
+        if self._dialog is not None and self._dialog[0] is tab:
+            self._dialog = None
+        if self._active is tab:
+            self._active = None
+            if self._tabs:
+                self._activate(self._tabs[max(place - 1, 0)])
+
+    async def _close_tab(self, tab: Tab) -> None:
+        """The last one gives way to a blank one."""
+        if len(self._tabs) == 1:
+            await self._new_tab()
+        await tab.close()
+        self.on_closed(tab)
+
+    # ---- what the browser says ----
+
+    def on_dialog(self, tab: Tab, event: Params) -> None:
+        """Answered at once, unless it is the agent's to answer; never kept open while the page draws or pastes, which others wait for."""
+        policy, kind = self.web.dialogs, str(event["type"])
+        text = str(event.get("defaultPrompt", ""))
+        if policy != "ask" or kind == "alert" or self.browser.is_drawing(tab.session_id) or self._dialog is not None:
+            tab.answer_dialog(accept=kind == "alert" or policy != "dismiss", text=text)
+            return
+        self._dialog = (tab, Dialog(kind=kind, message=str(event["message"]), text=text, area_px=self.settings.area_px))
+        self._dialog_opened.set()
+
+    def on_chooser(self, tab: Tab, event: Params) -> None:
+        if "backendNodeId" in event:
+            self._chooser = _Chooser(tab=tab, node_id=int(event["backendNodeId"]), takes_several=event["mode"] == "selectMultiple")
+
+    @property
+    def has_downloads_under_way(self) -> bool:
+        return self._downloads is not None and self._downloads.is_pending
+
+    # ---- Page ----
+
+    @property
+    def browser_version(self) -> str:
+        return f"{self.browser.version}; web policy {POLICY_VERSION}"
+
+    @property
+    def time_ms(self) -> float:
+        return self.active.time_ms
+
+    async def load(self, url: str) -> None:
+        reason = await self._unless_dialog(self.active.go(url), "")
+        if reason:
+            raise SandboxError(f"The page {url} could not be opened: {reason}. Does the task's network policy allow it?")
+        await self.settle(0, screenshot=False)
+
+    async def evaluate(self, expression: str) -> Any:
+        """In the active tab's main frame. Raises SandboxError while a dialog is open: the page's scripts stand still then."""
+        if self._dialog is not None:
+            raise SandboxError("A dialog is open in the page.")
+        return await self.active.evaluate(expression)
+
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        tab = self.active
+        try:
+            await self._unless_dialog(tab.perform(phases), None)
+        except BrowserCrashed:
+            raise
+        except SandboxError:
+            if not await self._is_gone(tab):
+                raise
+
+    async def _is_gone(self, tab: Tab) -> bool:
+        """Whether a tab that failed us closed itself under our hands; then it is taken off the list."""
+        if not tab.is_closed:
+            listed = await self.browser.connection.send("Target.getTargets")
+            if any(info["targetId"] == tab.target_id for info in listed["targetInfos"]):
+                return False
+        self.on_closed(tab)
+        return True
+
+    async def rest(self) -> None:
+        await self.active.rest()
+
+    async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
+        """While a dialog is open nothing passes: the screenshot is the last one with the dialog over it."""
+        await self._started()
+        if self._dialog is None:
+            png = await self._unless_dialog(self._settle_active(ms, screenshot=screenshot), None)
+            self._last_png = png or self._last_png
+        if self._dialog is None:
+            return png
+        return self._dialog[1].draw(self._last_png) if screenshot else None
+
+    async def _settle_active(self, ms: float, *, screenshot: bool) -> bytes | None:
+        """Settle the active tab, again where another became it meanwhile."""
+        for _ in range(MAX_TABS):
+            tab = self.active
+            try:
+                png = await tab.settle(ms, screenshot=screenshot)
+            except BrowserCrashed:
+                raise
+            except SandboxError:
+                if not await self._is_gone(tab):
+                    raise
+                if not self._tabs:
+                    await self._new_tab()
+                continue
+            await self._started()
+            if tab is self._active:
+                await tab.read_title()
+                return png
+        raise SandboxError("Pages went on opening and closing; start the episode again.")
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._suspended is not None:
+            self._suspended.cancel()
+        try:
+            for tab in self._tabs:
+                await self.browser.finish_frame(tab.session_id)
+            if self._downloads is not None:
+                await self._downloads.close()
+            if self._context_id and self.browser.is_alive:
+                with suppress(BrowserCrashed):
+                    await self.browser.dispose_context(self._context_id)
+        finally:
+            for tab in self._tabs:
+                self.browser.connection.forget(tab.session_id)
+            await self.proxy.close()
+            self._staging.remove()
+
+    async def _unless_dialog(self, work: Coroutine[Any, Any, T], otherwise: T) -> T:
+        """Do it; where a dialog opens meanwhile, leave it to go on once that is answered."""
+        return await self._follow(asyncio.ensure_future(work), otherwise)
+
+    async def _follow(self, task: asyncio.Task[T], otherwise: T) -> T:
+        opened = asyncio.ensure_future(self._dialog_opened.wait())
+        try:
+            await asyncio.wait({task, opened}, return_when=asyncio.FIRST_COMPLETED)
+            if self._dialog is None or task.done():
+                return await task
+            self._suspended = task
+            return otherwise
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            opened.cancel()
+
+    # ---- WebPage ----
+
+    @property
+    def url(self) -> str:
+        """The active tab's address; a page of the task by its path below the root."""
+        url = self.active.url
+        return url.removeprefix(self.root.as_uri() + "/")
+
+    async def elements(self) -> tuple[Element, ...]:
+        if self._dialog is not None:
+            return self._dialog[1].elements()
+        return await self.active.frames.elements(self.settings.area_px)
+
+    @property
+    def has_dialog(self) -> bool:
+        return self._dialog is not None
+
+    def status(self) -> dict[str, Any]:
+        """For Transition.info: the tabs, and what has not settled."""
+        tabs = [{"title": tab.title, "url": tab.url, "active": tab is self._active} for tab in self._tabs]
+        info: dict[str, Any] = {"tabs": tabs}
+        if self._dialog is None and self.active.unsettled is not None:
+            info["unsettled"] = self.active.unsettled
+        return info
+
+    def news(self) -> list[str]:
+        """For the agent, a line each: downloads that came, a file field that waits, the tabs where there are several."""
+        lines = self._downloads.came() if self._downloads is not None else []
+        if self._chooser is not None:
+            lines.append("a file field waits: type the path of a workspace file, or press escape")
+        if len(self._tabs) > 1:
+            names = [f"{'*' if tab is self._active else ''}[{n}] {tab.title or tab.url}" for n, tab in enumerate(self._tabs, start=1)]
+            lines.append("tabs: " + " ".join(names))
+        return lines
+
+    async def act(self, action: Action) -> dict[str, Any] | None:
+        """What the window does of itself with an action, for Transition.info; None: it is the page's."""
+        if self._dialog is not None:
+            return await self._answer(self._dialog[1].take(action))
+        if self._chooser is not None:
+            chooser, self._chooser = self._chooser, None
+            if isinstance(action, actions.TypeText):
+                return await self._choose(chooser, action.text)
+            if isinstance(action, actions.Hotkey) and action.keys[0].lower() in {"escape", "esc"}:
+                return {}
+        match action:
+            case actions.Navigate(url=url):
+                return await self._navigate(url)
+            case actions.NavigateBack():
+                return _outcome(await self._unless_dialog(self.active.go_back(), ""))
+            case actions.Hotkey(keys=keys):
+                return await self._hotkey(tuple(key.key for name in keys if (key := find_key(name)) is not None))
+            case actions.SelectOption(x=x, y=y, option=option):
+                return _outcome(await self._unless_dialog(self.active.frames.select(x, y, SELECT_SCRIPT, option), ""))
+        return None
+
+    async def _navigate(self, text: str) -> dict[str, Any]:
+        url = text.strip()
+        if "://" not in url and not url.startswith("about:"):
+            plain = url.partition("/")[0].partition(":")[0] in {"localhost", "127.0.0.1"}
+            url = f"{'http' if plain else 'https'}://{url}"
+        scheme = url.partition(":")[0].lower()
+        if scheme in {"http", "https"}:
+            if self.policy.way_of_url(url) is Way.REFUSED:
+                self.notes.blocked.append(url)
+                return {"ignored": f"{url} is not allowed in this session"}
+        elif url != "about:blank" and not is_below(url, self.root):
+            return {"ignored": f"addresses of the scheme {scheme!r} cannot be opened; http and https can"}
+        return _outcome(await self._unless_dialog(self.active.go(url), ""))
+
+    async def _hotkey(self, keys: tuple[str, ...]) -> dict[str, Any] | None:
+        match keys:
+            case ("Alt", "ArrowLeft"):
+                return _outcome(await self._unless_dialog(self.active.go_back(), ""))
+            case ("Alt", "ArrowRight"):
+                return _outcome(await self._unless_dialog(self.active.go_back(by=1), ""))
+            case ("F5",) | ("Control", "r"):
+                return _outcome(await self._unless_dialog(self.active.reload(), ""))
+            case ("Control", "t"):
+                await self._new_tab()
+            case ("Control", "w"):
+                await self._close_tab(self.active)
+            case ("Control", "Tab") | ("Control", "Shift", "Tab") | ("Shift", "Control", "Tab"):
+                place = self._tabs.index(self.active) + (1 if len(keys) == 2 else -1)
+                self._activate(self._tabs[place % len(self._tabs)])
+            case ("Control", digit) if digit in set("123456789"):
+                if int(digit) > len(self._tabs):
+                    return {"ignored": f"there are {len(self._tabs)} tabs"}
+                self._activate(self._tabs[int(digit) - 1])
+            case _:
+                return None
+        return {}
+
+    async def _answer(self, taken: Reply | str | None) -> dict[str, Any]:
+        if self._dialog is None or taken is None:
+            return {}
+        if isinstance(taken, str):
+            return {"ignored": taken}
+        tab, _ = self._dialog
+        self._dialog = None
+        self._dialog_opened.clear()
+        tab.answer_dialog(accept=taken.accept, text=taken.text)
+        task, self._suspended = self._suspended, None
+        if task is not None:
+            await self._follow(task, None)
+        return {}
+
+    async def _choose(self, chooser: _Chooser, text: str) -> dict[str, Any]:
+        paths = [line.strip() for line in text.splitlines() if line.strip()]
+        if not chooser.takes_several:
+            paths = paths[:1]
+        try:
+            if self.surroundings.workspace is None:
+                raise Refused("this session has no workspace to upload from")
+            staged = [str(stage_upload(self.surroundings.workspace, path, self._staging.path)) for path in paths]
+        except Refused as refusal:
+            self._chooser = chooser
+            return {"ignored": str(refusal)}
+        await chooser.tab.set_files(chooser.node_id, staged)
+        return {"uploaded": paths}
+
+
+def _outcome(reason: str) -> dict[str, Any]:
+    return {"ignored": reason} if reason else {}
