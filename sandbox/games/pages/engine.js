@@ -157,7 +157,9 @@
     if (event.type !== "pointermove") view.pointer.isDown = event.type === "pointerdown";
     const type = { pointerdown: "down", pointermove: "move", pointerup: "up", pointercancel: "up" }[event.type];
     if (type === "down" && !task.goal && isDone()) start(seed + 1, model.solved ? level + 1 : level);
-    else if (rules.pointer && (type !== "move" || isStarted)) act(() => rules.pointer(model, { type, x: view.pointer.x, y: view.pointer.y }, view));
+    else if (rules.pointer && (type !== "move" || isStarted)) {
+      act(() => rules.pointer(model, { type, x: view.pointer.x, y: view.pointer.y, isRight: event.button === 2 }, view));
+    }
   }
 
   // ---- time and drawing
@@ -186,7 +188,8 @@
     else front.fillRect(0, 0, WIDTH, HEIGHT);
     drawHeader(theme);
     front.save();
-    rules.draw(front, model, view);
+    if (rules.webgl && !view.gl) kit.text(front, "This game needs WebGL.", WIDTH / 2, 180, { size: 16, colour: theme.text });
+    else rules.draw(front, model, view);
     front.restore();
     kit.text(front, task.goal ? rules.keys : `${rules.keys} · R restart · N new`, WIDTH / 2, 353, { size: 9.5, colour: theme.muted, width: 306 });
     if (isDone()) drawEnd(theme);
@@ -268,6 +271,7 @@
     addEventListener("keydown", onKey);
     addEventListener("keyup", onKey);
     for (const type of ["pointerdown", "pointermove", "pointerup", "pointercancel"]) front.canvas.addEventListener(type, onPointer);
+    front.canvas.addEventListener("contextmenu", (event) => event.preventDefault());
     requestAnimationFrame(onFrame);
   };
 })();
