@@ -10,7 +10,7 @@ import http.client
 import json
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlencode
 
 from sandbox.browser.input import Phase
@@ -34,7 +34,7 @@ class AgentDesktop:
         self._is_closed = False
 
     @classmethod
-    async def open(cls, host: str, port: int, token: str, *, call_s: float = 60.0) -> AgentDesktop:
+    async def open(cls, host: str, port: int, token: str, *, call_s: float = 60.0) -> Self:
         """Raises DesktopCrashed where no agent answers, SandboxError for a wrong token or another version of the agent."""
         desktop = cls(host, port, token, call_s=call_s)
         desktop._health = json.loads((await desktop._request("GET", "/v1/health"))[1])["result"]

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from sandbox.cache import cache_folder
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -40,15 +42,6 @@ START_TIMEOUT_S = 30.0
 
 class Unavailable(Exception):
     """This machine cannot have the device, and why: a reason to skip."""
-
-
-def cache_folder() -> Path:
-    """Where what was fetched is kept: a folder that users without privileges may read, also when we are root."""
-    named = os.environ.get("XDG_CACHE_HOME")
-    default = Path("/var/cache") if os.geteuid() == 0 else Path.home() / ".cache"
-    folder = (Path(named) if named else default) / "flywheel"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def adbd_root() -> Path:
