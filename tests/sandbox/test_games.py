@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from playwright.async_api import async_playwright
 
-from sandbox.actions import InvalidAction
+from sandbox import actions
+from sandbox.actions import Action, InvalidAction
 from sandbox.browser.chromium import find_chromium
 from sandbox.browser.page_session import PageSession
 from sandbox.games import versions
-from sandbox.games.prove import attempt, main, proving_seeds
+from sandbox.games.prove import Attempt, attempt, main, proving_seeds
 from sandbox.games.source import ELEMENTS_SUFFIX, GamesSource, entry_of, load_tasks, task_file
 from sandbox.games.state import GameState, schema_json
 from sandbox.games.versions import PAGES, VERSIONS_FILE, game_names
@@ -29,6 +32,7 @@ TASKS = list(load_tasks("all"))
 SMALL = list(load_tasks("small"))
 FIRST_TASKS = {entry.game: name for name, entry in reversed(task_file().tasks.items())}
 """A task of each game: its first, which is the easiest."""
+LAST_TASKS = {entry.game: name for name, entry in task_file().tasks.items()}
 
 
 @pytest.fixture(scope="module")
@@ -155,20 +159,74 @@ def test_the_same_seed_and_actions_give_the_same_pixels(two_browsers: Any, game:
     two_browsers.run(use)
 
 
+def random_action(generator: random.Random) -> Action:
+    """Anything a poor policy might do."""
+    point = {"x": generator.randrange(320), "y": generator.randrange(40, 360)}
+    other = {"to_x": generator.randrange(320), "to_y": generator.randrange(40, 360)}
+    key = generator.choice(["left", "right", "up", "down", "space", "enter", "backspace", "r", "z", "x"])
+    return generator.choice(
+        [
+            actions.Hotkey(keys=(key,)),
+            actions.Click(**point),
+            actions.Click(**point, button="right"),
+            actions.Drag(**point, **other),
+            actions.MoveTo(**point),
+            actions.MouseDown(**point),
+            actions.MouseUp(),
+            actions.KeyDown(key="left"),
+            actions.KeyUp(key="left"),
+            actions.LongPress(**point),
+            actions.TypeText(text="ad1\n"),
+            actions.Wait(seconds=generator.choice([0.05, 0.07, 0.333, 1])),
+        ]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", game_names())
+def test_whatever_is_done_gives_the_same_pixels(two_browsers: Any, game: str) -> None:
+    """Random actions and the oracle's, on the game's last task, which is the hardest; no error in the page, every state in the schema."""
+    task = load_tasks()[LAST_TASKS[game] + ELEMENTS_SUFFIX]
+
+    async def one(session: PageSession, seed: int) -> Trace:
+        generator = random.Random(seed)
+        observation = await session.reset(task, seed)
+        trace: Trace = [(observation.screenshot_id, observation.elements, 0.0, False)]
+        for _ in range(60):
+            hinted = await session.hint() if generator.random() < 0.5 else None
+            transition = await session.step(hinted or random_action(generator))
+            seen = transition.observation
+            trace.append((seen.screenshot_id, seen.elements, transition.reward, transition.terminated))
+            await state_of(session)
+            if transition.terminated or transition.truncated:
+                break
+        return trace
+
+    async def use(pool: SessionPool) -> None:
+        async def several(seeds: list[int]) -> dict[int, Trace]:
+            async with pool.lease() as session:
+                return {seed: await one(session, seed) for seed in seeds}
+
+        first, second = await asyncio.gather(several([1, 2, 3]), several([3, 1, 2]))
+        assert first == second
+
+    two_browsers.run(use)
+
+
 @pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
 def test_the_oracle_reaches_the_goal(two_browsers: Any, name: str) -> None:
+    """Through real input events, on three seeds; and its mean score is the task's reference."""
     task = load_tasks()[name]
 
     async def use(pool: SessionPool) -> None:
-        async def one(seed: int) -> None:
+        async def one(seed: int) -> Attempt:
             async with pool.lease(task, screenshots=False) as session:
-                done = await attempt(session, task, seed)
-            assert done.is_success, done
-            assert 1 < done.num_steps <= task.max_steps
-            if name in SMALL:
-                assert done.num_steps <= 20
+                return await attempt(session, task, seed)
 
-        await asyncio.gather(*(one(seed) for seed in proving_seeds(task, NUM_SEEDS)))
+        attempts = await asyncio.gather(*(one(seed) for seed in proving_seeds(task, NUM_SEEDS)))
+        assert all(each.is_success for each in attempts), attempts
+        assert all(1 < each.num_steps <= (20 if name in SMALL else task.max_steps) for each in attempts), attempts
+        assert statistics.mean(each.score for each in attempts) == pytest.approx(entry_of(task).reference, abs=1)
 
     two_browsers.run(use)
 
