@@ -130,7 +130,7 @@ class _Walk:
     def __init__(self, screen: _Box, windows: list[FoundWindow]) -> None:
         self._screen = screen
         self.windows = windows
-        self._found: list[tuple[int, dict[str, Any]]] = []
+        self._found: list[tuple[int, _Box, dict[str, Any]]] = []
         self._popups: list[_Box] = []
         self._num_nodes = 0
 
@@ -175,7 +175,8 @@ class _Walk:
                 if role in _WHOLE and kind not in _CONTAINERS:
                     return
                 if kind is _R.MENU:
-                    level = -1
+                    self._visit_menu(node)
+                    return
             if kind is _R.TABLE and node.get_child_count() > MAX_CHILDREN:
                 self._visit_sheet(node, level)
                 return
@@ -183,6 +184,17 @@ class _Walk:
                 self.visit(child, level)
         except GLib.Error:
             return  # it went away while it was read
+
+    def _visit_menu(self, node: Any) -> None:
+        """The items of a menu that is open lie in a window that nobody else tells of: it is as large as all of them."""
+        first = len(self._found)
+        for child in _children(node):
+            self.visit(child, -1)
+        boxes = [box for level, box, _ in self._found[first:] if level < 0]
+        if boxes:
+            x, y = min(box.x for box in boxes), min(box.y for box in boxes)
+            right, bottom = max(box.x + box.width for box in boxes), max(box.y + box.height for box in boxes)
+            self._popups.append(_Box(x - 2, y - 2, right - x + 4, bottom - y + 4))
 
     def _visit_sheet(self, node: Any, level: int) -> None:
         """A spreadsheet has a million cells: those that show are read row by row from the top left one on, until some are empty."""
@@ -221,29 +233,28 @@ class _Walk:
             self.add(role, text, _states(node, role, states), box, level)
 
     def add(self, role: str, text: str, states: list[str], box: _Box, level: int) -> None:
-        seen = box.cut(self._screen if level < 0 else self.inner(level) if role not in ("header", "button") else self._outer(level))
-        seen = seen.cut(self._screen)
+        within = self._screen if level < 0 else self._outer(level) if role in ("header", "button") else self.inner(level)
+        seen = box.cut(within).cut(self._screen)
         if seen.width < 2 or seen.height < 2:
             return
-        point = next((at for at in _points(seen) if self._is_open(*at, level)), None)
-        if point is None:
-            return
         text = text.strip("\n") if role == "textarea" else " ".join(text.split())
-        place = {"x": point[0], "y": point[1], "width": seen.width, "height": seen.height}
-        self._found.append((level, {"role": role, "text": text, "states": states, **place}))
+        size = {"width": seen.width, "height": seen.height}
+        self._found.append((level, seen, {"role": role, "text": text, "states": states, **size}))
 
     def _is_open(self, x: int, y: int, level: int) -> bool:
-        return not any(self._outer(above).holds(x, y) for above in range(max(level, 0)))
+        """Whether a click at a point comes to a window, and not to what lies above it."""
+        if level < 0:
+            return True
+        return not any(box.holds(x, y) for box in (*self._popups, *(self._outer(above) for above in range(level))))
 
     def sorted(self) -> list[dict[str, Any]]:
         """Level by level; what popped up comes first and covers what lies under it."""
-        found: list[dict[str, Any]] = []
-        for wanted in range(-1, len(self.windows)):
-            elements = [element for level, element in self._found if level == wanted]
-            if wanted >= 0:
-                elements = [element for element in elements if not any(box.holds(element["x"], element["y"]) for box in self._popups)]
-            found += _in_rows(elements)
-        return found
+        levels: dict[int, list[dict[str, Any]]] = {}
+        for level, box, element in self._found:
+            point = next((at for at in _points(box) if self._is_open(*at, level)), None)
+            if point is not None:
+                levels.setdefault(level, []).append({**element, "x": point[0], "y": point[1]})
+        return [element for level in sorted(levels) for element in _in_rows(levels[level])]
 
 
 def _in_rows(elements: list[dict[str, Any]]) -> list[dict[str, Any]]:
