@@ -1,13 +1,16 @@
-"""Environment steps a second: our sessions beside the official MiniWoB++ environment (selenium) and BrowserGym, in one run.
+"""Environment steps a second: our sessions beside the official MiniWoB++ environment (selenium), BrowserGym, Playwright used directly, and
+the least that bare commands to the same browser take, in one run.
 
-A step is a click, then a screenshot and the elements of the page; all play the same tasks with the same number of workers, each worker
-one process with one page. Blocks of steps are interleaved, repeat by repeat, so that what else the machine does falls on all alike;
-figures are medians over the repeats. CPU milliseconds a step count the worker and its browsers, and depend less on a busy machine.
+A step is a click, then a screenshot and the elements of the page. Episodes of STEPS_PER_EPISODE steps on the same tasks, each begun by a
+reset that starts a new instance in the page (or whatever the environment does instead): steps a second count resets in. All have the same
+number of workers, each one process with one page. Blocks of episodes are interleaved, repeat by repeat, so that what else the machine does
+falls on all alike; figures are medians over the repeats. CPU milliseconds a step count the worker and its browsers, and depend less on a
+busy machine. Loading a page for the first time is not counted.
 
 Peers run in venvs of their own under .bench/, made on first use. The official environment needs chromedriver beside Chromium
 (on Debian: apt-get install chromium-driver).
 
-    python benchmarks/env_steps.py --workers 1 2 --json .bench/env_steps.json
+    python -m benchmarks.env_steps --workers 1 2 4 --large-workers 1 2 --json .bench/env_steps.json
 """
 
 from __future__ import annotations
@@ -36,52 +39,59 @@ HERE = Path(__file__).resolve().parent
 TASKS = ("click-checkboxes", "login-user", "choose-list", "click-tab")
 
 
+STEPS_PER_EPISODE = 10
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """An environment under test: a worker program, what its venv holds (nothing: ours), how many steps make a block."""
+    """An environment under test: a worker program, what its venv holds (nothing: ours), how many episodes make a block."""
 
     name: str
     program: str
     argument: str
     venv: str | None = None
     packages: tuple[str, ...] = ()
-    steps_per_block: int
+    episodes_per_block: int
 
 
+BROWSERGYM = ("browsergym-miniwob==0.14.3", "playwright==1.44.0")
 CONTESTANTS = (
-    Contestant(name="flywheel", program="flywheel_steps.py", argument="beginframe", steps_per_block=60),
-    Contestant(name="flywheel, plain", program="flywheel_steps.py", argument="plain", steps_per_block=10),
-    Contestant(name="flywheel, playwright", program="flywheel_steps.py", argument="playwright", steps_per_block=10),
+    Contestant(name="flywheel", program="flywheel_steps.py", argument="beginframe", episodes_per_block=8),
+    Contestant(name="flywheel, fleet", program="flywheel_steps.py", argument="fleet", episodes_per_block=8),
+    Contestant(name="flywheel, plain", program="flywheel_steps.py", argument="plain", episodes_per_block=2),
+    Contestant(name="flywheel, playwright", program="flywheel_steps.py", argument="playwright", episodes_per_block=2),
+    Contestant(name="playwright, bare", program="playwright_steps.py", argument="", episodes_per_block=2),
     Contestant(
-        name="official miniwob", program="official_steps.py", argument="", steps_per_block=15,
+        name="official miniwob", program="official_steps.py", argument="", episodes_per_block=2,
         venv="official", packages=("miniwob==1.1.0", "selenium==4.51.0"),
     ),
     Contestant(
-        name="browsergym", program="browsergym_steps.py", argument="delay", steps_per_block=4,
-        venv="browsergym", packages=("browsergym-miniwob==0.14.3", "playwright==1.44.0"),
+        name="browsergym", program="browsergym_steps.py", argument="delay", episodes_per_block=1,
+        venv="browsergym", packages=BROWSERGYM,
     ),
     Contestant(
-        name="browsergym, no sleep", program="browsergym_steps.py", argument="no-delay", steps_per_block=4,
-        venv="browsergym", packages=("browsergym-miniwob==0.14.3", "playwright==1.44.0"),
+        name="browsergym, no sleep", program="browsergym_steps.py", argument="no-delay", episodes_per_block=1,
+        venv="browsergym", packages=BROWSERGYM,
     ),
-    Contestant(name="floor (bare commands)", program="flywheel_steps.py", argument="floor", steps_per_block=60),
+    Contestant(name="floor (bare commands)", program="flywheel_steps.py", argument="floor", episodes_per_block=8),
 )  # fmt: skip
-TARGETS = {"official miniwob": 5.0, "browsergym": 40.0}
-"""What `flywheel` is to reach, times the peer's steps a second."""
+TARGETS = {"official miniwob": 8.0, "browsergym": 60.0, "floor (bare commands)": 0.8}
+"""What `flywheel` is to reach in steps a second, times the other's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Medians over the repeats; rates are of all workers together."""
+    """Medians over the repeats; rates are of all workers together, resets included."""
 
     name: str
+    window: str
     workers: int
     steps_per_s: float
     steps_per_s_low: float
     steps_per_s_high: float
     step_ms: float
-    cpu_ms_per_step: float
     reset_ms: float
+    cpu_ms_per_step: float
     times_ours: float
     """Our steps a second over this one's."""
 
@@ -89,7 +99,7 @@ class Figure:
 class Worker:
     """A worker process; `ask` sends a request, `answer` waits for its reply."""
 
-    def __init__(self, contestant: Contestant, python: Path, log: Path) -> None:
+    def __init__(self, contestant: Contestant, window: str, python: Path, log: Path) -> None:
         environment = os.environ | {
             "PYTHONPATH": str(HERE.parent),
             "MINIWOB_URL": (MiniWobSource().root / "miniwob").as_uri() + "/",
@@ -100,7 +110,7 @@ class Worker:
         self.contestant, self._log = contestant, log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [str(python), str(HERE / "peers" / contestant.program), contestant.argument],
+                [str(python), str(HERE / "peers" / contestant.program), contestant.argument, window],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
             )  # fmt: skip
 
@@ -177,29 +187,31 @@ class Samples:
     reset_ms: list[float]
 
 
-def run_blocks(workers: Sequence[Worker], task: str, seed: int) -> tuple[list[float], list[float], float]:
-    """Reset seconds and step seconds of each worker, and processor seconds a step, for one block of steps on one task."""
-    for worker in workers:
-        worker.ask(do="reset", task=task, seed=seed)
-    resets = [worker.answer()["seconds"] for worker in workers]
+def run_block(workers: Sequence[Worker], task: str, seed: int) -> tuple[list[dict[str, Any]], float]:
+    """Each worker's reply to a block of episodes of one task, and the processor seconds of all."""
     before_s = sum(worker.cpu_s() for worker in workers)
-    num = workers[0].contestant.steps_per_block
     for worker in workers:
-        worker.ask(do="steps", num=num)
-    steps = [worker.answer()["seconds"] / num for worker in workers]
-    cpu_s = (sum(worker.cpu_s() for worker in workers) - before_s) / (num * len(workers))
-    return resets, steps, cpu_s
+        worker.ask(do="episodes", task=task, seed=seed, num=worker.contestant.episodes_per_block, steps=STEPS_PER_EPISODE)
+    replies = [worker.answer() for worker in workers]
+    return replies, sum(worker.cpu_s() for worker in workers) - before_s
+
+
+def load(workers: Sequence[Worker], task: str) -> None:
+    for worker in workers:
+        worker.ask(do="load", task=task, seed=0)
+    for worker in workers:
+        worker.answer()
 
 
 def measure(
-    contestants: Sequence[Contestant], num_workers: int, repeats: int, tasks: Sequence[str], root: Path, console: Console
+    contestants: Sequence[Contestant], window: str, num_workers: int, repeats: int, tasks: Sequence[str], root: Path, console: Console
 ) -> list[Figure]:
-    """Interleaved blocks of every contestant; the first reset of a page is not counted."""
+    """Interleaved blocks of every contestant."""
     samples = {contestant.name: Samples(steps_per_s=[], step_ms=[], cpu_ms=[], reset_ms=[]) for contestant in contestants}
     with ExitStack() as stack:
         crews = {
             contestant.name: [
-                stack.enter_context(Worker(contestant, python_of(contestant, root, console), root / f"{contestant.program}.log"))
+                stack.enter_context(Worker(contestant, window, python_of(contestant, root, console), root / f"{contestant.program}.log"))
                 for _ in range(num_workers)
             ]
             for contestant in contestants
@@ -209,52 +221,55 @@ def measure(
             rates: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
             for task in tasks:
                 for contestant in order:
-                    crew = crews[contestant.name]
-                    run_blocks(crew, task, seed=repeat)  # loads the page
-                    resets, steps, cpu_s = run_blocks(crew, task, seed=1000 + repeat)
-                    rates[contestant.name].append(sum(1 / seconds for seconds in steps))
-                    kept = samples[contestant.name]
-                    kept.step_ms += [seconds * 1000 for seconds in steps]
-                    kept.reset_ms += [seconds * 1000 for seconds in resets]
-                    kept.cpu_ms.append(cpu_s * 1000)
+                    crew, kept = crews[contestant.name], samples[contestant.name]
+                    load(crew, task)
+                    replies, cpu_s = run_block(crew, task, seed=1000 * (repeat + 1))
+                    rates[contestant.name].append(sum(reply["steps"] / reply["seconds"] for reply in replies))
+                    kept.step_ms += [reply["step_s"] / reply["steps"] * 1000 for reply in replies]
+                    kept.reset_ms += [seconds * 1000 for reply in replies for seconds in reply["reset_s"]]
+                    kept.cpu_ms.append(cpu_s / sum(reply["steps"] for reply in replies) * 1000)
             for name, of_tasks in rates.items():
                 samples[name].steps_per_s.append(statistics.harmonic_mean(of_tasks))
-            console.print(f"  {num_workers} worker(s), repeat {repeat + 1} of {repeats} done")
-    return [figure(name, num_workers, kept, samples[contestants[0].name]) for name, kept in samples.items()]
+            console.print(f"  {window}, {num_workers} worker(s), repeat {repeat + 1} of {repeats} done")
+    return [figure(name, window, num_workers, kept, samples[contestants[0].name]) for name, kept in samples.items()]
 
 
-def figure(name: str, num_workers: int, kept: Samples, ours: Samples) -> Figure:
+def figure(name: str, window: str, num_workers: int, kept: Samples, ours: Samples) -> Figure:
     """The ratio is the median of the repeats' ratios: what disturbed a repeat disturbed both."""
     return Figure(
         name=name,
+        window=window,
         workers=num_workers,
         steps_per_s=statistics.median(kept.steps_per_s),
         steps_per_s_low=min(kept.steps_per_s),
         steps_per_s_high=max(kept.steps_per_s),
         step_ms=statistics.median(kept.step_ms),
-        cpu_ms_per_step=statistics.median(kept.cpu_ms),
         reset_ms=statistics.median(kept.reset_ms),
+        cpu_ms_per_step=statistics.median(kept.cpu_ms),
         times_ours=statistics.median(ours_rate / rate for ours_rate, rate in zip(ours.steps_per_s, kept.steps_per_s, strict=True)),
     )
 
 
 def show(figures: Sequence[Figure], console: Console) -> None:
-    headings = ("environment", "steps/s", "lowest–highest", "ms a step", "CPU ms a step", "ms a reset", "flywheel is … times as fast")
-    table = Table(title=f"environment steps, {figures[0].workers} worker(s)")
+    headings = ("environment", "steps/s", "lowest–highest", "ms a step", "ms a reset", "CPU ms a step", "flywheel is … times as fast")
+    table = Table(title=f"environment steps with resets, window {figures[0].window}, {figures[0].workers} worker(s)")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "environment" else "right")
     for each in figures:
         target = TARGETS.get(each.name)
-        times = f"{each.times_ours:.1f}" + (f" (aim {target:.0f})" if target else "")
+        times = f"{each.times_ours:.1f}" + (f" (aim {target:g})" if target else "")
         rates = (f"{each.steps_per_s:.1f}", f"{each.steps_per_s_low:.1f}–{each.steps_per_s_high:.1f}")
-        table.add_row(each.name, *rates, f"{each.step_ms:.1f}", f"{each.cpu_ms_per_step:.1f}", f"{each.reset_ms:.0f}", times)
+        table.add_row(each.name, *rates, f"{each.step_ms:.1f}", f"{each.reset_ms:.0f}", f"{each.cpu_ms_per_step:.1f}", times)
     console.print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="numbers of workers to measure (default: 1 2)")
-    parser.add_argument("--repeats", type=int, default=5, help="interleaved repeats; figures are their medians (default: 5)")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="numbers of workers to measure (default: 1 2 4)")
+    parser.add_argument(
+        "--large-workers", type=int, nargs="*", default=[1, 2], help="the same in a window of 1280×720, all of it observed (default: 1 2)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="interleaved repeats; figures are their medians (default: 3)")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), help=f"MiniWoB tasks (default: {' '.join(TASKS)})")
     names = ", ".join(contestant.name for contestant in CONTESTANTS[1:])
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help=f"leave some out: {names}")
@@ -269,12 +284,13 @@ def main() -> None:
         parser.error("the official environment needs chromedriver: apt-get install chromium-driver, or --without 'official miniwob'")
     arguments.root.mkdir(parents=True, exist_ok=True)
     figures = []
-    for num_workers in arguments.workers:
-        found = measure(contestants, num_workers, arguments.repeats, arguments.tasks, arguments.root.absolute(), console)
+    for window, num_workers in [("task", num) for num in arguments.workers] + [("720p", num) for num in arguments.large_workers]:
+        found = measure(contestants, window, num_workers, arguments.repeats, arguments.tasks, arguments.root.absolute(), console)
         show(found, console)
         figures += found
         if arguments.json:
-            stored = {"tasks": arguments.tasks, "targets": TARGETS, "figures": [asdict(each) for each in figures]}
+            setting = {"tasks": arguments.tasks, "steps_per_episode": STEPS_PER_EPISODE, "targets": TARGETS}
+            stored = setting | {"figures": [asdict(each) for each in figures]}
             arguments.json.write_text(json.dumps(stored, indent=1))
 
 

@@ -132,7 +132,7 @@ async def soak(settings: SoakSettings, folder: Path, tell: Callable[[str], None]
     if todo:
         tell(f"{len(todo)} of {len(wanted)} episodes to play")
         with record.open("a", encoding="utf-8") as out:
-            if done:
+            if out.tell():
                 print(file=out)  # after a line that may have been cut off
             await _play(settings, todo, run, len(done), lambda line: print(json.dumps(line), file=out, flush=True), tell)
         with (folder / "runs.jsonl").open("a", encoding="utf-8") as out:

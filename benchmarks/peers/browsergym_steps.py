@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from typing import Any
 
 import browsergym.miniwob  # noqa: F401  (registers its environments)
 import gymnasium
 from browsergym.core.action.highlevel import HighLevelActionSet
 from playwright.sync_api import BrowserType
-from worker_loop import serve
+from worker_loop import WINDOWS, Window, arguments, serve
 
 
 class BrowserGym:
-    def __init__(self, *, delay_s: float) -> None:
+    def __init__(self, window: Window, *, delay_s: float) -> None:
         self._delay_s = delay_s
+        # its own window is a little larger than a task's part of the page
+        self._viewport = None if window == WINDOWS["task"] else {"width": window.width, "height": window.height}
         self._env: Any = None
         self._task = ""
 
@@ -32,6 +33,7 @@ class BrowserGym:
                 f"browsergym/miniwob.{task}",
                 action_mapping=mapping,
                 pre_observation_delay=self._delay_s,
+                viewport=self._viewport,
                 timeout=60_000,  # its five seconds are not enough on a busy machine
             )
             self._task = task
@@ -53,4 +55,5 @@ class BrowserGym:
 if __name__ == "__main__":
     launch = BrowserType.launch
     BrowserType.launch = functools.partialmethod(launch, executable_path=os.environ["BENCH_CHROMIUM"])  # type: ignore[method-assign]
-    serve(BrowserGym(delay_s=0.5 if sys.argv[1] == "delay" else 0.0))
+    variant, window = arguments()
+    serve(BrowserGym(window, delay_s=0.5 if variant == "delay" else 0.0))

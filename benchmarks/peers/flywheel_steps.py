@@ -1,64 +1,126 @@
-"""Our own sessions as a worker of benchmarks/env_steps.py: `beginframe`, `plain`, `playwright`, and `floor`, the least that can be done
-by bare commands to the same browser: click, one frame with a screenshot, the elements; no page time, nothing parsed."""
+"""Our own sessions as a worker of benchmarks/env_steps.py: `beginframe`, `plain`, `playwright`; `fleet`, a session in another process; and
+`floor`, the least that can be done by bare commands to the same browser: start an instance or click, one frame with a screenshot, the
+elements; no page time, nothing left behind by one episode cleared for the next, nothing parsed."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any
 
-from benchmarks.peers.worker_loop import AREA_PX, serve
+from benchmarks.peers.worker_loop import WINDOWS, Window, arguments, serve
 from sandbox.actions import Click
 from sandbox.browser.beginframe import FramedPage
 from sandbox.browser.input import gestures
 from sandbox.browser.page_session import PageSession
-from sandbox.miniwob.source import MiniWobSource, load_tasks
+from sandbox.fleet.manager import Fleet
+from sandbox.fleet.settings import FleetSettings
+from sandbox.miniwob.source import SETTINGS, MiniWobSource, load_tasks
+from sandbox.page_task import PageSettings, PageTasks
 from sandbox.pool import SessionPool
 from sandbox.seats import Upkeep
+from sandbox.session import Observation, Session
+from sandbox.task import Task
+
+ENDLESS = 10**9
+
+
+class Windowed(MiniWobSource):
+    """MiniWoB in a window of another size."""
+
+    def __init__(self, window: Window) -> None:
+        self._settings = replace(
+            SETTINGS, viewport_px=(window.width, window.height), area_px=(window.area_width, window.area_height)
+        )
+
+    def settings(self, task: Task) -> PageSettings:
+        return self._settings
+
+
+def small() -> PageTasks:
+    return {"miniwob": Windowed(WINDOWS["task"])}
+
+
+def large() -> PageTasks:
+    return {"miniwob": Windowed(WINDOWS["720p"])}
 
 
 class Ours:
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, window: Window) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        self._session: PageSession = self._runner.run(self._lease(kind))
-        self._tasks = load_tasks()
+        self._session: Any = self._runner.run(self._lease(kind, window))
+        self._tasks = {name: task.model_copy(update={"max_steps": 1000}) for name, task in load_tasks().items()}
 
-    async def _lease(self, kind: str) -> PageSession:
-        pool = await self._stack.enter_async_context(SessionPool(kind=kind, size=1, upkeep=Upkeep(recycle_resets=10**9)))  # type: ignore[arg-type]
-        return await self._stack.enter_async_context(pool.lease())
+    async def _lease(self, kind: str, window: Window) -> Session:
+        is_large = window == WINDOWS["720p"]
+        pool: SessionPool | Fleet
+        if kind == "fleet":
+            sources = f"benchmarks.peers.flywheel_steps:{'large' if is_large else 'small'}"
+            pool = Fleet(FleetSettings(max_workers=1, sessions_per_worker=1, recycle_resets=ENDLESS, page_sources=sources))
+        else:
+            pool = SessionPool(large() if is_large else small(), kind=kind, size=1, upkeep=Upkeep(recycle_resets=ENDLESS))  # type: ignore[arg-type]
+        entered = await self._stack.enter_async_context(pool)
+        return await self._stack.enter_async_context(entered.lease())
 
     def reset(self, task: str, seed: int) -> None:
-        long = self._tasks[task].model_copy(update={"max_steps": 1000})
-        self._runner.run(self._session.reset(long, seed))
+        check(self._runner.run(self._session.reset(self._tasks[task], seed)))
 
     def step(self, x: int, y: int) -> bool:
         transition = self._runner.run(self._session.step(Click(x=x, y=y)))
-        if transition.observation.screenshot is None or not transition.observation.elements:
-            raise ValueError(f"step without screenshot or elements: {transition.info}")
-        return transition.terminated or transition.truncated
+        check(transition.observation)
+        return bool(transition.terminated or transition.truncated)
 
     def close(self) -> None:
         self._runner.run(self._stack.aclose())
         self._runner.close()
 
 
-class Floor(Ours):
-    def step(self, x: int, y: int) -> bool:
-        return self._runner.run(self._bare(x, y))
+def check(observation: Observation) -> None:
+    if observation.screenshot is None or not observation.elements:
+        raise ValueError("an observation without screenshot or elements")
 
-    async def _bare(self, x: int, y: int) -> bool:
-        page = self._session._page
-        phases = gestures(Click(x=x, y=y), AREA_PX)
-        if not isinstance(page, FramedPage) or not isinstance(phases, tuple):
-            raise ValueError("the floor is measured in a begin-frame session")
-        (phase,) = phases
-        await asyncio.gather(*(answer for gesture in phase for answer in page._send_gesture(gesture)))  # type: ignore[union-attr]
-        if not await page._tick(screenshot=True) or not await page.evaluate(MiniWobSource().state_script):
-            raise ValueError("step without screenshot or elements")
+
+class Floor(Ours):
+    def __init__(self, window: Window) -> None:
+        super().__init__("beginframe", window)
+        self._source, self._area_px, self._loaded = MiniWobSource(), (window.area_width, window.area_height), ""
+
+    def reset(self, task: str, seed: int) -> None:
+        if self._loaded != task:
+            super().reset(task, seed)
+            self._loaded = task
+        else:
+            self._runner.run(self._restart(task, seed))
+
+    def step(self, x: int, y: int) -> bool:
+        self._runner.run(self._click(x, y))
         return False
+
+    async def _restart(self, task: str, seed: int) -> None:
+        page = self._page()
+        await page.evaluate(f"void ({self._source.start_script(self._tasks[task], seed)})")
+        await self._look(page)
+
+    async def _click(self, x: int, y: int) -> None:
+        page, phases = self._page(), gestures(Click(x=x, y=y), self._area_px)
+        if not isinstance(phases, tuple):
+            raise ValueError(phases.reason)
+        await asyncio.gather(*(answer for phase in phases for gesture in phase for answer in page._send_gesture(gesture)))  # type: ignore[union-attr]
+        await self._look(page)
+
+    async def _look(self, page: FramedPage) -> None:
+        if not await page._tick(screenshot=True) or not await page.evaluate(self._source.state_script):
+            raise ValueError("an observation without screenshot or elements")
+
+    def _page(self) -> FramedPage:
+        page = self._session._page if isinstance(self._session, PageSession) else None
+        if not isinstance(page, FramedPage):
+            raise ValueError("the floor is measured in a begin-frame session")
+        return page
 
 
 if __name__ == "__main__":
-    kind = sys.argv[1]
-    serve(Floor("beginframe") if kind == "floor" else Ours(kind))
+    variant, window = arguments()
+    serve(Floor(window) if variant == "floor" else Ours(variant, window))

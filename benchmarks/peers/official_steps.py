@@ -1,6 +1,7 @@
 """The official MiniWoB++ environment (gymnasium over selenium) as a worker of benchmarks/env_steps.py. Runs in its own venv.
 
-Its settings are its defaults: headless Chromium, no waiting, screenshot and DOM elements in every observation.
+Its settings are its defaults: headless Chromium, no waiting, screenshot and DOM elements in every observation. The sizes of its window and
+of what it observes are constants, which are set for another window.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from typing import Any
 
 import gymnasium
 import miniwob  # noqa: F401  (registers its environments)
+from miniwob import selenium_instance
 from miniwob.action import ActionTypes
-from worker_loop import serve
+from worker_loop import arguments, serve
 
 
 class Official:
@@ -39,4 +41,7 @@ class Official:
 
 
 if __name__ == "__main__":
+    window = arguments()[1]
+    selenium_instance.WINDOW_WIDTH, selenium_instance.WINDOW_HEIGHT = window.width, window.height
+    selenium_instance.TASK_WIDTH, selenium_instance.TASK_HEIGHT = window.area_width, window.area_height
     serve(Official())
