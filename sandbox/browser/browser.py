@@ -39,6 +39,7 @@ class Browser:
         self.connection = Connection(on_lost=process.kill)
         self.version = ""
         self._on_target: dict[str, OnTarget] = {}
+        self._on_gone: dict[str, Callable[[], None]] = {}
         self.clerk = Clerk(self)
         self._frame_lock = asyncio.Lock()
         self._frame_in_flight: asyncio.Future[Params] | None = None
@@ -82,6 +83,7 @@ class Browser:
     async def _start(self) -> None:
         await self.connection.open(read_fd=self.process.read_fd, write_fd=self.process.write_fd)
         self.connection.listen(None, "Target.attachedToTarget", self._on_attached)
+        self.connection.listen(None, "Target.detachedFromTarget", self._on_detached)
         attaching = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
         version, _ = await asyncio.gather(
             self.connection.send("Browser.getVersion"), self.connection.send("Target.setAutoAttach", attaching)
@@ -102,6 +104,16 @@ class Browser:
             await self.connection.send("Target.disposeBrowserContext", {"browserContextId": context_id})
         finally:
             self._on_target.pop(context_id, None)
+
+    def when_gone(self, session_id: str, on_gone: Callable[[], None]) -> None:
+        """Call `on_gone` once when a target was closed. What is awaited of it fails then."""
+        self._on_gone[session_id] = on_gone
+
+    def _on_detached(self, event: Params) -> None:
+        on_gone = self._on_gone.pop(str(event["sessionId"]), None)
+        if on_gone is not None:
+            self.connection.forget(str(event["sessionId"]))
+            on_gone()
 
     def _on_attached(self, event: Params) -> None:
         info, session_id = event["targetInfo"], str(event["sessionId"])

@@ -66,6 +66,7 @@ class Tab(CdpPage):
 
     def start(self) -> list[asyncio.Future[Params]]:
         """What a new page needs, and leave to run; the answers to come."""
+        self.browser.when_gone(self._session_id, self._on_gone)
         answers = self._set_up()
         for method, params in (
             ("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0}),
@@ -94,7 +95,7 @@ class Tab(CdpPage):
             "Network.loadingFailed": self._on_request_done,
             "Fetch.authRequired": self._on_auth,
             "Input.dragIntercepted": self._on_drag,
-            "Inspector.detached": self._on_detached,
+            "Inspector.detached": lambda _: None,  # closed: `_on_gone` hears of it
         }
 
     # ---- what the page asks for ----
@@ -119,6 +120,8 @@ class Tab(CdpPage):
             self.notes.blocked.append(url)
             is_page = event.get("resourceType") == "Document" and event.get("frameId") == self._target_id
             send("Fetch.failRequest", {"requestId": request_id, "errorReason": "Aborted" if is_page else "BlockedByClient"}, session_id)
+            if is_page:
+                self._send("Page.stopLoading")  # else page time would wait for the refused page
 
     def _on_auth(self, event: Params, session_id: str | None = None) -> None:
         """Credentials go to our proxy and to nobody else."""
@@ -172,14 +175,10 @@ class Tab(CdpPage):
     def answer_dialog(self, *, accept: bool, text: str) -> None:
         self._send("Page.handleJavaScriptDialog", {"accept": accept, "promptText": text})
 
-    def _on_detached(self, event: Params) -> None:
-        """A page that closed itself, or was closed; one whose process crashed takes the browser with it."""
-        if event.get("reason") == "Render process gone.":
-            self._on_crash(event)
-        else:
-            self._is_closed = True
-            self.browser.connection.forget(self._session_id)
-            self.window.on_closed(self)
+    def _on_gone(self) -> None:
+        """The page closed itself, or was closed."""
+        self._is_closed = True
+        self.window.on_closed(self)
 
     @property
     def is_closed(self) -> bool:
