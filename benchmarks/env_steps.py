@@ -256,7 +256,7 @@ def show(figures: Sequence[Figure], console: Console) -> None:
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "environment" else "right")
     for each in figures:
-        target = TARGETS.get(each.name)
+        target = TARGETS.get(each.name) if each.window == "task" else None
         times = f"{each.times_ours:.1f}" + (f" (aim {target:g})" if target else "")
         rates = (f"{each.steps_per_s:.1f}", f"{each.steps_per_s_low:.1f}–{each.steps_per_s_high:.1f}")
         table.add_row(each.name, *rates, f"{each.step_ms:.1f}", f"{each.reset_ms:.0f}", f"{each.cpu_ms_per_step:.1f}", times)
@@ -265,7 +265,7 @@ def show(figures: Sequence[Figure], console: Console) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="numbers of workers to measure (default: 1 2 4)")
+    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4], help="numbers of workers to measure (default: 1 2 4)")
     parser.add_argument(
         "--large-workers", type=int, nargs="*", default=[1, 2], help="the same in a window of 1280×720, all of it observed (default: 1 2)"
     )
