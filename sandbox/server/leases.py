@@ -25,6 +25,14 @@ class _Waiter:
     place: asyncio.Future[None]
 
 
+@dataclass(slots=True, eq=False)
+class _Making:
+    """A lease that was asked for under a key, and how many requests wait for it."""
+
+    task: asyncio.Task[Lease]
+    num_asking: int = 0
+
+
 class Leases:
     """Grants, finds and ends leases, within the limits of the settings: so many in all, so many a client, the others wait in line."""
 
@@ -32,7 +40,7 @@ class Leases:
         self.settings = settings
         self._pool, self._metrics = pool, metrics
         self._live: dict[str, Lease] = {}
-        self._by_key: dict[tuple[str, str], asyncio.Task[Lease]] = {}
+        self._by_key: dict[tuple[str, str], _Making] = {}
         self._num_held: Counter[str] = Counter()
         self._waiting: list[_Waiter] = []
         self._ends: OrderedDict[tuple[str, str], End] = OrderedDict()
@@ -52,19 +60,27 @@ class Leases:
         self, client: str, task: Task | None, *, screenshots: bool, ttl_s: float | None, wait_s: float | None, key: str | None = None
     ) -> Lease:
         """A lease on a session; the same one again for the same `key`. Raises SandboxBusy when none comes free in time, ConfigError for
-        limits that are not allowed, and what the pool raises. Cancelled, it leaves nothing behind, unless it has a key: then another
-        request may be waiting for it, and what nobody fetches is overdue in the end."""
+        limits that are not allowed, and what the pool raises. Cancelled before it is granted, it leaves nothing behind, unless another
+        request with the same key waits for it."""
         ttl_s = self.settings.ttl_s if ttl_s is None else ttl_s
         if ttl_s > self.settings.max_ttl_s:
             raise ConfigError(f"A time to live of {ttl_s:g} s is too long: at most {self.settings.max_ttl_s:g} s; send heartbeats.")
         wait_s = self.settings.max_wait_s if wait_s is None else min(wait_s, self.settings.max_wait_s)
         if key is None:
             return await self._create(client, task, screenshots, ttl_s, wait_s)
-        if (client, key) not in self._by_key:
-            making = asyncio.create_task(self._create(client, task, screenshots, ttl_s, wait_s))
+        making = self._by_key.get((client, key))
+        if making is None:
+            making = _Making(asyncio.create_task(self._create(client, task, screenshots, ttl_s, wait_s)))
             self._by_key[client, key] = making
-            making.add_done_callback(lambda made: self._forget_failed(client, key, made))
-        return await asyncio.shield(self._by_key[client, key])
+            making.task.add_done_callback(lambda made: self._forget_failed(client, key, made))
+        making.num_asking += 1
+        try:
+            return await asyncio.shield(making.task)
+        finally:
+            making.num_asking -= 1
+            if not making.num_asking and not making.task.done():
+                making.task.cancel()
+                self._by_key.pop((client, key), None)
 
     def get(self, client: str, session_id: str) -> Lease:
         """Raises LeaseLost, for a session that never was as for one that is another client's."""
@@ -180,13 +196,15 @@ class Leases:
         self._metrics.ended.labels(reason=end).inc()
         self._give_place_back(lease.client)
         for name, making in list(self._by_key.items()):
-            if making.done() and not making.cancelled() and making.exception() is None and making.result() is lease:
+            made = making.task
+            if made.done() and not made.cancelled() and made.exception() is None and made.result() is lease:
                 del self._by_key[name]
         self._tell()
 
     def _forget_failed(self, client: str, key: str, made: asyncio.Task[Lease]) -> None:
-        if made.cancelled() or made.exception() is not None:
-            self._by_key.pop((client, key), None)
+        making = self._by_key.get((client, key))
+        if making is not None and making.task is made and (made.cancelled() or made.exception() is not None):
+            del self._by_key[client, key]
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -1,0 +1,126 @@
+"""The Gymnasium environment: Gymnasium's own checker, seeds, oracles through the action space, several side by side, a remote one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from sandbox import actions
+from sandbox.gym_env import KEYS, KINDS, FlywheelEnv, env_id, find_task, from_action, register_envs, to_action
+from sandbox.sources import SOURCES
+from sandbox.task import Split
+from warehouse.errors import TaskError
+
+CLICK_BUTTON, LOGIN = "flywheel/miniwob-click-button-v0", "flywheel/miniwob-login-user-v0"
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[gymnasium.Env[Any, Any]]:
+    register_envs()
+    env = gymnasium.make(LOGIN, render_mode="rgb_array")
+    yield env
+    env.close()
+    env.close()
+
+
+def test_gymnasium_finds_nothing_to_say(env: gymnasium.Env[Any, Any]) -> None:
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_every_task_is_registered() -> None:
+    register_envs()
+    ids = {name for name in gymnasium.registry if name.startswith("flywheel/")}
+    assert {env_id(task) for source in SOURCES.values() for task in source.load_tasks().values()} == ids and CLICK_BUTTON in ids
+
+
+def test_the_same_seed_gives_the_same_instance(env: gymnasium.Env[Any, Any]) -> None:
+    task = find_task("miniwob/login-user")
+    first, info = env.reset(seed=7)
+    assert task.split(info["instance"]) is Split.TRAIN
+    other, _ = env.reset()
+    again, _ = env.reset(seed=7)
+    wanted, named = env.reset(options={"instance": info["instance"]})
+    assert named["instance"] == info["instance"]
+    for key in first:
+        assert np.array_equal(first[key], again[key]) and np.array_equal(first[key], wanted[key])
+    assert other["instruction"] != first["instruction"]
+    assert first["screenshot"].shape == (210, 160, 3) and len(np.unique(first["screenshot"])) > 20
+    assert np.array_equal(env.render(), first["screenshot"])
+    assert "input" in first["elements"] and first["boxes"][0].min() >= 0 and first["boxes"][-1].max() == -1
+
+
+def test_the_oracle_solves_a_task_through_the_action_space(env: gymnasium.Env[Any, Any]) -> None:
+    for seed in range(2):
+        env.reset(seed=seed)
+        is_over, reward = False, 0.0
+        while not is_over:
+            action = env.unwrapped.hint()
+            assert action is not None and env.action_space.contains(action)
+            observation, reward, terminated, truncated, info = env.step(action)
+            assert env.observation_space.contains(observation) and "action" in info
+            is_over = terminated or truncated
+        assert reward == 1.0
+
+
+def test_an_episode_ends_after_the_tasks_steps(env: gymnasium.Env[Any, Any]) -> None:
+    env.reset(seed=1)
+    wait = from_action(actions.Wait())
+    for number in range(1, 100):
+        _, _, terminated, truncated, _ = env.step(wait)
+        assert not terminated
+        if truncated:
+            break
+    assert number == find_task("miniwob/login-user").max_steps
+
+
+def test_actions_survive_the_space(env: gymnasium.Env[Any, Any]) -> None:
+    env.action_space.seed(3)
+    kinds = set()
+    for _ in range(300):
+        sample = env.action_space.sample()
+        action = to_action(sample)
+        kinds.add(KINDS[int(sample["kind"])])
+        written = from_action(action)
+        assert written is not None and env.action_space.contains(written) and to_action(written) == action
+    assert kinds == set(KINDS)
+    assert all(to_action(from_action(actions.Hotkey(keys=keys)) or {}) == actions.Hotkey(keys=keys) for keys in KEYS)
+    assert from_action(actions.Hotkey(keys=("ctrl", "q"))) is None and from_action(actions.TypeText(text="漢")) is None
+
+
+@pytest.mark.parametrize("kind", [gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+def test_several_side_by_side(kind: Any) -> None:
+    vector = kind([_make_click_button] * 2)
+    try:
+        first, _ = vector.reset(seed=[1, 2])
+        assert first["screenshot"].shape == (2, 210, 160, 3) and len(first["instruction"]) == 2
+        vector.action_space.seed(1)
+        _, rewards, _, _, _ = vector.step(vector.action_space.sample())
+        again, _ = vector.reset(seed=[1, 2])
+        assert rewards.shape == (2,) and np.array_equal(first["screenshot"], again["screenshot"])
+        assert first["instruction"] == again["instruction"]
+    finally:
+        vector.close()
+
+
+def _make_click_button() -> gymnasium.Env[Any, Any]:
+    register_envs()
+    return gymnasium.make(CLICK_BUTTON)
+
+
+def test_misuse_is_told() -> None:
+    with pytest.raises(TaskError, match="source/name"):
+        FlywheelEnv("miniwob/no-such-task")
+    with pytest.raises(ValueError, match="rgb_array"):
+        FlywheelEnv("miniwob/click-button", render_mode="human")
+    env = FlywheelEnv("miniwob/click-button")
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(env.action_space.sample())
+    env.close()
+    held_out = next(task for task in SOURCES["miniwob"].load_tasks().values() if task.held_out)
+    with pytest.raises(TaskError, match="held out"):
+        FlywheelEnv(held_out).reset()
