@@ -22,14 +22,14 @@ NUM_COLUMNS = 5
 NUM_STEPS = 12
 GAP_PX = 6
 SHOWN_PX = (192, 216)
-NUM_COLOURS = 96
+NUM_COLOURS = 256
 BACKGROUND = "#ffffff"
 
 
 def shown_tasks() -> list[Task]:
     """One task of each game, of medium difficulty where there is one: there is more to see."""
-    tasks = list(load_tasks("all").values())
-    first = {entry_of(task).game: task for task in reversed(tasks)}
+    tasks = list(reversed(load_tasks("all").values()))
+    first = {entry_of(task).game: task for task in tasks}
     medium = {entry_of(task).game: task for task in tasks if entry_of(task).difficulty == "medium"}
     return [medium.get(game, task) for game, task in reversed(first.items())]
 
@@ -60,7 +60,7 @@ def sheet(shots: Sequence[Image.Image]) -> Image.Image:
         column, row = number % NUM_COLUMNS, number // NUM_COLUMNS
         place = (GAP_PX + column * (width + GAP_PX), GAP_PX + row * (height + GAP_PX))
         made.paste(shot.resize(SHOWN_PX, Image.Resampling.LANCZOS), place)
-    return made.quantize(NUM_COLOURS, dither=Image.Dither.NONE)
+    return made.quantize(NUM_COLOURS, kmeans=2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
