@@ -1,8 +1,8 @@
 """FramedPage: a page whose frames and clock are ours (headless shell with begin-frame control, virtual time from the page's birth).
 
-Page time stands still unless we let it pass, a frame at a time: first the clock advances and timers fire, then a frame is drawn at the
-same instant. So a page sees the same times, frames and inputs in every run, at whatever speed the machine has; between
-our calls everything is frozen, CSS animations included. While a page loads, its clock waits for its files.
+Page time stands still unless we let it pass (`settle`, `run_to`), a frame at a time: first the clock advances and timers fire, then a frame
+is drawn at the same instant. So a page sees the same times, frames and inputs in every run, at whatever speed the machine has; between our
+calls everything is frozen, CSS animations included. While a page loads, its clock waits for its files.
 """
 
 from __future__ import annotations
@@ -38,6 +38,19 @@ class PageClock:
     """Page time that has passed. The tabs of a window share one."""
 
     elapsed_ms: float = 0.0
+    granted_us: int = 0
+    """The same as the browser has counted it, in whole microseconds: so many frames a second add up to a second."""
+
+    def grant(self, ms: float) -> int:
+        """Let so much time pass; how many microseconds that are for the browser."""
+        self.elapsed_ms += ms
+        passed_us = round(self.elapsed_ms * 1000) - self.granted_us
+        self.granted_us += passed_us
+        return passed_us
+
+    @property
+    def granted_ms(self) -> float:
+        return self.granted_us / 1000
 
 
 class FramedPage(CdpPage):
@@ -60,13 +73,13 @@ class FramedPage(CdpPage):
     async def _advance_clock(self, ms: float, policy: str = "advance") -> None:
         """Let page time pass: timers fire in their order and at their time, nothing is drawn."""
         spent = self.browser.connection.expect(self._session_id, "Emulation.virtualTimeBudgetExpired")
-        answer, _ = await asyncio.gather(self._send("Emulation.setVirtualTimePolicy", {"policy": policy, "budget": ms}), spent)
+        granting = {"policy": policy, "budget": budget_ms(self._clock.grant(ms))}
+        answer, _ = await asyncio.gather(self._send("Emulation.setVirtualTimePolicy", granting), spent)
         self._ticks_base_ms = answer["virtualTimeTicksBase"]
-        self._clock.elapsed_ms += ms
 
     def _frame_time(self, ms: float) -> Params:
         """When the next frame is drawn, in the browser's ticks: now, in page time."""
-        return {"frameTimeTicks": self._ticks_base_ms + self._clock.elapsed_ms, "interval": ms}
+        return {"frameTimeTicks": self._ticks_base_ms + self._clock.granted_ms, "interval": ms}
 
     async def _tick(self, ms: float = GESTURE_FRAME_MS, *, screenshot: bool = False) -> bytes | None:
         """Let page time pass, then draw a frame at that instant."""
@@ -128,3 +141,14 @@ class FramedPage(CdpPage):
         """How many frames are drawn in so much page time, and how far apart."""
         num_frames = max(1, round(ms / self._settings.frame_time_ms))
         return num_frames, max(ms, GESTURE_FRAME_MS) / num_frames
+
+    async def run_to(self, time_ms: float, *, draw: bool = True) -> None:
+        """Let page time pass until it is `time_ms` since the page was opened: frame by frame, or (without `draw`) timers alone and one
+        frame at the end, which is faster and skips what goes by frames."""
+        while (left_ms := time_ms - self._clock.elapsed_ms) > 0.0005:
+            await self._tick(min(self._settings.frame_time_ms, left_ms) if draw else left_ms)
+
+
+def budget_ms(us: int) -> float:
+    """Microseconds as the protocol takes them; a little more, since it cuts off what is less than a microsecond."""
+    return us / 1000 + 0.0001

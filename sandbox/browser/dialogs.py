@@ -1,22 +1,33 @@
-"""Dialog: a confirm, prompt or beforeunload that waits for the agent's answer, as the agent sees it: drawn over the last screenshot, listed
-as elements, answered by a click, a key or text. How it is opened and closed in the browser is tabs.py.
+"""Dialogs of a web session: answered at once by policy, or kept open for the agent, who sees one drawn over the last screenshot and listed
+as elements, and answers it by a click, a key or text. How one is opened and closed in the browser is tabs.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import textwrap
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
 from PIL import Image, ImageDraw, ImageFont
 
 from sandbox import actions
 from sandbox.actions import Action
+from sandbox.browser.cdp import Params
 from sandbox.session import Element
 
 LINE_PX, MARGIN_PX, BUTTON_PX, WIDTH_PX, CHAR_PX = 16, 12, (64, 22), 300, 6
 MAX_LINES = 8
 Box = tuple[int, int, int, int]
+T = TypeVar("T")
+
+
+class Answerable(Protocol):
+    """A tab with a dialog."""
+
+    def answer_dialog(self, *, accept: bool, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +117,72 @@ class Dialog:
         if self.kind == "prompt":
             boxes["field"] = (left + MARGIN_PX, y - MARGIN_PX - BUTTON_PX[1], right - MARGIN_PX, y - MARGIN_PX)
         return boxes
+
+
+class Dialogs:
+    """The dialogs of one window, of which at most one waits. While it does its page stands still, and so does what we were doing in the
+    page: that goes on when the dialog is answered."""
+
+    def __init__(self, policy: Literal["accept", "dismiss", "ask"], area_px: tuple[int, int]) -> None:
+        self._policy, self._area_px = policy, area_px
+        self._tab: Answerable | None = None
+        self._has_opened = asyncio.Event()
+        self._suspended: asyncio.Task[Any] | None = None
+        self.current: Dialog | None = None
+
+    def opened(self, tab: Answerable, event: Params, *, is_awaited: bool) -> None:
+        """Answer it, unless it is the agent's to answer; never keep one open while the whole browser waits for the page."""
+        kind, text = str(event["type"]), str(event.get("defaultPrompt", ""))
+        if self._policy != "ask" or kind == "alert" or is_awaited or self.current is not None:
+            tab.answer_dialog(accept=kind == "alert" or self._policy != "dismiss", text=text)
+            return
+        self._tab = tab
+        self.current = Dialog(kind=kind, message=str(event["message"]), text=text, area_px=self._area_px)
+        self._has_opened.set()
+
+    async def unless_one_opens(self, work: Coroutine[Any, Any, T], otherwise: T) -> T:
+        """Do it; where a dialog opens meanwhile, leave it to go on once that is answered."""
+        return await self._follow(asyncio.ensure_future(work), otherwise)
+
+    async def _follow(self, task: asyncio.Task[T], otherwise: T) -> T:
+        opened = asyncio.ensure_future(self._has_opened.wait())
+        try:
+            await asyncio.wait({task, opened}, return_when=asyncio.FIRST_COMPLETED)
+            if self.current is None or task.done():
+                return await task
+            self._suspended = task
+            return otherwise
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            opened.cancel()
+
+    async def take(self, action: Action) -> dict[str, Any]:
+        """What an action means to the open dialog, for Transition.info."""
+        reply = self.current.take(action) if self.current is not None else None
+        if isinstance(reply, str):
+            return {"ignored": reply}
+        if reply is None or self._tab is None:
+            return {}
+        self._tab.answer_dialog(accept=reply.accept, text=reply.text)
+        self._forget()
+        task, self._suspended = self._suspended, None
+        if task is not None:
+            await self._follow(task, None)
+        return {}
+
+    def tab_closed(self, tab: Answerable) -> None:
+        if tab is self._tab:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._tab = self.current = None
+        self._has_opened.clear()
+
+    def close(self) -> None:
+        if self._suspended is not None:
+            self._suspended.cancel()
 
 
 def _holds(box: Box, x: int, y: int) -> bool:

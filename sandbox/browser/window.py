@@ -16,11 +16,10 @@ What happened beside the page is said in Transition.info (`status`) and in Obser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from sandbox import actions
 from sandbox.actions import Action
@@ -29,29 +28,21 @@ from sandbox.browser.beginframe import PageClock
 from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Params
 from sandbox.browser.cdp_page import create_target
-from sandbox.browser.dialogs import Dialog, Reply
+from sandbox.browser.dialogs import Dialogs
 from sandbox.browser.downloads import Downloads
 from sandbox.browser.input import Phase, find_key
 from sandbox.browser.page import SELECT_SCRIPT, PageNotes
 from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below
 from sandbox.browser.proxy import Outside, Proxy
-from sandbox.browser.tabs import Tab, tab_class
-from sandbox.browser.workspace_files import Refused, Staging, stage_upload
+from sandbox.browser.tab_kinds import tab_class
+from sandbox.browser.tabs import Tab
+from sandbox.browser.uploads import Uploads
+from sandbox.browser.workspace_files import Staging
 from sandbox.page_task import PageSettings, Surroundings
 from sandbox.session import Element
 from warehouse.errors import BrowserCrashed, ConfigError, SandboxError
 
 MAX_TABS = 20
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chooser:
-    """A file field that waits for its files."""
-
-    tab: Tab
-    node_id: int
-    takes_several: bool
 
 
 class WebWindow:
@@ -73,10 +64,8 @@ class WebWindow:
         self._staging = Staging(browser.process.files)
         self._downloads: Downloads | None = None
         self._context_id = ""
-        self._dialog: tuple[Tab, Dialog] | None = None
-        self._dialog_opened = asyncio.Event()
-        self._suspended: asyncio.Task[Any] | None = None
-        self._chooser: _Chooser | None = None
+        self._dialogs = Dialogs(self.web.dialogs, settings.area_px)
+        self._uploads = Uploads(self.surroundings.workspace, self._staging.path)
         self._last_png: bytes | None = None
         self._is_closed = False
 
@@ -151,10 +140,8 @@ class WebWindow:
             return
         place = self._tabs.index(tab)
         self._tabs.remove(tab)
-        if self._chooser is not None and self._chooser.tab is tab:
-            self._chooser = None
-        if self._dialog is not None and self._dialog[0] is tab:
-            self._dialog = None
+        self._uploads.tab_closed(tab)
+        self._dialogs.tab_closed(tab)
         if self._active is tab:
             self._active = None
             if self._tabs:
@@ -170,18 +157,10 @@ class WebWindow:
     # ---- what the browser says ----
 
     def on_dialog(self, tab: Tab, event: Params) -> None:
-        """Answered at once, unless it is the agent's to answer; never kept open while the page draws or pastes, which others wait for."""
-        policy, kind = self.web.dialogs, str(event["type"])
-        text = str(event.get("defaultPrompt", ""))
-        if policy != "ask" or kind == "alert" or self.browser.is_drawing(tab.session_id) or self._dialog is not None:
-            tab.answer_dialog(accept=kind == "alert" or policy != "dismiss", text=text)
-            return
-        self._dialog = (tab, Dialog(kind=kind, message=str(event["message"]), text=text, area_px=self.settings.area_px))
-        self._dialog_opened.set()
+        self._dialogs.opened(tab, event, is_awaited=self.browser.is_drawing(tab.session_id))
 
     def on_chooser(self, tab: Tab, event: Params) -> None:
-        if "backendNodeId" in event:
-            self._chooser = _Chooser(tab=tab, node_id=int(event["backendNodeId"]), takes_several=event["mode"] == "selectMultiple")
+        self._uploads.asked(tab, event)
 
     @property
     def has_downloads_under_way(self) -> bool:
@@ -198,21 +177,21 @@ class WebWindow:
         return self.active.time_ms
 
     async def load(self, url: str) -> None:
-        reason = await self._unless_dialog(self.active.go(url), "")
+        reason = await self._dialogs.unless_one_opens(self.active.go(url), "")
         if reason:
             raise SandboxError(f"The page {url} could not be opened: {reason}. Does the task's network policy allow it?")
         await self.settle(0, screenshot=False)
 
     async def evaluate(self, expression: str) -> Any:
         """In the active tab's main frame. Raises SandboxError while a dialog is open: the page's scripts stand still then."""
-        if self._dialog is not None:
+        if self._dialogs.current is not None:
             raise SandboxError("A dialog is open in the page.")
         return await self.active.evaluate(expression)
 
     async def perform(self, phases: Sequence[Phase]) -> None:
         tab = self.active
         try:
-            await self._unless_dialog(tab.perform(phases), None)
+            await self._dialogs.unless_one_opens(tab.perform(phases), None)
         except BrowserCrashed:
             raise
         except SandboxError:
@@ -234,12 +213,12 @@ class WebWindow:
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
         """While a dialog is open nothing passes: the screenshot is the last one with the dialog over it."""
         await self._started()
-        if self._dialog is None:
-            png = await self._unless_dialog(self._settle_active(ms, screenshot=screenshot), None)
+        if self._dialogs.current is None:
+            png = await self._dialogs.unless_one_opens(self._settle_active(ms, screenshot=screenshot), None)
             self._last_png = png or self._last_png
-        if self._dialog is None:
+        if self._dialogs.current is None:
             return png
-        return self._dialog[1].draw(self._last_png) if screenshot else None
+        return self._dialogs.current.draw(self._last_png) if screenshot else None
 
     async def _settle_active(self, ms: float, *, screenshot: bool) -> bytes | None:
         """Settle the active tab, again where another became it meanwhile."""
@@ -265,8 +244,7 @@ class WebWindow:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._suspended is not None:
-            self._suspended.cancel()
+        self._dialogs.close()
         try:
             for tab in self._tabs:
                 await self.browser.finish_frame(tab.session_id)
@@ -281,24 +259,6 @@ class WebWindow:
             await self.proxy.close()
             self._staging.remove()
 
-    async def _unless_dialog(self, work: Coroutine[Any, Any, T], otherwise: T) -> T:
-        """Do it; where a dialog opens meanwhile, leave it to go on once that is answered."""
-        return await self._follow(asyncio.ensure_future(work), otherwise)
-
-    async def _follow(self, task: asyncio.Task[T], otherwise: T) -> T:
-        opened = asyncio.ensure_future(self._dialog_opened.wait())
-        try:
-            await asyncio.wait({task, opened}, return_when=asyncio.FIRST_COMPLETED)
-            if self._dialog is None or task.done():
-                return await task
-            self._suspended = task
-            return otherwise
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        finally:
-            opened.cancel()
-
     # ---- WebPage ----
 
     @property
@@ -308,26 +268,26 @@ class WebWindow:
         return url.removeprefix(self.root.as_uri() + "/")
 
     async def elements(self) -> tuple[Element, ...]:
-        if self._dialog is not None:
-            return self._dialog[1].elements()
+        if self._dialogs.current is not None:
+            return self._dialogs.current.elements()
         return await self.active.frames.elements(self.settings.area_px)
 
     @property
     def has_dialog(self) -> bool:
-        return self._dialog is not None
+        return self._dialogs.current is not None
 
     def status(self) -> dict[str, Any]:
         """For Transition.info: the tabs, and what has not settled."""
         tabs = [{"title": tab.title, "url": tab.url, "active": tab is self._active} for tab in self._tabs]
         info: dict[str, Any] = {"tabs": tabs}
-        if self._dialog is None and self.active.unsettled is not None:
+        if self._dialogs.current is None and self.active.unsettled is not None:
             info["unsettled"] = self.active.unsettled
         return info
 
     def news(self) -> list[str]:
         """For the agent, a line each: downloads that came, a file field that waits, the tabs where there are several."""
         lines = self._downloads.came() if self._downloads is not None else []
-        if self._chooser is not None:
+        if self._uploads.is_asked:
             lines.append("a file field waits: type the path of a workspace file, or press escape")
         if len(self._tabs) > 1:
             names = [f"{'*' if tab is self._active else ''}[{n}] {tab.title or tab.url}" for n, tab in enumerate(self._tabs, start=1)]
@@ -336,23 +296,19 @@ class WebWindow:
 
     async def act(self, action: Action) -> dict[str, Any] | None:
         """What the window does of itself with an action, for Transition.info; None: it is the page's."""
-        if self._dialog is not None:
-            return await self._answer(self._dialog[1].take(action))
-        if self._chooser is not None:
-            chooser, self._chooser = self._chooser, None
-            if isinstance(action, actions.TypeText):
-                return await self._choose(chooser, action.text)
-            if isinstance(action, actions.Hotkey) and action.keys[0].lower() in {"escape", "esc"}:
-                return {}
+        if self._dialogs.current is not None:
+            return await self._dialogs.take(action)
+        if self._uploads.is_asked and (done := await self._uploads.take(action)) is not None:
+            return done
         match action:
             case actions.Navigate(url=url):
                 return await self._navigate(url)
             case actions.NavigateBack():
-                return _outcome(await self._unless_dialog(self.active.go_back(), ""))
+                return _outcome(await self._dialogs.unless_one_opens(self.active.go_back(), ""))
             case actions.Hotkey(keys=keys):
                 return await self._hotkey(tuple(key.key for name in keys if (key := find_key(name)) is not None))
             case actions.SelectOption(x=x, y=y, option=option):
-                return _outcome(await self._unless_dialog(self.active.frames.select(x, y, SELECT_SCRIPT, option), ""))
+                return _outcome(await self._dialogs.unless_one_opens(self.active.frames.select(x, y, SELECT_SCRIPT, option), ""))
         return None
 
     async def _navigate(self, text: str) -> dict[str, Any]:
@@ -367,16 +323,16 @@ class WebWindow:
                 return {"ignored": f"{url} is not allowed in this session"}
         elif url != "about:blank" and not is_below(url, self.root):
             return {"ignored": f"addresses of the scheme {scheme!r} cannot be opened; http and https can"}
-        return _outcome(await self._unless_dialog(self.active.go(url), ""))
+        return _outcome(await self._dialogs.unless_one_opens(self.active.go(url), ""))
 
     async def _hotkey(self, keys: tuple[str, ...]) -> dict[str, Any] | None:
         match keys:
             case ("Alt", "ArrowLeft"):
-                return _outcome(await self._unless_dialog(self.active.go_back(), ""))
+                return _outcome(await self._dialogs.unless_one_opens(self.active.go_back(), ""))
             case ("Alt", "ArrowRight"):
-                return _outcome(await self._unless_dialog(self.active.go_back(by=1), ""))
+                return _outcome(await self._dialogs.unless_one_opens(self.active.go_back(by=1), ""))
             case ("F5",) | ("Control", "r"):
-                return _outcome(await self._unless_dialog(self.active.reload(), ""))
+                return _outcome(await self._dialogs.unless_one_opens(self.active.reload(), ""))
             case ("Control", "t"):
                 await self._new_tab()
             case ("Control", "w"):
@@ -391,34 +347,6 @@ class WebWindow:
             case _:
                 return None
         return {}
-
-    async def _answer(self, taken: Reply | str | None) -> dict[str, Any]:
-        if self._dialog is None or taken is None:
-            return {}
-        if isinstance(taken, str):
-            return {"ignored": taken}
-        tab, _ = self._dialog
-        self._dialog = None
-        self._dialog_opened.clear()
-        tab.answer_dialog(accept=taken.accept, text=taken.text)
-        task, self._suspended = self._suspended, None
-        if task is not None:
-            await self._follow(task, None)
-        return {}
-
-    async def _choose(self, chooser: _Chooser, text: str) -> dict[str, Any]:
-        paths = [line.strip() for line in text.splitlines() if line.strip()]
-        if not chooser.takes_several:
-            paths = paths[:1]
-        try:
-            if self.surroundings.workspace is None:
-                raise Refused("this session has no workspace to upload from")
-            staged = [str(stage_upload(self.surroundings.workspace, path, self._staging.path)) for path in paths]
-        except Refused as refusal:
-            self._chooser = chooser
-            return {"ignored": str(refusal)}
-        await chooser.tab.set_files(chooser.node_id, staged)
-        return {"uploaded": paths}
 
 
 def _outcome(reason: str) -> dict[str, Any]:

@@ -1,0 +1,109 @@
+"""The kinds of tabs: with frames and clock under control, with frames in real time, and in any Chromium. What they share is tabs.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from sandbox.browser.beginframe import EPOCH_S, FramedPage, budget_ms
+from sandbox.browser.cdp import Params
+from sandbox.browser.plain import LivePage
+from sandbox.browser.realtime import RealTime
+from sandbox.browser.tabs import Tab
+
+if TYPE_CHECKING:
+    from sandbox.browser.window import WebWindow
+
+
+class FramedTab(Tab, FramedPage):
+    """A tab whose frames and clock are ours. All tabs of a window go by one clock, which passes in the active one; those that share its
+    process go along, others stand still."""
+
+    def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
+        super().__init__(window, info, session_id)
+        self._clock = window.clock
+        self._shares_clock = bool(info.get("canAccessOpener"))
+        self._ticks_offset_ms = 0.0
+        self._clock_key: tuple[float, int] | None = None
+        self._has_lingering_request = False
+
+    def _start_clock(self) -> list[asyncio.Future[Params]]:
+        """A page that can reach its opener lives in the opener's process, whose clock is already ours and may be running just now."""
+        return [] if self._shares_clock else [self._send("Emulation.setVirtualTimePolicy", self._paused())]
+
+    def _paused(self) -> Params:
+        return {"policy": "pause", "initialVirtualTime": EPOCH_S + self._clock.granted_ms / 1000}
+
+    async def _advance_clock(self, ms: float, policy: str = "pauseIfNetworkFetchesPending") -> None:
+        """A page that moves to another process takes the policy along, with the time it began at. A request that outlived the limit (a
+        stream, a server that hangs) is not waited for again before the next page."""
+        if self._has_lingering_request:
+            policy = "advance"
+        initial = {"initialVirtualTime": EPOCH_S + self._clock.granted_ms / 1000, "budget": budget_ms(self._clock.grant(ms))}
+        spent = self._expect_spent()
+        answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": policy, **initial})
+        await asyncio.wait([spent], timeout=max(self._limit_at_s - time.monotonic(), 1.0))
+        if not spent.done():
+            self._has_lingering_request = True
+            spent = self._expect_spent()
+            answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": "advance", **initial})
+        await spent
+        self._ticks_base_ms = answer["virtualTimeTicksBase"]
+        key = (self._ticks_base_ms, self.window.num_switches)
+        if key != self._clock_key or self._has_lingering_request:
+            await self._follow_ticks()
+            self._clock_key = key
+
+    def _expect_spent(self) -> asyncio.Future[Params]:
+        return self.browser.connection.expect(self._session_id, "Emulation.virtualTimeBudgetExpired")
+
+    async def _follow_ticks(self) -> None:
+        """Where page time stands in the ticks of the page's process, which counts them from when it was made."""
+        metrics = (await self._send("Performance.getMetrics"))["metrics"]
+        now_ms = next(entry["value"] for entry in metrics if entry["name"] == "Timestamp") * 1000
+        self._ticks_offset_ms = now_ms - self._clock.granted_ms
+
+    def _frame_time(self, ms: float) -> Params:
+        return {"frameTimeTicks": self._ticks_offset_ms + self._clock.granted_ms, "interval": ms}
+
+    def _on_navigated(self, event: Params) -> None:
+        super()._on_navigated(event)
+        if "parentId" not in event["frame"]:
+            self._has_lingering_request = False
+            self._clock_key = None
+
+    async def _pass_time(self, ms: float) -> None:
+        num_frames, frame_ms = self._frames_of(ms)
+        for _ in range(num_frames - 1):
+            await self._tick(frame_ms)
+
+    async def _draw(self, ms: float, *, screenshot: bool) -> bytes | None:
+        return await self._tick(self._frames_of(ms)[1], screenshot=screenshot)
+
+    async def _hold(self) -> None:
+        await self._send("Emulation.setVirtualTimePolicy", self._paused())
+
+
+class RealTimeTab(RealTime, FramedTab):
+    """A tab with frames of ours, in real time."""
+
+    async def _hold(self) -> None:
+        """Real time does not stop."""
+
+
+class LiveTab(Tab, LivePage):
+    """A tab of any Chromium, in real time."""
+
+    async def _pass_time(self, ms: float) -> None:
+        await self.browser.connection.sleep(ms / 1000)
+
+    async def _draw(self, ms: float, *, screenshot: bool) -> bytes | None:
+        return await LivePage.settle(self, 0, screenshot=screenshot)
+
+
+def tab_class(*, begin_frame: bool, real_time: bool) -> type[FramedTab | LiveTab]:
+    """The kind of tab for a browser and a task."""
+    if not begin_frame:
+        return LiveTab
+    return RealTimeTab if real_time else FramedTab
