@@ -103,6 +103,17 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Present:
+    """There is a file, whatever it holds."""
+
+    path: str
+
+    async def unmet(self, probe: Probe) -> str | None:
+        entry = probe.jail.workspace.look(self.path)
+        return None if entry is not None and entry.kind == "file" else f"{self.path} is no file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
     """There is a folder."""
 

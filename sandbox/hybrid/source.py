@@ -1,0 +1,58 @@
+"""The tasks of the source "hybrid": their list and limits (tasks.yaml), which function makes their instances, and the page they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from sandbox.hybrid import kinds
+from sandbox.hybrid.tasks import HybridInstance, HybridMaker
+from sandbox.page_task import PageSettings, WebSettings
+from sandbox.task import Task
+from sandbox.terminal.source import TaskFile, read_tasks
+from sandbox.terminal.tasks import seeded
+from warehouse.errors import TaskError
+
+SOURCE = "hybrid"
+DOMAIN = "hybrid"
+VERSION = "1"
+"""Of instances, page and verifiers: a change of any is another version."""
+PAGES = Path(__file__).with_name("pages")
+PAGE = "desk.html"
+SETTINGS = PageSettings(viewport_px=(480, 360), area_px=(480, 360), step_time_ms=100.0, frame_time_ms=50.0, web=WebSettings())
+
+KINDS: Mapping[str, HybridMaker] = {
+    "note-code": kinds.note_code,
+    "type-word": kinds.type_word,
+    "download-and-sum": kinds.download_and_sum,
+    "upload-sorted": kinds.upload_sorted,
+    "serve-and-press": kinds.serve_and_press,
+    "return-edited": kinds.return_edited,
+    "report-log": kinds.report_log,
+    "exchange": kinds.exchange,
+}
+
+
+@cache
+def task_file() -> TaskFile:
+    return read_tasks("sandbox.hybrid", KINDS)
+
+
+def load_tasks(group: str | None = None) -> dict[str, Task]:
+    """Tasks by name, in file order. Groups: `small`, `all`. Raises ConfigError for another."""
+    entries = task_file()
+    return {
+        name: Task(
+            source=SOURCE, name=name, domain=DOMAIN, max_steps=entries.tasks[name].max_steps, held_out=entries.tasks[name].held_out,
+            version=VERSION,
+        )
+        for name in entries.members(group, "The hybrid source")
+    }  # fmt: skip
+
+
+def hybrid_instance(task: Task, seed: int) -> HybridInstance:
+    """Raises TaskError for a task that is not this source's."""
+    if task.source != SOURCE or task.name not in KINDS:
+        raise TaskError(f"A hybrid session cannot run task {task.source}/{task.name}: its tasks are {', '.join(KINDS)}.")
+    return KINDS[task.name](seeded(task, seed))

@@ -1,0 +1,132 @@
+"""What a hybrid task is made of: the files, goals and steps of a terminal task, and beside them what its page is told and how an oracle
+acts on the page. The tasks themselves are kinds.py, what runs them session.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from sandbox.actions import Action, Click, Finished, TypeText
+from sandbox.session import Element, Observation
+from sandbox.terminal.tasks import Goal, Instance, Probe, Step, unmet_goals
+from warehouse.errors import SandboxError
+
+Evaluate = Callable[[str], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageStep:
+    """One action of an oracle on the page: done once `done`, a JavaScript expression, is true there, or `goal` holds."""
+
+    act: Callable[[HybridMoment], Action | None]
+    done: str = ""
+    goal: Goal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridInstance:
+    """One instance. Its success is that every goal of `work` is met and, where the page expects something, the page has accepted it."""
+
+    work: Instance
+    page: dict[str, Any]
+    """What start() of pages/desk.html is called with."""
+    needs_page: bool = True
+    """The page has to have accepted what was sent."""
+    steps: Sequence[Step | PageStep]
+    """Of the oracle, in order; `work.steps` is not used."""
+
+
+HybridMaker = Callable[[Random], HybridInstance]
+"""Makes the instance of a seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridMoment:
+    """What an oracle may look at."""
+
+    instance: HybridInstance
+    observation: Observation
+    actions: Sequence[Action]
+    probe: Probe
+    evaluate: Evaluate
+    is_accepted: bool
+
+
+async def next_step(moment: HybridMoment) -> Action | None:
+    """What the oracle would do now. Steps before the last one that is done with the page are done too: a page that has gone on to its
+    next round shows nothing of the one before."""
+    instance, steps = moment.instance, moment.instance.steps
+    to_do = [await _is_open(step, moment) for step in steps]
+    last_done = max((index for index, step in enumerate(steps) if isinstance(step, PageStep) and not to_do[index]), default=-1)
+    for index, step in enumerate(steps):
+        if isinstance(step, PageStep):
+            if to_do[index] and index > last_done:
+                return step.act(moment)
+        elif to_do[index] and (step.goal is not None or any(to_do[index + 1 :])):
+            return step.action
+    unmet = await unmet_goals(instance.work.goals, moment.probe)
+    return None if unmet or (instance.needs_page and not moment.is_accepted) else Finished(answer=instance.work.answer)
+
+
+async def _is_open(step: Step | PageStep, moment: HybridMoment) -> bool:
+    if isinstance(step, PageStep) and step.done:
+        try:
+            return not await moment.evaluate(f"Boolean({step.done})")
+        except SandboxError:  # another page is shown
+            return True
+    if step.goal is None:
+        return isinstance(step, PageStep) or step.action not in moment.actions
+    return await step.goal.unmet(moment.probe) is not None
+
+
+def find(observation: Observation, text: str, *, role: str | None = None) -> Element | None:
+    """The first element with this text."""
+    return next((each for each in observation.elements if each.text == text and role in (None, each.role)), None)
+
+
+def click(text: str, *, role: str | None = None, done: str = "", goal: Goal | None = None) -> PageStep:
+    """Click on what has this text."""
+
+    def act(moment: HybridMoment) -> Action | None:
+        element = find(moment.observation, text, role=role)
+        return None if element is None else Click(x=element.x_px, y=element.y_px)
+
+    return PageStep(act=act, done=done, goal=goal)
+
+
+def choose(path: str) -> PageStep:
+    """Click on the file button; then, with the browser asking for a file, type its name."""
+    name = path.rpartition("/")[2]
+
+    def act(moment: HybridMoment) -> Action | None:
+        button = next((each for each in moment.observation.elements if each.role == "button" and each.text != "Send"), None)
+        if button is None:
+            return None
+        opening = Click(x=button.x_px, y=button.y_px)
+        return TypeText(text=path) if moment.actions and moment.actions[-1] == opening else opening
+
+    return PageStep(act=act, done=f"state().file === {json.dumps(name)} || state().accepted")
+
+
+def fill(index: int, text: str, *, round_number: int = 0) -> list[PageStep]:
+    """Click into a field of the page, the first being 0, and type."""
+    later = f"state().round > {round_number} || state().accepted"
+    typed = f"{later} || (state().round === {round_number} && state().values[{index}] === {json.dumps(text)})"
+
+    def act(moment: HybridMoment) -> Action | None:
+        fields = [each for each in moment.observation.elements if each.role == "input"]
+        element = fields[index] if index < len(fields) else None
+        return None if element is None else Click(x=element.x_px, y=element.y_px, count=3)  # three: what stands there is typed over
+
+    return [
+        PageStep(act=act, done=f"{typed} || (state().round === {round_number} && state().focused === {index})"),
+        PageStep(act=lambda _: TypeText(text=text), done=typed),
+    ]
+
+
+def send(*, round_number: int = 0) -> PageStep:
+    return click("Send", role="button", done=f"state().round > {round_number} || state().accepted")
