@@ -158,7 +158,8 @@ class Fleet:
                 task.cancel()
             await asyncio.wait(stopped)
         self._queue.refuse_all(SandboxError("The fleet is closed."))
-        self._workers, self._retired = [], []
+        for worker in (*self._workers, *self._retired):
+            self._forget(worker)
         await asyncio.gather(*(worker.close() for worker in self._processes))
         if self._closing:
             await asyncio.wait(self._closing)

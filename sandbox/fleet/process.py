@@ -29,7 +29,8 @@ class WorkerProcess:
     """A running worker. It leads a session and process group of its own; its browsers die with it (chromium.py)."""
 
     def __init__(self, settings: FleetSettings, on_lost: Callable[[WorkerProcess], None]) -> None:
-        """Starts the process, which takes some milliseconds here and half a second there: `start` waits for it."""
+        """Starts the process, which takes some milliseconds here and half a second there: `start` waits for it. `on_lost` is called as
+        soon as it can be asked no more, for whatever reason."""
         self._settings, self._on_lost = settings, on_lost
         self._channel: Channel | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -43,6 +44,7 @@ class WorkerProcess:
                 [*_dies_with_us(), sys.executable, "-m", "sandbox.fleet.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library prints there is not the caller's output
                 start_new_session=True,
                 env=os.environ | {"PYTHONPATH": path},
             )
@@ -75,7 +77,7 @@ class WorkerProcess:
     async def start(self) -> None:
         """Wait until it can be asked. Raises SandboxError or ConfigError where it comes to nothing; it is gone then."""
         try:
-            self._channel = await Channel.open(self._sock)
+            self._channel = await Channel.open(self._sock, on_lost=lambda: self._on_lost(self))
             async with asyncio.timeout(self._settings.start_limit_s):
                 self.report = await self._channel.call("start", settings=self._settings.model_dump(mode="json"))
         except TimeoutError as error:
@@ -110,7 +112,6 @@ class WorkerProcess:
                 ping.cancel()
             if not ping.done():
                 self.kill(f"The sandbox process {self.pid} answered nothing for {limit_s:g} s and was killed. Start the episode again.")
-        self._on_lost(self)
         await self._wait_for_exit()
         await asyncio.to_thread(reap_profiles)  # what the browsers of a killed worker left on the disk
 

@@ -22,10 +22,10 @@ from sandbox.browser.host import resolve
 from sandbox.fleet.channel import Channel, Params
 from sandbox.fleet.settings import FleetSettings
 from sandbox.kinds import PooledSession
-from sandbox.seats import LocalSeat, Seats
+from sandbox.seats import CLOSE_TIMEOUT_S, LocalSeat, Seats
 from warehouse.errors import SandboxError
 
-CLOSE_LIMIT_S = 15
+EXIT_LIMIT_S = 15
 
 
 class Worker:
@@ -129,7 +129,7 @@ class Worker:
         if calls := self._calls.pop(seat, None):
             for call in calls:
                 call.cancel()
-            await asyncio.wait(calls)
+            await asyncio.wait(calls, timeout=CLOSE_TIMEOUT_S)
         await seats.put_back(local, keep=keep)
         return self._report(seats)
 
@@ -163,7 +163,7 @@ async def serve(fd: int) -> None:
             break
     for wait in waits:
         wait.cancel()
-    signal.alarm(CLOSE_LIMIT_S)  # the kernel ends us where closing hangs, and our browsers with us
+    signal.alarm(EXIT_LIMIT_S)  # the kernel ends us where closing hangs, and our browsers with us
     channel.close("The worker ends.")
     await worker.close()
 
