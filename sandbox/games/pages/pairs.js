@@ -177,17 +177,19 @@ game((kit) => {
 
   const nameOf = (kind) => `${INKS[kind % INKS.length]} ${SHAPES[Math.floor(kind / INKS.length)]}`;
 
-  /** Tiles of which something can be clicked, and what can be known of them by looking. */
+  /** Tiles of which something can be clicked, and what can be known of them by looking. On covered boards taken ones leave their place. */
   function elements(model, view) {
     const found = [];
+    const board = places(model.layers);
     model.tiles.forEach((tile, number) => {
-      if (!tile) return;
-      const { x, y, width, height } = place(model, tile, view);
+      if (!tile && !model.isCovered) return;
+      const { x, y, width, height } = place(model, tile ?? board[number], view);
       const middle = { x: x + width / 2, y: y + height / 2 };
-      if (tileAt(model, middle, view) !== number) return;
+      if (tile && tileAt(model, middle, view) !== number) return;
       const isChosen = model.chosen.includes(number);
-      const states = [...(isChosen ? ["selected"] : []), ...(model.isCovered || isFree(model.tiles, number) ? [] : ["blocked"])];
-      found.push(kit.element("tile", model.isCovered && !isChosen ? "covered" : nameOf(tile.kind), middle.x, middle.y, width, height, states));
+      const states = [...(isChosen ? ["selected"] : []), ...(!tile || model.isCovered || isFree(model.tiles, number) ? [] : ["blocked"])];
+      const name = !tile ? "taken" : model.isCovered && !isChosen ? "covered" : nameOf(tile.kind);
+      found.push(kit.element("tile", name, middle.x, middle.y, width, height, states));
     });
     return found;
   }
@@ -226,6 +228,7 @@ game((kit) => {
       { layers: [[7, 6], [5, 4], [2, 2]] },
       { layers: [[4, 3]], isCovered: true },
       { layers: [[6, 4]], isCovered: true },
+      { layers: [[4, 2]], isCovered: true },
     ],
     goals: {
       pairs: { text: (target) => `Take ${target} pairs.`, measure: (model) => model.pairs },
