@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.page_task import PageTasks
@@ -25,6 +25,13 @@ class PooledSession(Session, Protocol):
     def environment(self) -> str: ...
 
 
+@runtime_checkable
+class CountsResets(Protocol):
+    """A session whose resets wear out a browser."""
+
+    num_resets: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What a session may be made of: pages in a browser of the pool, the sources that live in pages, limits of wall-clock time."""
@@ -37,11 +44,13 @@ class Parts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maker:
     """`max_at_once`: how many sessions of the kind one pool has, unless it is told otherwise; None: as many as it has seats. `is_kept`:
-    a session that is free is kept for the next lease, because it has what costs time to make; else it ends with the lease."""
+    a session that is free is kept for the next lease, because it has what costs time to make; else it ends with the lease.
+    `needs_browser`: it opens pages in a browser of the pool."""
 
     make: Callable[[Parts], Awaitable[PooledSession]]
     max_at_once: int | None = None
     is_kept: bool = True
+    needs_browser: bool = False
 
 
 async def _page(parts: Parts) -> PooledSession:
@@ -53,6 +62,12 @@ async def _terminal(parts: Parts) -> PooledSession:
     from sandbox.terminal.source import terminal_tasks
 
     return TerminalSession(terminal_tasks())
+
+
+async def _hybrid(parts: Parts) -> PooledSession:
+    from sandbox.hybrid.session import HybridSession
+
+    return HybridSession(parts.open_page, limits=parts.limits)
 
 
 async def _desktop(parts: Parts) -> PooledSession:
@@ -73,8 +88,9 @@ async def _android(parts: Parts) -> PooledSession:
 
 
 MAKERS: Mapping[SessionKind, Maker] = {
-    "page": Maker(make=_page),
+    "page": Maker(make=_page, needs_browser=True),
     "terminal": Maker(make=_terminal, is_kept=False),
+    "hybrid": Maker(make=_hybrid, is_kept=False, needs_browser=True),
     "desktop": Maker(make=_desktop, max_at_once=4),
     "android": Maker(make=_android, max_at_once=1),
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from sandbox.browser.host import Host, Kind, launch
 from sandbox.browser.page import Page
 from sandbox.browser.page_session import Limits, PageSession
-from sandbox.kinds import MAKERS, Parts, PooledSession
+from sandbox.kinds import MAKERS, CountsResets, Parts, PooledSession
 from sandbox.lease_queue import Seat, Wish
 from sandbox.page_task import PageSettings, PageTasks, Surroundings
 from sandbox.sources import SessionKind, kind_of
@@ -120,7 +120,7 @@ class Seats:
         seat.is_in_use = True
         if seat.session is not None and (seat.session_kind != kind or not _is_usable(seat)):
             await self._discard(seat)
-        if kind == "page":
+        if MAKERS[kind].needs_browser:
             await self._browser(seat.slot, self.kind)  # outside the time that a reset may take
         if seat.session is None:
             parts = Parts(open_page=partial(self._open_page, seat), page_tasks=self._sources, limits=self._limits)
@@ -131,7 +131,7 @@ class Seats:
     async def put_back(self, seat: LocalSeat, *, keep: bool) -> None:
         """After use. `keep`: the session is well, and may be lent again."""
         running, slot = seat.running, seat.slot
-        if isinstance(seat.session, PageSession):
+        if isinstance(seat.session, CountsResets):
             num_resets, seat.session.num_resets = seat.session.num_resets, 0
             self.counts.num_resets += num_resets
             if running is not None:

@@ -44,6 +44,7 @@ SOURCES: Mapping[str, Source] = {
     "miniwob": Source(kind="page", module="sandbox.miniwob.source", pages="MiniWobSource"),
     "games": Source(kind="page", module="sandbox.games.source", pages="GamesSource"),
     "terminal": Source(kind="terminal", module="sandbox.terminal.source"),
+    "hybrid": Source(kind="hybrid", module="sandbox.hybrid.source"),
     "desktop": Source(kind="desktop", module="sandbox.desktop.source"),
     "android": Source(kind="android", module="sandbox.android.source"),
 }

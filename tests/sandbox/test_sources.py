@@ -29,7 +29,7 @@ def test_a_source_is_what_the_registry_says(name: str) -> None:
 
 
 def test_every_kind_is_made_by_somebody() -> None:
-    assert {source.kind for source in SOURCES.values()} <= set(MAKERS) <= set(get_args(SessionKind))
+    assert {source.kind for source in SOURCES.values()} == set(MAKERS) == set(get_args(SessionKind))
     assert limits_at_once({"terminal": 3})["terminal"] == 3
 
 
@@ -55,7 +55,7 @@ async def solves(pool: Any, task: Task, seed: int = 1) -> bool:
         return bool((await session.evaluate()).success)
 
 
-MIXED = ["miniwob:quickstart", "games", "terminal:small"]
+MIXED = ["miniwob:quickstart", "games", "terminal:small", "hybrid:small"]
 
 
 def test_one_pool_runs_tasks_of_many_kinds_at_once() -> None:
