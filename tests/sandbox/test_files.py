@@ -118,8 +118,8 @@ def test_a_folder_is_listed_two_levels_deep(with_tools: Any) -> None:
 )
 def test_what_cannot_be_done_is_said_and_changes_nothing(with_tools: Any, arguments: dict[str, Any], said: str) -> None:
     async def use(tools: Tools) -> None:
-        prepare = "printf 'a\\nb\\na\\n' > f; mkdir d; printf '\\377\\376x' > binary; printf 'a\\0b' > nul; mkfifo pipe; truncate -s 2M huge"
-        await bash(tools, prepare)
+        await bash(tools, "printf 'a\\nb\\na\\n' > f; mkdir d; printf '\\377\\376x' > binary; printf 'a\\0b' > nul")
+        await bash(tools, "mkfifo pipe; truncate -s 2M huge")
         before = await bash(tools, "find . -type f | sort | xargs md5sum")
         answer = await tools.call(ToolCall(name="str_replace_editor", arguments=arguments))
         assert answer.startswith("error: ") and said in answer
