@@ -192,11 +192,12 @@ class AndroidDevice:
             return None
         return await self._call(lambda: self._device.sync.read_bytes(path))
 
-    async def launchable(self) -> tuple[str, ...]:
-        """Packages with an activity that a launcher shows."""
+    async def launchable(self) -> dict[str, str]:
+        """The activity that a launcher shows, as `am` names it, by package."""
         main = "-a android.intent.action.MAIN -c android.intent.category.LAUNCHER"
         lines = (await self.shell(f"cmd package query-activities --brief {main}")).text.splitlines()
-        return tuple(dict.fromkeys(line.strip().partition("/")[0] for line in lines if "/" in line and " " not in line.strip()))
+        found = [line.strip() for line in lines if "/" in line and " " not in line.strip()]
+        return {activity.partition("/")[0]: activity for activity in reversed(found)}
 
     async def wait_until_ready(self, limit_s: float) -> None:
         """Wait until the device is back and its system has booted: after a snapshot was loaded, adb loses it for a moment."""

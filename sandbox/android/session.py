@@ -8,6 +8,7 @@ back: by clearing the data of the apps that the task names, or, where the sessio
 from __future__ import annotations
 
 import asyncio
+import shlex
 import struct
 import time
 from collections.abc import Coroutine
@@ -36,6 +37,9 @@ APPS = {
     "gallery": "com.android.gallery3d", "calculator": "com.android.calculator2",
 }  # fmt: skip
 """Packages of AOSP's apps by the name under their icon. Others are found by a part of their package's name, or by all of it."""
+
+START_APP = "am start -W -a android.intent.action.MAIN -c android.intent.category.LAUNCHER -f 0x10200000"
+"""As a launcher does: an app that runs already comes to the front as it was. (`monkey`, which others use, lets the screen turn again.)"""
 
 PREPARE = (
     "input keyevent KEYCODE_WAKEUP",
@@ -171,14 +175,15 @@ class AndroidSession:
         return {}, ""
 
     async def _open_app(self, name: str) -> dict[str, Any]:
-        packages = await self._device.launchable()
+        activities = await self._device.launchable()
+        packages = sorted(activities)
         wanted = name.strip().casefold()
         known = APPS.get(wanted)
         candidates = [package for package in packages if package in (known, wanted)]
         candidates += [package for package in packages if wanted and wanted.replace(" ", "") in package.casefold()]
         if not candidates:
             return {"ignored": f"there is no app {name!r}; packages with an icon: {', '.join(packages)}"}
-        await self._device.shell(f"monkey -p {candidates[0]} -c android.intent.category.LAUNCHER 1")
+        await self._device.shell(f"{START_APP} -n {shlex.quote(activities[candidates[0]])}")
         await asyncio.sleep(self._limits.settle_s)
         return {}
 

@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from sandbox.browser.scratch import browser_user, scratch_root
+from sandbox.browser.scratch import Profile, browser_user, reap_profiles
 from sandbox.desktop.qmp import Qmp
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError
 
@@ -98,7 +97,9 @@ class Machine:
 
     def __init__(self, image: Image, *, accelerator: Accelerator, memory_mib: int) -> None:
         self._image, self.accelerator, self._memory_mib = image, accelerator, memory_mib
-        self.folder = Path(tempfile.mkdtemp(prefix="machine-", dir=scratch_root()))
+        reap_profiles()
+        self._scratch = Profile()
+        self.folder = self._scratch.path
         self._process: subprocess.Popen[bytes] | None = None
         self._qmp: Qmp | None = None
         self.port = 0
@@ -142,8 +143,7 @@ class Machine:
     async def resume(self, overlay: Path, seed: Path) -> None:
         """Start from the snapshot in a copy of an overlay that `keep` made, with the seed that the machine had."""
         self._image.require()
-        copy = ["cp", "--reflink=auto", "--sparse=auto", str(overlay), str(self.overlay)]
-        await asyncio.to_thread(subprocess.run, copy, check=True)
+        await _copy(overlay, self.overlay)
         shutil.copyfile(seed, self.seed)
         await self._start(("-loadvm", SNAPSHOT))
 
@@ -200,8 +200,7 @@ class Machine:
         """Copy the overlay with the snapshot in it, while the machine stands still."""
         await self._control().execute("stop")  # which also writes out what QEMU holds of the disk
         try:
-            copy = ["cp", "--reflink=auto", "--sparse=auto", str(self.overlay), str(overlay)]
-            await asyncio.to_thread(subprocess.run, copy, check=True)
+            await _copy(self.overlay, overlay)
         finally:
             await self._control().execute("cont")
 
@@ -219,7 +218,15 @@ class Machine:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.remove()
+
+
+async def _copy(source: Path, target: Path) -> None:
+    """Sharing blocks where the file system can. Raises SandboxError."""
+    command = ["cp", "--reflink=auto", "--sparse=auto", str(source), str(target)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SandboxError(f"A machine's overlay could not be copied to {target.parent}: {done.stderr.strip()}. Is the disk full?")
 
 
 def _forwarded_port(usernet: str) -> int:

@@ -210,7 +210,7 @@ def test_home_back_and_open_app_on_the_simulated_device(on_device: Any) -> None:
         assert (await session.step(actions.PressHome())).observation.url == "com.android.launcher3"
         assert (await session.step(actions.OpenApp(name="com.android.contacts"))).observation.url == "com.android.contacts"
         transition = await session.step(actions.OpenApp(name="Doom"))
-        assert transition.info["ignored"].startswith("there is no app 'Doom'; packages with an icon: com.android.settings")
+        assert transition.info["ignored"].startswith("there is no app 'Doom'; packages with an icon: com.android.contacts")
 
     on_device(use, screenshots=False)
 

@@ -21,6 +21,7 @@ LAUNCHABLE = (SETTINGS, CONTACTS)
 PROPERTIES = {
     "ro.product.model": "Simulated", "ro.build.version.release": "14", "ro.build.version.incremental": "sim-1", "sys.boot_completed": "1",
 }  # fmt: skip
+LAUNCHER_CATEGORY = "android.intent.category.LAUNCHER"
 CONSOLE_TOKEN = "simulated-token"
 NAME_TYPE, PHONE_TYPE = "vnd.android.cursor.item/name", "vnd.android.cursor.item/phone_v2"
 
@@ -36,7 +37,7 @@ class Commands:
         self.log: list[list[str]] = []
         self._programs: dict[str, Callable[[list[str]], str | bytes]] = {
             "input": self._input, "screencap": self._screencap, "uiautomator": self._uiautomator, "am": self._am, "pm": self._pm,
-            "settings": self._settings, "content": self._content, "wm": self._wm, "monkey": self._monkey, "cmd": self._cmd,
+            "settings": self._settings, "content": self._content, "wm": self._wm, "cmd": self._cmd,
             "svc": self._svc, "getprop": self._getprop, "fakelog": self._fakelog,
         }  # fmt: skip
 
@@ -85,6 +86,12 @@ class Commands:
         match arguments:
             case ["force-stop", package]:
                 self.phone.stop(package)
+            case ["start", "-W", "-a", "android.intent.action.MAIN", "-c", category, "-f", "0x10200000", "-n", name]:
+                package = name.partition("/")[0]
+                if package not in LAUNCHABLE or category != LAUNCHER_CATEGORY:
+                    raise BadCommand(f"Activity class {{{name}}} does not exist.")
+                self.phone.launch(package)
+                return "Status: ok\nComplete\n"
             case ["broadcast", "-a", action, *_]:
                 return f"Broadcasting: Intent {{ act={action} }}\nBroadcast completed: result=0\n"
             case _:
@@ -145,14 +152,6 @@ class Commands:
             case _:
                 raise BadCommand(f"wm {arguments}")
         return ""
-
-    def _monkey(self, arguments: list[str]) -> str:
-        match arguments:
-            case ["-p", package, "-c", "android.intent.category.LAUNCHER", "1"] if package in LAUNCHABLE:
-                self.phone.launch(package)
-                return "Events injected: 1\n"
-            case _:
-                raise BadCommand("** No activities found to run, monkey aborted.")
 
     def _cmd(self, arguments: list[str]) -> str:
         match arguments:

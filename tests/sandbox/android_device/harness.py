@@ -33,7 +33,7 @@ PACKAGES = (
     "libgcc-s1", "liblz4-1", "libmd0", "libprotobuf32t64", "libstdc++6", "libsystemd0", "libxxhash0", "libzstd1", "zlib1g",
 )  # fmt: skip
 PROGRAMS = (
-    "input", "screencap", "uiautomator", "am", "pm", "settings", "content", "wm", "monkey", "cmd", "svc", "getprop", "fakelog",
+    "input", "screencap", "uiautomator", "am", "pm", "settings", "content", "wm", "cmd", "svc", "getprop", "fakelog",
 )  # fmt: skip
 NOBODY = 65534
 ADBD_PORT = 15561  # adb looks for emulators at 5555 to 5585 by itself and lists those twice
