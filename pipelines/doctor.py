@@ -29,6 +29,7 @@ from rich.table import Table
 
 from sandbox.browser.browser import Browser
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, Executable, find_chromium
+from sandbox.desktop.apps import APPS, missing_packages
 from warehouse.errors import FlywheelError
 from warehouse.home import HOME_VARIABLE, Home
 
@@ -169,6 +170,17 @@ def check_bubblewrap() -> Check:
     return Check(name="bubblewrap", status="warn", found=f"{program} failed: {_last_line(ran.stderr)}", mend=mend)
 
 
+def check_desktop() -> Check:
+    """Looks for the programs of a desktop and of its small applications; the large ones (LibreOffice, Wine) may be missing."""
+    if sys.platform != "linux":
+        return Check(name="desktop", status="warn", found="only Linux has it", mend="Desktop sessions need Linux; the rest runs")
+    if lacking := missing_packages(app.name for app in APPS.values() if not app.is_full):
+        mend = f"For desktop sessions: apt-get install --no-install-recommends {' '.join(lacking)}"
+        return Check(name="desktop", status="warn", found=f"{len(lacking)} packages are not installed", mend=mend)
+    large = [app.name for app in APPS.values() if app.is_full and not missing_packages([app.name])]
+    return Check(name="desktop", status="ok", found=f"the small applications are there; of the large ones {', '.join(large) or 'none'}")
+
+
 def check_gpu() -> Check:
     """Asks the driver, not torch: importing torch takes seconds."""
     program = shutil.which("nvidia-smi")
@@ -257,6 +269,7 @@ def checks(home: Home) -> list[Check]:
         check_packages,
         check_browser,
         check_bubblewrap,
+        check_desktop,
         lambda: check_home(home),
         lambda: check_disk(home),
         check_memory,

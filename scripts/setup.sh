@@ -5,6 +5,8 @@
 #   PYTHON                 the Python 3.11 to build .venv with (else python3.11, python3 or python, whichever is one)
 #   FLYWHEEL_CHROMIUM      the Chromium or headless shell to use (else the system's, Debian's packages, or Playwright's download)
 #   FLYWHEEL_TORCH_INDEX   a package index to take torch alone from, e.g. PyTorch's index of CPU builds, a tenth of the size
+#   FLYWHEEL_DESKTOP       light (default): bubblewrap, a display and small programs for terminal and desktop sessions, where we are
+#                          root on Debian; full: LibreOffice and Wine as well, another gigabyte; none
 #   VERBOSE=1              show all that pip and apt-get say
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -157,11 +159,24 @@ find_or_install_browser() { # $1: fresh where the packages were installed just n
     esac
 }
 
-find_or_install_bubblewrap() { # shells the terminal tools in; nothing else needs it
-    if [ "$(uname -s)" = Linux ] && ! command -v bwrap >/dev/null && is_root_with_apt; then
-        say "installing Debian's bubblewrap"
-        apt_install bubblewrap || say "that did not work: terminal tools will be missing (flywheel doctor)"
-    fi
+sandbox_packages() { # $1: light or full; prints the Debian packages that terminal and desktop sessions lack here
+    "$venv/bin/python" - "$1" <<'PYTHON'
+import sys
+
+from sandbox.desktop.apps import APPS, missing_packages
+
+print(*missing_packages(app.name for app in APPS.values() if sys.argv[1] == "full" or not app.is_full))
+PYTHON
+}
+
+find_or_install_sandbox_programs() { # terminal and desktop sessions need them; browser sessions and the quickstart do not
+    local packages which=${FLYWHEEL_DESKTOP:-light}
+    if [ "$(uname -s)" != Linux ] || [ "$which" = none ] || ! is_root_with_apt; then return; fi
+    packages=$(sandbox_packages "$which")
+    [ -n "$packages" ] || return 0
+    say "installing Debian packages for terminals and desktops ($which): $packages"
+    # shellcheck disable=SC2086 # words are packages
+    apt_install $packages || say "that did not work: such sessions will be missing (flywheel doctor)"
 }
 
 # ----------------------------------------------------------------------------------------------------------------------------------
@@ -171,6 +186,6 @@ if is_current; then
 else
     install_packages
     find_or_install_browser fresh
-    find_or_install_bubblewrap
+    find_or_install_sandbox_programs
     say "ready after $((SECONDS - started)) s; $venv/bin/flywheel doctor checks every part"
 fi

@@ -64,6 +64,8 @@ def test_a_missing_browser_fails_with_the_way_to_get_one(monkeypatch: pytest.Mon
 def test_missing_tools_are_told_apart_from_broken_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert doctor.check_bubblewrap().found in ("not installed", "only Linux has it")
+    desktop = doctor.check_desktop()
+    assert desktop.status == "warn" and ("apt-get install" in desktop.mend or desktop.found == "only Linux has it")
     assert doctor.check_gpu().status == "ok"
     broken = tmp_path / "nvidia-smi"
     broken.write_text("#!/bin/sh\necho 'couldn'\"'\"'t communicate with the driver' >&2\nexit 9\n")
