@@ -34,7 +34,13 @@ APPS: Mapping[str, App] = {
     app.name: app
     for app in (
         App(name="editor", command=("mousepad", "--disable-server"), package="mousepad", window_class="Mousepad"),
-        App(name="files", command=("pcmanfm",), package="pcmanfm", window_class="Pcmanfm"),
+        App(
+            name="files",
+            command=("pcmanfm",),
+            package="pcmanfm libatk-adaptor libgail-common",
+            window_class="Pcmanfm",
+            file="/usr/lib/*/gtk-2.0/modules/libatk-bridge.so",
+        ),
         App(name="terminal", command=("lxterminal", "--no-remote"), package="lxterminal", window_class="Lxterminal"),
         App(
             name="xterm",
@@ -75,6 +81,9 @@ SYSTEM_PROGRAMS: Mapping[str, str] = {
     "/usr/lib/python3/dist-packages/gi": "python3-gi",
     "/usr/lib/*/girepository-1.0/Atspi-2.0.typelib": "gir1.2-atspi-2.0",
     "/usr/share/fonts/truetype/dejavu": "fonts-dejavu-core",
+    "/usr/lib/*/libxcb-randr.so.0": "libxcb-randr0",
+    "/usr/lib/*/libxcb-shm.so.0": "libxcb-shm0",
+    "/usr/lib/*/libxcb-xfixes.so.0": "libxcb-xfixes0",
 }
 """Programs and files that a desktop needs, and the Debian package each is from."""
 

@@ -13,11 +13,12 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,12 +163,18 @@ class Box:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", process_group=0,
                 pass_fds=(filter_fd, telling, held),
             )  # fmt: skip
+        except BaseException:
+            os.close(self._told)
+            os.close(self._releasing)
+            raise
         finally:
             for fd in (filter_fd, telling, held):
                 os.close(fd)
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._commands, self._answers, self._words = (cast(BinaryIO, pipe) for pipe in pipes)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="desktop")
+        self._first: int | None = None
+        self._entered = self._thread.submit(self._enter)
         self._listener = threading.Thread(target=self._listen, name="desktop-log", daemon=True)
         self._listener.start()
 
@@ -192,13 +199,19 @@ class Box:
     async def ready(self) -> None:
         """Wait until it is up. Raises DesktopCrashed or SandboxTimeout."""
 
-        def enter() -> tuple[dict[str, Any], bytes]:
-            with os.fdopen(os.dup(self._told), "rb") as told:
-                self._cgroup.add(int(json.loads(told.read() or b"{}")["child-pid"]))
-            os.write(self._releasing, b"1")
+        def first_answer() -> tuple[dict[str, Any], bytes]:
+            self._entered.result()
             return self._receive()
 
-        await self._on_thread(enter, self.settings.start_s, "Starting a desktop")
+        await self._on_thread(first_answer, self.settings.start_s, "Starting a desktop")
+
+    def _enter(self) -> None:
+        """Learn which process is the first of the box, put it into the control group, and let it go on."""
+        with os.fdopen(self._told, "rb") as told:
+            pid = int(json.loads(told.read() or b"{}")["child-pid"])
+        self._first = os.pidfd_open(pid)
+        self._cgroup.add(pid)
+        os.write(self._releasing, b"1")
 
     async def call(self, method: str, blob: bytes = b"", *, limit_s: float | None = None, **arguments: Any) -> tuple[Any, bytes]:
         """What a command gives: its result and a blob. Raises DesktopCrashed, SandboxTimeout, SandboxError for a command that failed."""
@@ -246,24 +259,29 @@ class Box:
         return "; ".join(self._said) or "nothing"
 
     def kill(self) -> None:
-        """End every process of the box, at once."""
-        if self._process.poll() is None:
+        """End every process of the box, at once: with its first process the kernel ends all."""
+        if self._first is not None:
             with suppress(ProcessLookupError):
-                self._process.kill()
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            self._process.kill()
 
     def close(self) -> None:
         """Kill it and wait until it is gone: some milliseconds. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
+        # bubblewrap ties its child's life to its own only at the end of its work: never kill it before its first process is known.
+        wait([self._entered], timeout=self.settings.start_s)
         self.kill()
+        with suppress(OSError):  # what was not written yet goes nowhere
+            self._commands.close()
         self._process.wait()
         self._listener.join()
         self._thread.shutdown(wait=True)
-        for pipe in (self._commands, self._answers, self._words):
-            with suppress(OSError):  # what was not written yet goes nowhere
-                pipe.close()
-        for fd in (self._told, self._releasing):
-            with suppress(OSError):
-                os.close(fd)
+        self._answers.close()
+        self._words.close()
+        os.close(self._releasing)
+        if self._first is not None:
+            os.close(self._first)
         self._cgroup.remove()

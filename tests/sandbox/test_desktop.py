@@ -480,7 +480,9 @@ def test_desktops_side_by_side_do_not_disturb_each_other() -> None:
 def test_a_desktop_that_ends_is_told_as_crashed() -> None:
     async def use(desktop: LocalDesktop) -> None:
         assert isinstance(desktop, Desktop)
-        psutil.Process(desktop.pid).kill()
+        processes = _below(desktop.pid)
+        processes[0].kill()
+        _wait_gone(processes)
         with pytest.raises(DesktopCrashed, match="'windows' on a desktop failed"):
             await desktop.windows()
         with pytest.raises(DesktopCrashed):
@@ -496,11 +498,25 @@ def test_a_spare_desktop_that_died_is_replaced() -> None:
             await desktops.fresh()
             spare = desktops._spare
             assert spare is not None
-            psutil.Process((await spare).pid).kill()
+            processes = _below((await spare).pid)
+            processes[0].kill()
+            _wait_gone(processes)
             assert await (await desktops.fresh()).windows() == ()
         finally:
             await desktops.close()
             await desktops.close()
+
+    asyncio.run(run())
+
+
+def test_a_desktop_that_is_closed_while_it_starts_leaves_nothing() -> None:
+    async def run() -> None:
+        for wait_s in (0.0, 0.01, 0.05, 0.2):
+            opening = asyncio.create_task(LocalDesktop.open())
+            await asyncio.sleep(wait_s)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+        _wait_gone([process for process in psutil.Process().children(recursive=True) if process.name() in ("bwrap", "python3")])
 
     asyncio.run(run())
 
