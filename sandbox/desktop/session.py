@@ -45,8 +45,10 @@ class _Episode:
 class DesktopSession:
     """Desktops that run task instances, one after another. `screenshots` may be set before a reset: without them a step is cheaper."""
 
-    def __init__(self, desktops: Desktops, *, screenshots: bool = True) -> None:
+    def __init__(self, desktops: Desktops, *, screenshots: bool = True, window_s: float = WINDOW_LIMIT_S) -> None:
+        """`window_s` is how long a task's program may take to its first window; an emulated machine needs more than this one."""
         self.screenshots = screenshots
+        self._window_s = window_s
         self._desktops = desktops
         self._episode: _Episode | None = None
         self._is_closed = False
@@ -65,7 +67,7 @@ class DesktopSession:
         for path, content in instance.files.items():
             await desktop.put_file(path, content)
         for launch in instance.launches:
-            await _start(desktop, launch)
+            await _start(desktop, launch, self._window_s)
         await desktop.settle()
         self._episode = _Episode(task=task, entry=task_entry, instance=instance, desktop=desktop, started_s=time.monotonic())
         return await self._observe(self._episode)
@@ -157,7 +159,7 @@ class DesktopSession:
         await self._desktops.close()
 
 
-async def _start(desktop: Desktop, launch: Launch, limit_s: float = WINDOW_LIMIT_S) -> None:
+async def _start(desktop: Desktop, launch: Launch, limit_s: float) -> None:
     """Launch an application and wait until a new window of it has the keyboard. Raises SandboxTimeout."""
     app = find_app(launch.app)
     before = {window.window_id for window in await desktop.windows()}
