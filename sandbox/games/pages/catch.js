@@ -21,8 +21,8 @@ game((kit) => {
 
   function create(params, random) {
     const paddle = Math.floor(params.columns / 2);
-    const model = { ...params, random, paddle, last: paddle, aim: null, pressed: null, waves: [], rowsFallen: 0, caught: 0, missed: 0, lives: LIVES };
-    Object.assign(model, { fellAt: null, moved: null, burst: null });
+    const model = { ...params, random, paddle, last: paddle, aim: null, pressed: null, fellAt: null, moved: null, burst: null };
+    Object.assign(model, { waves: [], rowsFallen: 0, caught: 0, missed: 0, lives: LIVES });
     wave(model);
     return model;
   }
@@ -95,11 +95,12 @@ game((kit) => {
   function draw(ctx, model, view) {
     painter ??= kit.light(view.gl);
     painter.sky("#101a3c", "#3a2a5e", 90);
-    painter.disc(262, 96, 24, { colour: "#f6ecc9", glow: 26, alpha: 0.9 });
-    painter.disc(253, 90, 21, { colour: "#16204a" });
+    painter.disc(262, 96, 24, { colour: "#f6ecc9", glow: 26, alpha: 0.4 });
+    painter.disc(253, 90, 21, { colour: "#17204a" });
     for (let column = 0; column < model.columns; column++) {
       const x = view.board.x + column * wide(model, view);
-      painter.box(x + 1.5, view.board.y, wide(model, view) - 3, view.board.size, 8, { colour: "#8fa4ff", alpha: column === model.paddle ? 0.12 : 0.05 });
+      const alpha = column === model.paddle ? 0.12 : 0.05;
+      painter.box(x + 1.5, view.board.y, wide(model, view) - 3, view.board.size, 8, { colour: "#8fa4ff", alpha });
     }
     // A thing reaches a row by the end of its ticks; it is drawn where it is between.
     const along = model.fellAt === null ? 0 : kit.clamp((view.tick - model.fellAt) / model.ticksPerRow, 0, 1) - 1;
@@ -143,7 +144,8 @@ game((kit) => {
     const colour = { star: "#ffe58a", bomb: "#ff4d5e", miss: "#8d93b8" }[model.burst.kind];
     for (let num = 0; num < 10; num++) {
       const angle = (num * Math.PI) / 5;
-      painter.disc(x + Math.cos(angle) * 34 * share, y + Math.sin(angle) * 26 * share, 3.2 * (1 - share), { colour, glow: 7 * (1 - share) });
+      const [dx, dy] = [Math.cos(angle) * 34 * share, Math.sin(angle) * 26 * share];
+      painter.disc(x + dx, y + dy, 3.2 * (1 - share), { colour, glow: 7 * (1 - share) });
     }
   }
 
@@ -152,10 +154,9 @@ game((kit) => {
     const [width, height] = [wide(model, view), tall(model, view)];
     const at = (role, name, column, row) =>
       kit.element(role, `${name} ${column + 1} row ${row + 1}`, middleX(model, view, column), middleY(model, view, row), width, height);
-    return [
-      ...model.waves.flatMap(({ row, star, bombs }) => [at("item", "star", star, row), ...bombs.map((column) => at("item", "bomb", column, row))]),
-      kit.element("paddle", `paddle ${model.paddle + 1}`, middleX(model, view, model.paddle), middleY(model, view, model.rows - 1), width, height),
-    ];
+    const falling = ({ row, star, bombs }) => [at("item", "star", star, row), ...bombs.map((column) => at("item", "bomb", column, row))];
+    const [x, y] = [middleX(model, view, model.paddle), middleY(model, view, model.rows - 1)];
+    return [...model.waves.flatMap(falling), kit.element("paddle", `paddle ${model.paddle + 1}`, x, y, width, height)];
   }
 
   // ---- oracle: goes below the lowest star; with keys where the board is small, else by pointing there
@@ -175,12 +176,12 @@ game((kit) => {
     webgl: true,
     hasLives: true,
     keys: "Left and right arrow keys, or point where to go",
-    controls: "Left and right arrow keys move the dish a column, a click sends it to a column. A missed star costs a life, a caught bomb another.",
+    controls: "Left and right arrow keys move the dish, a click sends it to a column. A missed star costs a life, a caught bomb another.",
     theme: { background: "#101a3c", panel: "#28336a", muted: "#9fb0ea" },
     levels: [
       { columns: 3, rows: 5, ticksPerRow: 9, gap: 4, jump: 2, bombs: 0, byKeys: true },
       { columns: 5, rows: 7, ticksPerRow: 9, gap: 5, jump: 3, bombs: 0, byKeys: true },
-      { columns: 7, rows: 9, ticksPerRow: 8, gap: 4, jump: 4, bombs: 2 },
+      { columns: 7, rows: 9, ticksPerRow: 8, gap: 5, jump: 4, bombs: 2 },
       { columns: 9, rows: 10, ticksPerRow: 6, gap: 5, jump: 4, bombs: 4 },
     ],
     goals: { stars: { text: (num) => `Catch ${num} stars.`, measure: (model) => model.caught } },

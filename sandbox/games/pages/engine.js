@@ -260,7 +260,7 @@
     rules.theme = { ...light, ...rules.theme };
     document.title = rules.title;
     document.body.style.background = kit.shade(rules.theme.background, -0.18);
-    if (rules.webgl) view.gl = canvas(false).getContext("webgl", { antialias: true, preserveDrawingBuffer: true });
+    if (rules.webgl) view.gl = canvas(false).getContext("webgl", { antialias: false });
     front = canvas(true).getContext("2d");
     window.game = Object.freeze({ state, start, hint });
     const query = new URLSearchParams(location.search);

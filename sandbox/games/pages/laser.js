@@ -77,7 +77,9 @@ game((kit) => {
       model.numCrystals = model.cells.filter((each) => each?.kind === "crystal").length;
       if (trace(model).lit.size < model.numCrystals) continue;
       const turned = random.shuffle(model.mirrors.slice(1)).slice(0, params.turned - 1);
-      for (const cell of [model.mirrors[0], ...turned]) model.cells[cell].turn = (model.cells[cell].turn + step * (1 + random.int(4 / step - 1))) % 4;
+      for (const cell of [model.mirrors[0], ...turned]) {
+        model.cells[cell].turn = (model.cells[cell].turn + step * (1 + random.int(4 / step - 1))) % 4;
+      }
       Object.assign(model, { step, moves: 0, best: 0, turnedAt: {} });
       model.shortest = model.mirrors.reduce((sum, cell) => sum + clicks(model, cell), 0);
       if (trace(model).lit.size === 0 && !isShort(model)) return model;
@@ -132,12 +134,14 @@ game((kit) => {
     model.cells.forEach((there, cell) => {
       const [x, y] = middle(cell);
       painter.box(x - side / 2 + 1, y - side / 2 + 1, side - 2, side - 2, side * 0.12, { colour: "#141a3a", toColour: "#10142e" });
-      if (there?.kind === "wall") painter.box(x - side * 0.44, y - side * 0.44, side * 0.88, side * 0.88, side * 0.14, { colour: "#566092", toColour: "#3a4270" });
+      if (there?.kind !== "wall") return;
+      painter.box(x - side * 0.44, y - side * 0.44, side * 0.88, side * 0.88, side * 0.14, { colour: "#566092", toColour: "#3a4270" });
     });
     drawBeam(beam, middle, side);
     model.cells.forEach((there, cell) => {
       const [x, y] = middle(cell);
-      if (there?.kind === "mirror") drawMirror(x, y, side, there.turn - model.step * (1 - view.since(model.turnedAt[cell], 7)), beam.path.includes(cell));
+      const turning = model.step * (1 - view.since(model.turnedAt[cell], 7));
+      if (there?.kind === "mirror") drawMirror(x, y, side, there.turn - turning, beam.path.includes(cell));
       if (there?.kind === "crystal") drawCrystal(x, y, side, beam.lit.has(cell));
       if (there?.kind === "emitter") drawEmitter(x, y, side, STEPS[model.way]);
     });
@@ -189,7 +193,8 @@ game((kit) => {
       if (!there) return [];
       const [column, row] = [cell % model.size, Math.floor(cell / model.size)];
       const text = { mirror: TURNS[there.turn], emitter: WAYS[model.way] }[there.kind] ?? "";
-      const states = there.kind === "crystal" ? [lit.has(cell) ? "lit" : "dark"] : there.kind === "mirror" && path.includes(cell) ? ["lit"] : [];
+      const ofMirror = there.kind === "mirror" && path.includes(cell) ? ["lit"] : [];
+      const states = there.kind === "crystal" ? [lit.has(cell) ? "lit" : "dark"] : ofMirror;
       const place = `${text} column ${column + 1} row ${row + 1}`.trim();
       return [kit.element(there.kind, place, x + (column + 0.5) * side, y + (row + 0.5) * side, side, side, states)];
     });

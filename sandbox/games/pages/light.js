@@ -73,7 +73,8 @@
       for (const [across, down] of CORNERS) {
         const [left, top] = [across * (halfWidth + glow + 1), down * (halfHeight + glow + 1)];
         const shown = down < 0 ? above : below;
-        vertices.push(x + left * cos - top * sin, y + left * sin + top * cos, left, top, halfWidth, halfHeight, ...form, glow, shine, ...shown, alpha);
+        const [pageX, pageY] = [x + left * cos - top * sin, y + left * sin + top * cos];
+        vertices.push(pageX, pageY, left, top, halfWidth, halfHeight, ...form, glow, shine, ...shown, alpha);
       }
     }
 

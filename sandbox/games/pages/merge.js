@@ -50,9 +50,9 @@ game((kit) => {
   const highest = (columns) => Math.max(0, ...columns.flat().map(({ value }) => value));
 
   function create({ columns, rows, values }, random) {
-    const model = { rows, values, random, columns: Array.from({ length: columns }, () => []), aim: Math.floor(columns / 2), drops: 0, shown: null };
-    model.queue = [random.pick(values), random.pick(values)];
-    return model;
+    const queue = [random.pick(values), random.pick(values)];
+    const empty = Array.from({ length: columns }, () => []);
+    return { rows, values, random, columns: empty, queue, aim: Math.floor(columns / 2), drops: 0, shown: null };
   }
 
   function put(model, column, view) {
@@ -108,7 +108,8 @@ game((kit) => {
     const popped = model.shown ? view.since(model.shown.at + 3, 5) : 1;
     model.columns.forEach((tiles, column) => {
       const middle = x + (column + 0.5) * wide;
-      kit.box(ctx, middle - wide / 2 + 1.5, view.board.y + TOP, wide - 3, bottom - view.board.y - TOP, 9, column === model.aim ? "#34476b" : "#2a3a58");
+      const colour = column === model.aim ? "#34476b" : "#2a3a58";
+      kit.box(ctx, middle - wide / 2 + 1.5, view.board.y + TOP, wide - 3, bottom - view.board.y - TOP, 9, colour);
       tiles.forEach((tile, at) => {
         const isNew = column === model.shown?.column && at === tiles.length - 1;
         const rest = bottom - (at + 0.5) * tall;
@@ -130,7 +131,8 @@ game((kit) => {
       kit.element("number", model.queue[0], x + (model.aim + 0.5) * wide, view.board.y + 20, wide, 40),
       ...model.columns.map((tiles, column) => {
         const text = tiles.length ? tiles.map(({ value }) => value).reverse().join(" ") : "empty";
-        return kit.element("column", text, x + (column + 0.5) * wide, bottom - tall / 2, wide, tall, tiles.length >= model.rows ? ["full"] : []);
+        const states = tiles.length >= model.rows ? ["full"] : [];
+        return kit.element("column", text, x + (column + 0.5) * wide, bottom - tall / 2, wide, tall, states);
       }),
       kit.element("next", model.queue[1], view.board.x + view.board.size / 2, view.board.y + 46, 44, 32),
     ];
@@ -197,6 +199,6 @@ game((kit) => {
       score: { text: (target) => `Score ${target} points.`, measure: (model) => model.score },
     },
     create, key, pointer, draw, elements, hint,
-    describe: (model) => ({ columns: model.columns.map((tiles) => tiles.map(({ value }) => value)), queue: model.queue, drops: model.drops }),
+    describe: ({ columns, queue, drops }) => ({ columns: columns.map((tiles) => tiles.map(({ value }) => value)), queue, drops }),
   };
 });

@@ -170,7 +170,8 @@ game((kit) => {
   function draw(ctx, model, view) {
     const { side, x, y } = layout(model, view);
     const left = model.num - model.shown.filter((value) => value === FLAG).length;
-    kit.text(ctx, `${model.num} mines, ${left} without a flag`, x + 2, view.board.y + 14, { size: 12, weight: "bold", colour: "#4a6272", align: "left" });
+    const words = `${model.num} mines, ${left} without a flag`;
+    kit.text(ctx, words, x + 2, view.board.y + 14, { size: 12, weight: "bold", colour: "#4a6272", align: "left" });
     const button = flagButton(view);
     const colour = model.isFlagging ? kit.colours.red : "#7b95a5";
     kit.block(ctx, button.x - button.width / 2, button.y - button.height / 2, button.width, button.height, 8, colour);
@@ -192,7 +193,8 @@ game((kit) => {
     if (value === HIDDEN || value === FLAG) {
       kit.block(ctx, x + 1, y + 1, side - 2, side - 2, side * 0.16, "#5f9ec4");
       if (value === FLAG) {
-        kit.polygon(ctx, [[middleX - side * 0.12, middleY - side * 0.3], [middleX + side * 0.26, middleY - side * 0.12], [middleX - side * 0.12, middleY + side * 0.06]], kit.colours.red);
+        const cloth = [[-0.12, -0.3], [0.26, -0.12], [-0.12, 0.06]].map(([dx, dy]) => [middleX + dx * side, middleY + dy * side]);
+        kit.polygon(ctx, cloth, kit.colours.red);
         kit.box(ctx, middleX - side * 0.18, middleY - side * 0.32, side * 0.07, side * 0.62, 1, "#fdfdfd");
       }
       return;
@@ -213,9 +215,10 @@ game((kit) => {
   function elements(model, view) {
     const { side, x, y } = layout(model, view);
     const button = flagButton(view);
-    const cells = model.shown.map((value, cell) =>
-      kit.element("cell", TEXTS[value] ?? value, x + (cell % model.size + 0.5) * side, y + (Math.floor(cell / model.size) + 0.5) * side, side, side),
-    );
+    const cells = model.shown.map((value, cell) => {
+      const [column, row] = [cell % model.size, Math.floor(cell / model.size)];
+      return kit.element("cell", TEXTS[value] ?? value, x + (column + 0.5) * side, y + (row + 0.5) * side, side, side);
+    });
     return [...cells, kit.element("button", model.isFlagging ? "set flags" : "dig", button.x, button.y, button.width, button.height)];
   }
 
@@ -245,6 +248,6 @@ game((kit) => {
       cells: { text: (num) => `Open ${num} cells.`, measure: (model) => numOpen(model.shown) },
     },
     create, key, pointer, draw, elements, hint,
-    describe: (model) => ({ size: model.size, cells: model.shown.map((value) => TEXTS[value] ?? value), mines: model.num, open: numOpen(model.shown) }),
+    describe: ({ size, shown, num }) => ({ size, cells: shown.map((value) => TEXTS[value] ?? value), mines: num, open: numOpen(shown) }),
   };
 });

@@ -1,5 +1,6 @@
 // Placing pieces: what hex blocks and wood blocks share. Three pieces lie in a tray; each goes to a place where all its cells are empty,
-// full lines clear, and when the tray is empty three more come. Adds kit.placing {turned, grid, start, game}; what cells, lines and pieces are is the games' own.
+// full lines clear, and when the tray is empty three more come. Adds kit.placing {turned, grid, start, game}; what cells, lines and pieces
+// are is the games' own.
 "use strict";
 
 (() => {
@@ -114,9 +115,9 @@
   }
 
   /** A game of placing. `look` says how it is seen: point([x, y], unit) is a place's point from that of [0, 0]; unit(model) and trayUnit
-   * are pixels, reach how far from a cell's middle it still is the cell, in units; paint(ctx, x, y, unit, colour) draws a cell, an empty one
-   * where the colour is 0; background(ctx, view) what lies below; mark is a colour. `isDragging`: the oracle drags, else it clicks a piece
-   * and then a cell. */
+   * are pixels; reach tells how far from a cell's middle it still is the cell, in units; paint(ctx, x, y, unit, colour) draws a cell, an
+   * empty one where the colour is 0; background(ctx, view) what lies below; mark is a colour. `isDragging`: the oracle drags, else it
+   * clicks a piece and then a cell. */
   function game({ look, isDragging }) {
     /** Point of the middle of a list of places, from that of [0, 0]. */
     function middle(places, unit) {
@@ -185,9 +186,10 @@
       if (gone < 1) for (const [cell, colour] of model.shown.cleared) look.paint(ctx, ...cellPoint(model, cell), unit * (1 - gone), colour);
       model.tray.forEach((piece, number) => {
         if (!piece || (number === model.chosen && model.hand?.isDrag)) return;
-        if (number === model.chosen) kit.box(ctx, MIDDLE.trayX - 46 + 100 * number, MIDDLE.trayY - 29, 92, 64, 10, "#ffffff18", look.mark, 1.5);
+        const x = MIDDLE.trayX + MIDDLE.trayStep * number;
+        if (number === model.chosen) kit.box(ctx, x - 46, MIDDLE.trayY - 29, 92, 64, 10, "#ffffff18", look.mark, 1.5);
         ctx.globalAlpha = ways(model.on, model.board, piece.shape).length ? 1 : 0.4;
-        for (const [x, y] of trayPoints(model, number)) look.paint(ctx, x, y, look.trayUnit, piece.colour);
+        for (const point of trayPoints(model, number)) look.paint(ctx, ...point, look.trayUnit, piece.colour);
         ctx.globalAlpha = 1;
       });
       if (model.hand?.isDrag) drawHand(ctx, model, unit);
@@ -242,7 +244,8 @@
               const after = cover(on, state.board, cells, 1);
               const gain = state.gain + 12 * after.num;
               const left = state.left.filter((other) => other !== piece);
-              const found = { board: after.board, left, first: state.first ?? { piece, cell: cells[0] }, gain, value: gain + worth(on, after.board) };
+              const first = state.first ?? { piece, cell: cells[0] };
+              const found = { board: after.board, left, first, gain, value: gain + worth(on, after.board) };
               const text = after.board.map(Boolean).map(Number).join("") + left.map(({ name }) => name);
               if (!(next.get(text)?.value >= found.value)) next.set(text, found);
             }

@@ -6,7 +6,8 @@ game((kit) => {
   const TRAY_SCALE = 0.7;
   const CLICK_PX = 5; // a longer way of the pointer is a drag
   const WAYS = ["up", "right", "down", "left"];
-  const COLOURS = ["red", "orange", "yellow", "green", "teal", "blue", "indigo", "purple", "pink", "brown"].map((name) => kit.colours[name]);
+  const COLOUR_NAMES = ["red", "orange", "yellow", "green", "teal", "blue", "indigo", "purple", "pink", "brown"];
+  const COLOURS = COLOUR_NAMES.map((name) => kit.colours[name]);
 
   /** Points of a ring around the middle: radius(angle) for each of `num` angles from the top, clockwise. */
   const ring = (num, radius) =>
@@ -34,14 +35,20 @@ game((kit) => {
 
   // Outlines as points within about 1 of the middle.
   const SHAPES = {
-    circle: ring(48, () => 0.92), square: ring(4, () => 1.15).map(([x, y]) => [(x - y) * 0.7071, (x + y) * 0.7071]), triangle: ring(3, () => 1.08).map(([x, y]) => [x, y + 0.2]),
+    circle: ring(48, () => 0.92), square: [[-0.81, -0.81], [0.81, -0.81], [0.81, 0.81], [-0.81, 0.81]],
+    triangle: ring(3, () => 1.08).map(([x, y]) => [x, y + 0.2]),
     star: ring(10, (at) => (at % 2 ? 0.45 : 1.05)), heart: heart(), moon: moon(), diamond: [[0, -1.05], [0.72, 0], [0, 1.05], [-0.72, 0]],
     hexagon: ring(6, () => 1), flower: ring(60, (_, angle) => 0.82 + 0.2 * Math.cos(6 * angle)),
-    cross: [[-0.34, -1], [0.34, -1], [0.34, -0.34], [1, -0.34], [1, 0.34], [0.34, 0.34], [0.34, 1], [-0.34, 1], [-0.34, 0.34], [-1, 0.34], [-1, -0.34], [-0.34, -0.34]],
+    cross: [
+      [-0.34, -1], [0.34, -1], [0.34, -0.34], [1, -0.34], [1, 0.34], [0.34, 0.34],
+      [0.34, 1], [-0.34, 1], [-0.34, 0.34], [-1, 0.34], [-1, -0.34], [-0.34, -0.34],
+    ],
     arrow: [[0, -1.05], [0.95, 0], [0.4, 0], [0.4, 0.95], [-0.4, 0.95], [-0.4, 0], [-0.95, 0]],
     bridge: [[-1, -0.7], [1, -0.7], [1, 0.8], [0.45, 0.8], [0.45, 0], [-0.45, 0], [-0.45, 0.8], [-1, 0.8]],
     boot: [[-0.6, -1], [0.15, -1], [0.15, 0.2], [0.95, 0.2], [0.95, 0.95], [-0.6, 0.95]],
   };
+  // Where a face is that is not in the middle.
+  const FACES = { triangle: [0, 0.3], moon: [-0.62, 0], arrow: [0, -0.2], bridge: [0, -0.36], boot: [-0.2, 0.42] };
   const UPRIGHT = ["circle", "square", "triangle", "star", "heart", "moon", "diamond", "hexagon", "flower", "cross"];
   const TURNED = ["triangle", "heart", "moon", "arrow", "bridge", "boot"];
 
@@ -67,7 +74,8 @@ game((kit) => {
     const order = random.shuffle(holes.map((_, at) => at));
     const pieces = places(num / trayRows, trayRows, 252, 92).map(({ x, y }, at) => {
       const { kind, turn } = holes[order[at]];
-      return { kind, turn: isTurning ? (turn + 1 + random.int(3)) % 4 : turn, homeX: x, homeY: y, x, y, filled: -1, colour: COLOURS[at % COLOURS.length] };
+      const away = isTurning ? 1 + random.int(3) : 0;
+      return { kind, turn: (turn + away) % 4, homeX: x, homeY: y, x, y, filled: -1, colour: COLOURS[at % COLOURS.length] };
     });
     return { holes, pieces, radius, isTurning: Boolean(isTurning), hand: null, placed: 0, mistakes: 0, shown: null, turnedAt: {} };
   }
@@ -123,11 +131,14 @@ game((kit) => {
 
   // ---- looks
 
-  function trace(kind, x, y, radius, quarters) {
+  /** Where a point of a shape comes to lie. */
+  function placed([left, top], x, y, radius, quarters) {
     const angle = (quarters * Math.PI) / 2;
     const [cos, sin] = [Math.cos(angle) * radius, Math.sin(angle) * radius];
-    return SHAPES[kind].map(([left, top]) => [x + left * cos - top * sin, y + left * sin + top * cos]);
+    return [x + left * cos - top * sin, y + left * sin + top * cos];
   }
+
+  const trace = (kind, ...where) => SHAPES[kind].map((point) => placed(point, ...where));
 
   function draw(ctx, model, view) {
     kit.box(ctx, 10, 46, 300, 200, 14, "#fffaf0");
@@ -139,8 +150,9 @@ game((kit) => {
       kit.polygon(ctx, points, null, "#b59f78", 1.8);
       ctx.setLineDash([]);
     }
-    const order = model.pieces.map((_, number) => number).sort((one, other) => Number(one === model.hand?.number) - Number(other === model.hand?.number));
-    for (const number of order) drawPiece(ctx, model, number, view);
+    const numbers = model.pieces.map((_, number) => number);
+    for (const number of numbers.filter((each) => each !== model.hand?.number)) drawPiece(ctx, model, number, view);
+    if (model.hand) drawPiece(ctx, model, model.hand.number, view);
   }
 
   function drawPiece(ctx, model, number, view) {
@@ -151,9 +163,10 @@ game((kit) => {
     const radius = model.radius * (isHeld || piece.filled >= 0 ? 1 : moved < 1 ? kit.mix(1, TRAY_SCALE, moved) : TRAY_SCALE);
     const quarters = piece.turn - 1 + view.since(model.turnedAt[number], 7);
     if (isHeld) kit.polygon(ctx, trace(piece.kind, x + 4, y + 7, radius, quarters), "#00000030");
-    kit.polygon(ctx, trace(piece.kind, x, y + radius * 0.07, radius, quarters), kit.shade(piece.colour, -0.3), kit.shade(piece.colour, -0.3), 3);
+    const dark = kit.shade(piece.colour, -0.3);
+    kit.polygon(ctx, trace(piece.kind, x, y + radius * 0.07, radius, quarters), dark, dark, 3);
     kit.polygon(ctx, trace(piece.kind, x, y - radius * 0.03, radius, quarters), piece.colour, kit.shade(piece.colour, 0.12), 3);
-    drawFace(ctx, x, y, radius, piece.filled >= 0);
+    drawFace(ctx, ...placed(FACES[piece.kind] ?? [0, 0], x, y, radius, quarters), radius, piece.filled >= 0);
   }
 
   function drawFace(ctx, x, y, radius, isHappy) {
@@ -174,11 +187,13 @@ game((kit) => {
 
   function elements(model) {
     const side = model.radius * 1.6;
-    const holes = model.holes.map(({ kind, turn, x, y, isFilled }) =>
-      kit.element("outline", kind, x, y, side, side, [...(model.isTurning ? [WAYS[turn]] : []), isFilled ? "filled" : "empty"]),
-    );
+    const small = side * TRAY_SCALE;
     const loose = model.pieces.filter(({ filled }) => filled < 0);
-    return [...holes, ...loose.map(({ kind, turn, x, y }) => kit.element("shape", kind, x, y, side * TRAY_SCALE, side * TRAY_SCALE, model.isTurning ? [WAYS[turn]] : []))];
+    const states = (turn) => (model.isTurning ? [WAYS[turn]] : []);
+    const holes = model.holes.map(({ kind, turn, x, y, isFilled }) =>
+      kit.element("outline", kind, x, y, side, side, [...states(turn), isFilled ? "filled" : "empty"]),
+    );
+    return [...holes, ...loose.map(({ kind, turn, x, y }) => kit.element("shape", kind, x, y, small, small, states(turn)))];
   }
 
   // ---- oracle: the first loose piece to an outline of its kind, turned as that is
