@@ -22,7 +22,7 @@ from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
 from warehouse.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
 
-WINDOW_LIMIT_S = 30.0
+WINDOW_LIMIT_S = 90.0
 """LibreOffice and Wine take some seconds to their first window on a quiet machine."""
 POLL_S = 0.02
 WAITING_LIMIT_S = 1.0
