@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import secrets
 import shlex
 import shutil
@@ -32,6 +33,8 @@ from warehouse.identity import content_id
 HERE = Path(__file__).parent
 AGENT_FILES = (HERE / "guest_agent.py", HERE / "__init__.py", HERE.parent / "__init__.py", *sorted((HERE / "inside").glob("*.*")))
 IN_GUEST = "/opt/flywheel"
+MAX_KEPT = 3
+"""Kept moments, some hundred MiB each: those used longest ago are removed."""
 POLL_S = 0.2
 
 
@@ -129,6 +132,7 @@ class QemuDesktops:
         kept = cache_folder() / self._key(accelerator)
         start = time.monotonic()
         if settings.is_kept and kept.is_dir():
+            os.utime(kept)
             self._token = (kept / "token").read_text(encoding="ascii")
             await machine.resume(kept / "overlay.qcow2", kept / "seed.tar")
             desktop = await self._answering(machine, settings.restore_s)
@@ -170,6 +174,7 @@ class QemuDesktops:
             (aside / "token").write_text(self._token, encoding="ascii")
             with suppress(OSError):  # another process was first
                 aside.rename(kept)
+            forget_old(kept.parent)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
@@ -195,6 +200,13 @@ class QemuDesktops:
         if self._desktop is not None:
             await self._desktop.close()
         self._end_machine()
+
+
+def forget_old(folder: Path) -> None:
+    """Remove all kept moments but those used last."""
+    kept = sorted(folder.glob("vm-booted-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in kept[MAX_KEPT:]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def seed_archive(token: str, width_px: int, height_px: int) -> bytes:

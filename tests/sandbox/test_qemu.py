@@ -200,7 +200,7 @@ def test_desktop_tasks_are_solved_in_the_guest_by_their_oracles(live: Live, name
             return None
 
     async def use() -> None:
-        session = DesktopSession(Kept())
+        session = DesktopSession(Kept(), window_s=300.0)
         await session.reset(load_tasks()[name], 1)
         transition = None
         while transition is None or not (transition.terminated or transition.truncated):

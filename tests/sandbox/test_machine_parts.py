@@ -1,0 +1,97 @@
+"""Parts of virtual machines that need no image: QMP against a real QEMU with no machine in it, what the guest is handed, missing files.
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.desktop.machine import QEMU, Image, _forwarded_port
+from sandbox.desktop.qemu import MAX_KEPT, forget_old, seed_archive
+from sandbox.desktop.qmp import Qmp
+from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
+
+
+@pytest.fixture
+def empty_qemu(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    if shutil.which(QEMU) is None:
+        pytest.skip(f"there is no {QEMU}: apt-get install qemu-system-x86 qemu-utils")
+    path = tmp_path / "qmp"
+    command = ["setpriv", "--pdeathsig=KILL", "--", QEMU, "-nodefaults", "-machine", "none", "-display", "none"]
+    process = subprocess.Popen([*command, "-qmp", f"unix:{path},server=on,wait=off"], stdin=subprocess.DEVNULL)
+    try:
+        yield process, path
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_qemu_is_told_what_to_do_and_says_what_it_refuses(empty_qemu: tuple[subprocess.Popen[bytes], Path]) -> None:
+    process, path = empty_qemu
+
+    async def use() -> None:
+        qmp = await Qmp.connect(path)
+        assert (await qmp.execute("query-status"))["status"] == "running"
+        assert await qmp.monitor("info name") == ""
+        answers = await asyncio.gather(*(qmp.execute("query-name") for _ in range(5)))
+        assert answers == [{}] * 5
+        with pytest.raises(SandboxError, match=r"refused 'explode'.*has not been found"):
+            await qmp.execute("explode")
+        process.kill()
+        process.wait()
+        with pytest.raises(DesktopCrashed, match="QEMU is gone"):
+            await qmp.execute("query-status")
+        qmp.close()
+
+    asyncio.run(use())
+
+
+def test_a_qemu_that_never_comes_is_a_timeout(tmp_path: Path) -> None:
+    with pytest.raises(SandboxTimeout, match=r"within 0\.1 s"):
+        asyncio.run(Qmp.connect(tmp_path / "nothing", limit_s=0.1))
+
+
+def test_the_guest_is_handed_the_agent_its_token_and_how_to_start_it() -> None:
+    with tarfile.open(fileobj=io.BytesIO(seed_archive("secret-token", 800, 600))) as archive:
+        modes = {entry.name: entry.mode for entry in archive.getmembers()}
+        start = archive.extractfile("start")
+        assert start is not None
+        line = start.read().decode()
+    assert modes["token"] == 0o400 and modes["start"] == 0o755
+    assert {"guest_agent.py", "sandbox/__init__.py", "sandbox/desktop/__init__.py", "sandbox/desktop/inside/main.py"} <= set(modes)
+    assert "sandbox/desktop/inside/openbox.xml" in modes
+    assert "--screen 800x600" in line and "secret-token" not in line and subprocess.run(["sh", "-n", "-c", line]).returncode == 0
+
+
+def test_the_port_that_leads_to_the_guest_is_read_from_qemu() -> None:
+    listing = (
+        "Hub -1 (#net076):\r\n  Protocol[State]    FD  Source Address  Port   Dest. Address  Port RecvQ SendQ\r\n"
+        "  TCP[HOST_FORWARD]  14       127.0.0.1 35173       10.0.2.15  8765     0     0\r\n"
+    )
+    assert _forwarded_port(listing) == 35173
+    with pytest.raises(SandboxError, match="names no port"):
+        _forwarded_port("nothing")
+
+
+def test_a_missing_image_is_told_with_the_line_that_builds_it(tmp_path: Path) -> None:
+    with pytest.raises(DesktopMissing, match=r"apt-get install qemu|scripts/build-vm-image.sh"):
+        Image(folder=tmp_path).require()
+
+
+def test_only_the_moments_used_last_are_kept(tmp_path: Path) -> None:
+    for number in range(MAX_KEPT + 2):
+        folder = tmp_path / f"vm-booted-{number}"
+        folder.mkdir()
+        os.utime(folder, (number, number))
+    (tmp_path / "vm-debian").mkdir()
+    forget_old(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *(f"vm-booted-{number}" for number in range(2, MAX_KEPT + 2)), "vm-debian",
+    ]  # fmt: skip
