@@ -233,21 +233,24 @@ class Seats:
                     await asyncio.sleep(min(0.05 * 2**slot.num_failures, 5.0))
                 try:
                     self.counts.num_launches += 1
-                    started = _Running(host=await launch(kind), kind=kind, slot=slot)
-                    self._running.append(started)
-                    slot.running[kind] = started
+                    host = await launch(kind)
                 except BrowserMissing:
                     raise
                 except SandboxError:
                     slot.num_failures += 1
                     if attempt == MAX_LAUNCHES - 1:
                         raise
+                else:
+                    if self._is_closed:
+                        await host.close()
+                        raise SandboxError("The session pool is closed.")
+                    slot.running[kind] = _Running(host=host, kind=kind, slot=slot)
+                    self._running.append(slot.running[kind])
             raise BrowserCrashed(f"A browser was started {MAX_LAUNCHES} times and died each time. Run `flywheel doctor` to see why.")
 
     async def _lose(self, running: _Running) -> None:
         """Clean up after a browser that died."""
-        if running.slot.running.get(running.kind) is running:
-            del running.slot.running[running.kind]
+        self._retire(running)
         if running in self._running:
             self._running.remove(running)
             running.slot.num_failures += 1
@@ -282,11 +285,14 @@ class Seats:
     def _retire(running: _Running) -> None:
         """No new session comes to it."""
         running.is_retired = True
-        del running.slot.running[running.kind]
+        if running.slot.running.get(running.kind) is running:
+            del running.slot.running[running.kind]
 
     async def _end_retired(self) -> None:
         """End the retired browsers that nobody uses any more."""
-        for running in [running for running in self._running if running.is_retired and not self._is_in_use(running)]:
+        for running in list(self._running):
+            if not running.is_retired or self._is_in_use(running) or running not in self._running:
+                continue
             self._running.remove(running)
             for seat in self.all:
                 if seat.running is running:

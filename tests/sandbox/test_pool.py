@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
+import psutil
 import pytest
 
 from sandbox.pool import SessionPool
@@ -167,6 +169,22 @@ def test_a_closed_pool(html_source: Any, html_task: Any) -> None:
                 await session.reset(html_task(), 1)
         await pool.close()
         assert pool.browser_pids() == []
+
+    asyncio.run(use())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_pool_that_is_closed_while_a_browser_starts(html_source: Any, html_task: Any) -> None:
+    async def use() -> None:
+        pool = await SessionPool({"html": html_source()}, size=1).__aenter__()
+        before = set(psutil.Process().children())
+        leasing = asyncio.create_task(pool.lease(html_task()).__aenter__())
+        await soon(lambda: set(psutil.Process().children()) != before)
+        started = set(psutil.Process().children()) - before
+        await pool.close()
+        with pytest.raises(SandboxError):
+            await leasing
+        await soon(lambda: not started & set(psutil.Process().children()))
 
     asyncio.run(use())
 
