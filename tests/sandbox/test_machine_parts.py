@@ -1,4 +1,4 @@
-"""Parts of virtual machines that need no image: QMP against a real QEMU with no machine in it, what the guest is handed, missing files.
+"""Parts of virtual machines that need no image: QMP against a real QEMU with no machine in it, what the guest is handed, missing files."""
 
 from __future__ import annotations
 
