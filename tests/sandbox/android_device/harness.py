@@ -37,7 +37,7 @@ PROGRAMS = (
 )  # fmt: skip
 NOBODY = 65534
 ADBD_PORT = 15561  # adb looks for emulators at 5555 to 5585 by itself and lists those twice
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 
 
 class Unavailable(Exception):
@@ -172,7 +172,7 @@ class SimulatedDevice:
         command = ["adb", "-L", f"tcp:127.0.0.1:{self.adb_port}", *arguments]
         if not (self.folder / "run" / "server").exists():
             return subprocess.CompletedProcess(command, 1, "", "no server yet")
-        return subprocess.run(command, capture_output=True, text=True, timeout=10)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     def kill_adbd(self) -> None:
         """As if the cable were cut: adbd and the adb server in front of it are gone."""
