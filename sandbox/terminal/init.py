@@ -10,16 +10,15 @@ Unasked: "0", "exit", process id, status (negative: the signal that ended it).
 
 from __future__ import annotations
 
+import _signal  # these two are what signal and socket are made of: importing those whole takes longer than all the rest of a start
+import _socket
 import ctypes
 import fcntl
 import os
 import resource
 import select
-import signal
-import socket
 import sys
 import termios
-from collections.abc import Sequence
 
 PR_SET_DUMPABLE = 4
 MAX_MESSAGE_BYTES = 1 << 18
@@ -27,10 +26,11 @@ FIRST_EXTRA_FD = 250
 LIBC = ctypes.CDLL(None)
 CHILDREN: set[int] = set()
 """What was started here and has not ended; what else is reaped was left behind by these."""
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE)
+IGNORED = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _signal.SIGTSTP, _signal.SIGPIPE)
+INT_BYTES = 4
 
 
-def spawn(arguments: Sequence[str], fds: list[int]) -> tuple[str, list[int]]:
+def spawn(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
     """Start a program: working directory, "tty" or "pipe", number of arguments, those, then NAME=VALUE; a pipe's standard input, output
     and error are the first three descriptors. Those beyond become 250, 251 …. Gives the process id and a terminal's other end."""
     cwd, mode, num_args = arguments[0], arguments[1], int(arguments[2])
@@ -74,14 +74,14 @@ def quiet(slave: int) -> None:
 
 
 def become(
-    argv: Sequence[str], environment: dict[str, str], cwd: str, fds: Sequence[int], keep: int, *, has_tty: bool
+    argv: list[str], environment: dict[str, str], cwd: str, fds: list[int], keep: int, *, has_tty: bool
 ) -> None:
     """In the child: put everything in its place and turn into the program."""
     os.setsid()
     if has_tty:
         fcntl.ioctl(fds[0], termios.TIOCSCTTY, 0)
-    for signum in (*IGNORED, signal.SIGCHLD):
-        signal.signal(signum, signal.SIG_DFL)
+    for signum in (*IGNORED, _signal.SIGCHLD):
+        _signal.signal(signum, _signal.SIG_DFL)
     for target, fd in zip((0, 1, 2, *range(FIRST_EXTRA_FD, FIRST_EXTRA_FD + 16)), fds, strict=False):
         os.dup2(fd, target, inheritable=True)
     os.closerange(3, keep)
@@ -93,13 +93,13 @@ def become(
     os.execve(argv[0], list(argv), environment)
 
 
-def make_socket(arguments: Sequence[str], fds: list[int]) -> tuple[str, list[int]]:
+def make_socket(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
     """A TCP socket of the jail's network, for the host to connect to a service in here."""
-    made = socket.socket(socket.AF_INET6 if arguments[0] == "6" else socket.AF_INET, socket.SOCK_STREAM)
+    made = _socket.socket(_socket.AF_INET6 if arguments[0] == "6" else _socket.AF_INET, _socket.SOCK_STREAM)
     return "", [made.detach()]
 
 
-def send_signal(arguments: Sequence[str], fds: list[int]) -> tuple[str, list[int]]:
+def send_signal(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
     """To a process's whole session ("session"), or to what runs in the foreground of its terminal ("foreground")."""
     whom, leader, signum = arguments[0], int(arguments[1]), int(arguments[2])
     hit = 0
@@ -125,7 +125,18 @@ def stat_fields(pid: int) -> list[int]:
 OPERATIONS = {"spawn": spawn, "socket": make_socket, "signal": send_signal}
 
 
-def answer(control: socket.socket, message: bytes, fds: list[int]) -> None:
+def send(control: _socket.socket, message: bytes, fds: list[int]) -> None:
+    packed = b"".join(fd.to_bytes(INT_BYTES, sys.byteorder) for fd in fds)
+    control.sendmsg([message], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if fds else [])
+
+
+def receive(control: _socket.socket) -> tuple[bytes, list[int]]:
+    message, ancillary, _, _ = control.recvmsg(MAX_MESSAGE_BYTES, _socket.CMSG_SPACE(16 * INT_BYTES), _socket.MSG_CMSG_CLOEXEC)
+    packed = b"".join(data for _, _, data in ancillary)
+    return message, [int.from_bytes(packed[at : at + INT_BYTES], sys.byteorder) for at in range(0, len(packed), INT_BYTES)]
+
+
+def answer(control: _socket.socket, message: bytes, fds: list[int]) -> None:
     number, operation, *arguments = message.decode(errors="surrogateescape").split("\0")
     given: list[int] = []
     try:
@@ -133,12 +144,12 @@ def answer(control: socket.socket, message: bytes, fds: list[int]) -> None:
         reply = [number, "ok", text]
     except Exception as error:
         reply = [number, "error", f"{type(error).__name__}: {error}"]
-    socket.send_fds(control, ["\0".join(reply).encode(errors="replace")], given)
+    send(control, "\0".join(reply).encode(errors="replace"), given)
     for fd in [*fds, *given]:
         os.close(fd)
 
 
-def reap(control: socket.socket) -> None:
+def reap(control: _socket.socket) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -162,19 +173,19 @@ def main(control_fd: int, num_processes: int, open_files: int, cpu_s: int, addre
         if value >= 0:
             resource.setrlimit(limit, (value, value))
     for signum in IGNORED:
-        signal.signal(signum, signal.SIG_IGN)
+        _signal.signal(signum, _signal.SIG_IGN)
     os.closerange(3, control_fd)
     os.closerange(control_fd + 1, FIRST_EXTRA_FD)
-    control = socket.socket(fileno=control_fd)
+    control = _socket.socket(fileno=control_fd)
     os.set_inheritable(control_fd, False)
     woken, waking = os.pipe()
     os.set_blocking(waking, False)
     os.set_blocking(woken, False)
-    signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    _signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+    _signal.signal(_signal.SIGCHLD, lambda *_: None)
     LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-    socket.send_fds(control, [b"0\0ready"], [workspace])
+    send(control, b"0\0ready", [workspace])
     os.close(workspace)
     waiting = select.poll()
     waiting.register(control, select.POLLIN)
@@ -185,10 +196,10 @@ def main(control_fd: int, num_processes: int, open_files: int, cpu_s: int, addre
             os.read(woken, 4096)
             reap(control)
         if control_fd in ready:
-            message, fds, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, 16, socket.MSG_CMSG_CLOEXEC)
+            message, fds = receive(control)
             if not message:
                 return  # the host is gone
-            answer(control, message, list(fds))
+            answer(control, message, fds)
 
 
 if __name__ == "__main__":
