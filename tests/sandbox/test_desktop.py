@@ -31,7 +31,7 @@ from sandbox.session import Element
 from sandbox.terminal.cgroups import hierarchies
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxTimeout, TaskError
 
-LACKING = missing_packages(["editor", "xterm", "form"])
+LACKING = missing_packages(["editor", "files", "xterm", "form"])
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
 
 NOTE = PurePosixPath("note.txt")
@@ -256,6 +256,35 @@ def test_what_is_covered_is_no_element_and_menus_are() -> None:
         assert "disabled" in items["Undo"].states and "disabled" not in items["Select All"].states
         await do(desktop, actions.Hotkey(keys=("escape",)))
         assert "Select All" not in [element.text for element in await desktop.elements()]
+
+    on_desktop(use)
+
+
+def test_a_file_is_dragged_into_a_folder() -> None:
+    async def use(desktop: LocalDesktop) -> None:
+        await desktop.put_file(NOTE, b"x")
+        await desktop.put_file(PurePosixPath("box/old.txt"), b"")
+        await desktop.launch("files")
+        await window_of(desktop, "Pcmanfm")
+        elements = await desktop.elements()
+        file, folder = find(elements, "item", "note.txt"), find(elements, "item", "box")
+        await do(desktop, actions.Drag(x=file.x_px, y=file.y_px, to_x=folder.x_px, to_y=folder.y_px))
+
+        async def is_moved() -> bool:
+            return await desktop.get_file(PurePosixPath("box/note.txt")) == b"x" and await desktop.get_file(NOTE) is None
+
+        await until(is_moved)
+
+    on_desktop(use)
+
+
+def test_a_program_that_hangs_is_a_picture_until_it_goes_on() -> None:
+    async def use(desktop: LocalDesktop) -> None:
+        await editor(desktop, "text")
+        await desktop.run(["bash", "-c", "kill -STOP $(pidof mousepad)"])
+        assert {element.role for element in await desktop.elements()} == {"header", "button", "image"}
+        await desktop.run(["bash", "-c", "kill -CONT $(pidof mousepad)"])
+        assert find(await desktop.elements(), "textarea").text == "text"
 
     on_desktop(use)
 

@@ -7,6 +7,7 @@ element of role "image" that carries their title.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ MAX_CHILDREN = 500
 ROW_PX = 8
 EMPTY_CELLS = 3
 CALL_LIMIT_MS = 3000
+WALK_LIMIT_S = 20.0
+"""A program that hangs answers nothing: it costs some of the first limit, and never more than the second."""
 FRAME_BUTTONS = ("close", "maximise", "minimise")
 """Of the window frame, from the right; openbox.xml has them in this order."""
 
@@ -133,6 +136,7 @@ class _Walk:
         self._found: list[tuple[int, _Box, dict[str, Any]]] = []
         self._popups: list[_Box] = []
         self._num_nodes = 0
+        self._deadline_s = time.monotonic() + WALK_LIMIT_S
 
     def inner(self, index: int) -> _Box:
         window = self.windows[index]
@@ -159,7 +163,7 @@ class _Walk:
     def visit(self, node: Any, level: int) -> None:
         """Add a node that shows, and what is in it."""
         self._num_nodes += 1
-        if self._num_nodes > MAX_NODES or len(self._found) >= LIMIT:
+        if self._num_nodes > MAX_NODES or len(self._found) >= LIMIT or time.monotonic() > self._deadline_s:
             return
         try:
             states = node.get_state_set()

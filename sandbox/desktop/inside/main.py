@@ -47,10 +47,14 @@ def start_display(width_px: int, height_px: int) -> None:
 
 def start_bus() -> None:
     """Start the session bus and set its address; accessibility and settings daemons are started by it when first asked for."""
-    command = ["dbus-daemon", "--session", "--nofork", "--print-address=1", "--address=unix:dir=/tmp"]
-    bus = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, close_fds=True)
-    assert bus.stdout is not None  # stdout=PIPE
-    os.environ["DBUS_SESSION_BUS_ADDRESS"] = bus.stdout.readline().decode().strip()
+    told, telling = os.pipe()
+    spawn(["dbus-daemon", "--session", "--nofork", f"--print-address={telling}", "--address=unix:dir=/tmp"], pass_fds=(telling,))
+    os.close(telling)
+    with os.fdopen(told, "rb") as pipe:
+        address = pipe.readline().decode().strip()
+    if not address:
+        raise Refused(f"The session bus did not start: {log_tail()}")
+    os.environ["DBUS_SESSION_BUS_ADDRESS"] = address
 
 
 def spawn(command: list[str], pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
