@@ -88,7 +88,7 @@ class Browser:
         version, _ = await asyncio.gather(
             self.connection.send("Browser.getVersion"), self.connection.send("Target.setAutoAttach", attaching)
         )
-        self.version = str(version["product"])
+        self.version = f"{version['product']}; flags {self.process.flags_digest}"
 
     async def create_context(self, on_target: OnTarget, **options: Any) -> str:
         """A browser context: cookies, storage and caches of its own. `on_target` gets its pages and workers, each before it runs, and

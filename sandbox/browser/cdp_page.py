@@ -18,7 +18,7 @@ from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.clipboard import pastes
 from sandbox.browser.input import CdpInput, Gesture, Phase, PointerMove, Wheel
-from sandbox.browser.page import REST_SCRIPT, PageNotes, guard_script
+from sandbox.browser.page import REST_SCRIPT, STORED_COMMANDS, STORED_EVENTS, PageNotes, guard_script
 from sandbox.browser.policy import is_below
 from sandbox.page_task import PageSettings
 from warehouse.errors import BrowserCrashed, SandboxError
@@ -106,6 +106,7 @@ class CdpPage:
             self._send("Fetch.enable", self._fetch_options),
             self._send("Runtime.addBinding", {"name": COPIED, "executionContextName": WORLD}),
             self._send("Page.addScriptToEvaluateOnNewDocument", {"source": self._guard, "worldName": WORLD}),
+            *(self._send(method, params) for method, params in STORED_COMMANDS),
         ]
 
     def _metrics(self) -> Params:
@@ -124,6 +125,7 @@ class CdpPage:
             "Inspector.targetCrashed": self._on_crash,
             "Inspector.detached": self._on_crash,
             "Runtime.bindingCalled": self._on_binding,
+            **dict.fromkeys(STORED_EVENTS, self._on_stored),
         }
 
     def _send(self, method: str, params: Params | None = None) -> asyncio.Future[Params]:
@@ -164,9 +166,12 @@ class CdpPage:
             self.notes.blocked.append(url)
             answer("Fetch.failRequest", {"requestId": request_id, "errorReason": "BlockedByClient"})
 
+    def _on_stored(self, _: Params) -> None:
+        self.notes.has_stored = True
+
     async def _navigate(self, url: str) -> None:
         """Returns when the new document was committed, not when it is loaded."""
-        self.notes = PageNotes()
+        self.notes = PageNotes(has_stored=self.notes.has_stored)
         self._compiled.clear()
         answer = await self._send("Page.navigate", {"url": url})
         if answer.get("errorText"):

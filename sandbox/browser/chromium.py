@@ -20,6 +20,7 @@ from pathlib import Path
 from sandbox.browser import namespace
 from sandbox.browser.scratch import Profile, browser_user, readable_root
 from warehouse.errors import BrowserMissing, ConfigError
+from warehouse.identity import content_id
 
 EXECUTABLE_VARIABLE = "FLYWHEEL_CHROMIUM"
 
@@ -47,8 +48,9 @@ FLAGS = (
     "--disable-partial-raster",
     # WebGL, drawn by the processor: pages that do not use it cost no more and look the same
     "--use-angle=swiftshader", "--enable-unsafe-swiftshader",
-    # all frames of a page in one process, so that one clock and one debugging session rule them; sessions never share a process
-    "--disable-site-isolation-trials",
+    # all pages and frames of a session in one process, so that one clock rules them: process clocks cannot be set to one another. Sessions
+    # are browser contexts, which never share a process, whatever the limit
+    "--disable-site-isolation-trials", "--renderer-process-limit=1",
     # no name resolves, no address is reached but through a session's proxy, and nothing by UDP
     "--host-resolver-rules=MAP * ~NOTFOUND", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -122,6 +124,7 @@ class ChromiumProcess:
         self.proxy_host = f"{secrets.token_hex(16)}.invalid"
         """The one name that resolves in this browser, to its loopback: where the proxies of its sessions listen. No page knows it."""
         resolving = f"--host-resolver-rules=MAP {self.proxy_host} 127.0.0.1, MAP * ~NOTFOUND"
+        self.flags_digest = content_id("flags", [*FLAGS, *flags]).partition("-")[2][:12]
         sandbox_flags = () if sandboxed else ("--no-sandbox",)
         program = _readable(executable.path)
         command = [str(program), *FLAGS, *flags, resolving, *sandbox_flags, f"--user-data-dir={self._profile.path}", "about:blank"]

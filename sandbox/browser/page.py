@@ -27,11 +27,24 @@ SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8"
 @dataclass(slots=True, kw_only=True)
 class PageNotes:
     """What happened beside the page since it was last asked: dialogs that were answered, navigations and requests that were refused,
-    and whether the page was left all the same."""
+    and whether the page was left all the same. `has_stored` stays true: something was stored in the page's browser context, which would
+    outlive the document."""
 
     dialogs: list[str] = field(default_factory=list)
     blocked: list[str] = field(default_factory=list)
     left_for: str | None = None
+    has_stored: bool = False
+
+
+STORED_EVENTS = (
+    "DOMStorage.domStorageItemAdded", "DOMStorage.domStorageItemUpdated", "Storage.indexedDBListUpdated", "Storage.cacheStorageListUpdated"
+)  # fmt: skip
+"""Events of DevTools that tell of something stored, once STORED_COMMANDS were sent. File addresses are one origin, without cookies."""
+STORED_COMMANDS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("DOMStorage.enable", {}),
+    ("Storage.trackIndexedDBForOrigin", {"origin": "file://"}),
+    ("Storage.trackCacheStorageForOrigin", {"origin": "file://"}),
+)
 
 
 class Page(Protocol):

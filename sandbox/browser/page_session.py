@@ -91,7 +91,8 @@ class PageSession:
         self.num_resets += 1
         instance, self._instance = self._instance, None
         key = (task.source, task.name)
-        page_is_clean = instance is not None and instance.page.notes.left_for is None and self._page_key == key
+        notes = None if instance is None else instance.page.notes
+        page_is_clean = notes is not None and notes.left_for is None and not notes.has_stored and self._page_key == key
         try:
             async with time_limit(self._limits.ready_s, f"Starting {task.name}"):
                 settings = source.settings(task)
@@ -140,7 +141,7 @@ class PageSession:
         always gets a new one, in a browser context of its own."""
         root, settings = readable_root(source.root), source.settings(task)
         is_other = self._page_key is None or self._page_window != (settings, root) or settings.web is not None
-        if self._page is not None and is_other:
+        if self._page is not None and (is_other or self._page.notes.has_stored):
             page, self._page = self._page, None
             await page.close()
         if self._page is None:

@@ -18,7 +18,7 @@ from playwright.async_api import Page as TheirPage
 
 from sandbox.browser.chromium import FLAGS, find_chromium
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
-from sandbox.browser.page import REST_SCRIPT, Page, PageNotes, guard_script
+from sandbox.browser.page import REST_SCRIPT, STORED_COMMANDS, STORED_EVENTS, Page, PageNotes, guard_script
 from sandbox.browser.policy import is_below
 from sandbox.page_task import PageSettings, Surroundings
 from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
@@ -117,6 +117,14 @@ class PlaywrightPage:
         self._page.on("dialog", self._on_dialog)
         self._page.on("popup", lambda popup: self._later(popup.close()))
         self._page.on("framenavigated", self._on_navigated)
+        devtools = await self._context.new_cdp_session(self._page)
+        for event in STORED_EVENTS:
+            devtools.on(event, self._on_stored)
+        for method, params in STORED_COMMANDS:
+            await devtools.send(method, params)
+
+    def _on_stored(self, _: Any) -> None:
+        self.notes.has_stored = True
 
     def _later(self, work: Any) -> None:
         answer = asyncio.ensure_future(work)
@@ -163,7 +171,7 @@ class PlaywrightPage:
                 await self._page.goto(url, timeout=0)
         finally:
             self._is_loading = False
-        self.notes = PageNotes()
+        self.notes = PageNotes(has_stored=self.notes.has_stored)
 
     async def evaluate(self, expression: str) -> Any:
         async with _sandbox_errors(self._browser):

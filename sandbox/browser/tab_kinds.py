@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class FramedTab(Tab, FramedPage):
-    """A tab whose frames and clock are ours. All tabs of a window go by one clock, which passes in the active one; those that share its
-    process go along, others stand still."""
+    """A tab whose frames and clock are ours. All tabs of a window live in one process and go by its clock; frames are drawn for the active
+    one alone."""
 
     def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
         super().__init__(window, info, session_id)
         self._clock = window.clock
-        self._shares_clock = bool(info.get("canAccessOpener"))
+        self._is_first = window.num_switches == 0
         self._ticks_offset_ms = 0.0
         self._clock_key: tuple[float, int] | None = None
         self._has_lingering_request = False
 
     def _start_clock(self) -> list[asyncio.Future[Params]]:
-        """A page that can reach its opener lives in the opener's process, whose clock is already ours and may be running just now."""
-        return [] if self._shares_clock else [self._send("Emulation.setVirtualTimePolicy", self._paused())]
+        """Later tabs live in the process of the first, whose clock is already ours and may be running just now."""
+        return [self._send("Emulation.setVirtualTimePolicy", self._paused())] if self._is_first else []
 
     def _paused(self) -> Params:
         return {"policy": "pause", "initialVirtualTime": EPOCH_S + self._clock.granted_ms / 1000}

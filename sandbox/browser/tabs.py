@@ -12,6 +12,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from base64 import b64encode
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from sandbox.browser.beginframe import GESTURE_FRAME_MS
@@ -50,6 +51,7 @@ class Tab(CdpPage):
         self._requests: dict[str, str] = {}
         self._loading_frames: set[str] = set()
         self._changed = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._drag: Params | None = None
         self._is_drag_over = False
         self._limit_at_s = 0.0
@@ -151,10 +153,13 @@ class Tab(CdpPage):
     def _note_loading(self, frame_id: str, is_loading: bool) -> None:
         (self._loading_frames.add if is_loading else self._loading_frames.discard)(frame_id)
         self._changed.set()
+        if frame_id == self._target_id and not is_loading:
+            self._arrived.set()
 
     def _on_navigated(self, event: Params) -> None:
         frame = event["frame"]
         if "parentId" not in frame:
+            self._arrived.set()
             self.url = str(frame["url"]) + str(frame.get("urlFragment", ""))
             self._compiled.clear()
             self.frames.forget()
@@ -165,6 +170,8 @@ class Tab(CdpPage):
     def _on_moved(self, event: Params) -> None:
         if event["frameId"] == self._target_id:
             self.url = str(event["url"])
+            self._loading_frames.discard(self._target_id)
+            self._arrived.set()
 
     def _on_dialog(self, event: Params) -> None:
         self.notes.dialogs.append(str(event["message"]))
@@ -216,15 +223,24 @@ class Tab(CdpPage):
         entries = history["entries"]
         if not 0 <= index < len(entries) or (entries[index]["url"] == "about:blank" and index == 0):
             return f"there is no page to go {'back' if by < 0 else 'forward'} to"
-        return await self._gone(self._send("Page.navigateToHistoryEntry", {"entryId": entries[index]["id"]}))
+        return await self._gone(self._send("Page.navigateToHistoryEntry", {"entryId": entries[index]["id"]}), is_answered_early=True)
 
     async def reload(self) -> str:
-        return await self._gone(self._send("Page.reload"))
+        return await self._gone(self._send("Page.reload"), is_answered_early=True)
 
-    async def _gone(self, answer: asyncio.Future[Params]) -> str:
+    async def _gone(self, answer: asyncio.Future[Params], *, is_answered_early: bool = False) -> str:
+        """No frame may be drawn until the new document came: one that is drawn while a page moves to another process never ends."""
         self._loading_frames.add(self._target_id)
+        self._arrived.clear()
+        limit_at_s = time.monotonic() + self.window.web.settle_limit_s
         await asyncio.wait([answer], timeout=self.window.web.settle_limit_s)
         if not answer.done():
+            return ""
+        if is_answered_early:
+            await answer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_at_s - time.monotonic()):
+                    await self._arrived.wait()
             return ""
         error = str(answer.result().get("errorText", ""))
         if error:
@@ -275,11 +291,9 @@ class Tab(CdpPage):
         return png, False
 
     async def _wait_for_change(self) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_QUIET_WAIT_S):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
 
     @abstractmethod
     async def _pass_time(self, ms: float) -> None:
