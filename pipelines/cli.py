@@ -149,6 +149,27 @@ def export(
 
 
 @app.command()
+def replay(
+    episode: Annotated[str, typer.Argument(help="An episode's id, or the beginning of one that is unambiguous.")],
+    html: Annotated[Path | None, typer.Option(help="Write a page with thoughts, actions and screens.")] = None,
+    webp: Annotated[Path | None, typer.Option(help="Write an animated WebP.")] = None,
+    mp4: Annotated[Path | None, typer.Option(help="Write an MP4, where ffmpeg is installed.")] = None,
+    run_: Annotated[bool, typer.Option("--run/--no-run", help="Replay it; else only write what was stored.")] = True,
+    url: Annotated[str | None, typer.Option(help="On a session of this sandbox server \\[default: on one of our own].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Do a stored episode's actions again on a live session and verify its reward; show it as a page or a film.
+
+    Exit status: 0 when reward and pixels are as recorded (or no screens were kept), 3 when pixels differ, 4 when the reward does.
+    """
+    from pipelines.replay_command import replay_episode
+
+    warehouse = Warehouse(_made_home(home))
+    sys.exit(replay_episode(warehouse, episode, console, live=run_, html=html, webp=webp, mp4=mp4, url=url, as_json=as_json))
+
+
+@app.command()
 def withdraw(
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID...", help="Samples or annotations, by id or the beginning of one that is unambiguous.")
