@@ -37,8 +37,8 @@ class AndroidMoment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AndroidInstance:
-    """One instance. `packages` are the apps whose data is cleared before it; `setup` runs after that. `answer` is what a task that asks
-    for one wants in `finished`."""
+    """One instance. `packages` are the apps whose data is cleared before it: all that the source's tasks use. `setup` runs after that.
+    `answer` is what a task that asks for one wants in `finished`."""
 
     instruction: str
     packages: tuple[str, ...]

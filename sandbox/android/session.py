@@ -2,7 +2,9 @@
 sandbox/android/instance.py.
 
 Rewards are paid at the end: the agent's own `finished` is checked by commands on the device and pays 1 or 0. Every reset puts the device
-back: by clearing the data of the apps that the task names, or, where the session was given the name of one, to an emulator's snapshot.
+back: where the session was given the name of one, to an emulator's snapshot, which is all of it; else by clearing the data of the source's
+apps and putting back the settings that its tasks change. Then what an agent did elsewhere stays, so use a device that is for this alone:
+its contacts, too, are cleared.
 """
 
 from __future__ import annotations
@@ -48,8 +50,6 @@ PREPARE = (
     "settings put global window_animation_scale 0",
     "settings put global transition_animation_scale 0",
     "settings put global animator_duration_scale 0",
-    "settings put system accelerometer_rotation 0",
-    "settings put system user_rotation 0",
     "settings put global stay_on_while_plugged_in 7",
     "settings put global sysui_demo_allowed 1",
     "am broadcast -a com.android.systemui.demo -e command enter",
@@ -57,6 +57,16 @@ PREPARE = (
     "am broadcast -a com.android.systemui.demo -e command notifications -e visible false",
     "am broadcast -a com.android.systemui.demo -e command battery -e level 100 -e plugged false",
 )
+
+BASELINE = (
+    "settings put system accelerometer_rotation 0",
+    "settings put system user_rotation 0",
+    "settings put system screen_off_timeout 60000",
+    "cmd connectivity airplane-mode disable",
+    "svc wifi enable",
+    "cmd uimode night no",
+)
+"""What tasks change beside the data of apps, put back before every episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +136,8 @@ class AndroidSession:
             await self._device.wait_until_ready(self._limits.reset_s)
         clears = () if self._snapshot is not None else tuple(f"pm clear {package}" for package in instance.packages)
         stops = tuple(f"am force-stop {package}" for package in instance.packages)
-        await self._device.shell(join([*PREPARE, *stops, *clears, *instance.setup, "input keyevent KEYCODE_HOME"]))
+        lines = [*PREPARE, *BASELINE, *stops, *clears, *instance.setup, "input keyevent KEYCODE_HOME"]
+        await self._device.shell(join(lines), limit_s=self._limits.reset_s)
 
     async def step(self, action: Action) -> Transition:
         running = self._running()

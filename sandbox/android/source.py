@@ -47,8 +47,6 @@ class TaskEntry(BaseModel):
 
     max_steps: Annotated[int, Field(ge=1, le=100)]
     instruction: str
-    packages: tuple[str, ...]
-    setup: tuple[str, ...] = ()
     people: Annotated[tuple[int, ...], Field(description="which of the four people are in the device's contacts")] = ()
     choices: tuple[dict[str, str], ...] = ()
     checks: tuple[CheckEntry, ...]
@@ -64,6 +62,7 @@ class TaskFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    packages: tuple[str, ...]
     groups: dict[str, tuple[str, ...]]
     tasks: dict[str, TaskEntry]
 
@@ -116,8 +115,8 @@ def make_instance(task: Task, seed: int) -> AndroidInstance:
 
     return AndroidInstance(
         instruction=entry.instruction.format(**words),
-        packages=entry.packages,
-        setup=(*entry.setup, *contacts),
+        packages=task_file().packages,
+        setup=tuple(contacts),
         checks=tuple(Check(**check) for check in checks),
         answer=entry.answer and entry.answer.format(**words),
         hint=hint,

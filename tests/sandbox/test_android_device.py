@@ -108,6 +108,30 @@ def test_two_resets_of_the_simulated_device_give_the_same_pixels(on_device: Any)
     assert first is not None and first == second
 
 
+def test_nothing_of_a_task_crosses_to_the_next_episode_on_the_simulated_device(on_device: Any, simulated: SimulatedDevice) -> None:
+    state = [
+        "settings get global wifi_on", "settings get global airplane_mode_on", "settings get secure ui_night_mode",
+        "settings get system accelerometer_rotation", "settings get system screen_off_timeout",
+        "content query --uri content://com.android.contacts/data/phones --projection display_name:data1",
+    ]  # fmt: skip
+
+    def told() -> list[str]:
+        return [simulated.adb("shell", command).stdout for command in state]
+
+    async def use(session: AndroidSession) -> None:
+        first = await session.reset(TASKS["find-number"], 0)
+        clean = told()
+        for name in TASKS:
+            await session.reset(TASKS[name], 5)
+            while (action := await session.hint()) is not None:
+                await session.step(action)
+        assert told() != clean
+        again = await session.reset(TASKS["find-number"], 0)
+        assert told() == clean and again.elements == first.elements
+
+    on_device(use, screenshots=False)
+
+
 @pytest.mark.parametrize("name", list(TASKS))
 def test_every_oracle_solves_its_task_on_the_simulated_device(on_device: Any, name: str) -> None:
     async def use(session: AndroidSession) -> None:
