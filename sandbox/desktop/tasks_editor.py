@@ -63,18 +63,18 @@ def compute_and_note(rng: random.Random) -> Instance:
     """The calculator and the editor: carry a result over."""
     first, second = rng.randint(12, 99), rng.randint(12, 99)
 
+    computing = TypeText(text=f"{first}*{second}\n")
+
     def oracle(moment: Moment) -> Action | None:
+        if computing in moment.actions:
+            return write_and_save(moment, NOTE.name, str(first * second))
         calculator = moment.window(r"^galculator$")
         if calculator is None:
             return None
-        display = moment.find("textarea", within=calculator) or moment.find("input", within=calculator)
-        editor = moment.window(r"note\.txt")
-        if display is not None and display.text.strip() == str(first * second):
-            return write_and_save(moment, "note.txt", display.text.strip())
         if moment.top != calculator:
-            is_hidden = display is None or editor is None
-            return raise_window(moment, calculator) if is_hidden else click(display)
-        return press("escape") if display is None or display.text.strip() != "0" else TypeText(text=f"{first}*{second}\n")
+            return raise_window(moment, calculator)
+        display = moment.find("textarea", within=calculator)
+        return computing if display is not None and display.text.strip() == "0" else press("escape")
 
     return Instance(
         instruction=f"Compute {first} * {second} with the calculator. Write the result in the editor and save the file.",
