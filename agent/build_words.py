@@ -67,6 +67,8 @@ def words_of(steps: Iterable[Step]) -> tuple[set[str], set[str]]:
 
 def lesson_words(lessons: Lessons) -> set[str]:
     """Words of the lessons' own wording, told from what they fill in by how often they return."""
+    if not lessons:
+        return set()
     makers, shares = zip(*lessons, strict=True)
     counts: Counter[str] = Counter()
     for index in range(LESSONS_DRAWN):

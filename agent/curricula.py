@@ -14,6 +14,8 @@ from agent.pen import Pen
 from agent.shell_lessons import SHELL_LESSONS, SHELL_WORDS
 from warehouse.errors import ConfigError
 
+WINDOW_WORDS = ("Cancel", "Ok", "close", "dialog", "maximise", "minimise", "press", "window")
+"""What windows of a desktop say."""
 Lessons = tuple[tuple[Callable[[Pen], Lesson], float], ...]
 
 
@@ -29,6 +31,9 @@ class Curriculum:
 CURRICULA: Mapping[str, Curriculum] = {
     "web": Curriculum(lessons=LESSONS, task_lists=("miniwob:wide",)),
     "shell": Curriculum(lessons=SHELL_LESSONS, task_lists=("terminal:small", "terminal:memory"), words=SHELL_WORDS),
+    "screens": Curriculum(  # words alone: how to act there is learned from demonstrations
+        lessons=(), task_lists=("games:quick-elements", "games:memory-elements", "hybrid:small"), words=WINDOW_WORDS
+    ),
 }
 
 

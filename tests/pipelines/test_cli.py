@@ -53,7 +53,7 @@ def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 @pytest.mark.parametrize("command", ["run", "eval 0001/merged_policy", "ui"])
 def test_an_unknown_profile_is_named_with_those_there_are(fails: Say, command: str):
     said = fails(*command.split(), "--profile", "nightly")
-    assert said.startswith("ConfigError: there is no profile `nightly`") and "quickstart, smoke" in said
+    assert said.startswith("ConfigError: there is no profile `nightly`") and "quickstart, sandbox, smoke" in said
 
 
 @pytest.mark.parametrize(

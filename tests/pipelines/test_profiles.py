@@ -117,7 +117,7 @@ def test_a_profile_that_extends_itself_is_refused(tmp_path: Path):
 
 
 def test_unknown_names_and_files_say_what_there_is():
-    with pytest.raises(ConfigError, match="quickstart, smoke"):
+    with pytest.raises(ConfigError, match="quickstart, sandbox, smoke"):
         profiles.load("nightly")
     with pytest.raises(ConfigError, match=r"no profile file none\.yaml"):
         profiles.load("none.yaml")
