@@ -2,6 +2,7 @@
 to sites that need a whole browser.
 
 Its own input, its own waiting, its own screenshots: only the tasks are the same. As root Playwright starts Chromium without its sandbox.
+Its pages share the browser's clipboard, so a text that one episode copied can be pasted in the next.
 """
 
 from __future__ import annotations
