@@ -25,6 +25,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -434,21 +436,25 @@ def launch(command: list[str]) -> bool:
 
 
 class Agent:
-    """What is asked for, done. One thing at a time on the screen; programs run beside it."""
+    """What is asked for, done. What is about the screen is done in one thread, which also makes it (connections to X, Windows' device
+    contexts and COM belong to the thread that opened them); programs run beside it."""
 
-    def __init__(self, screen: CurrentScreen | OwnScreen) -> None:
-        self._screen = screen
-        self._lock = threading.Lock()
+    def __init__(self, make_screen: Callable[[], CurrentScreen | OwnScreen]) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._screen = self._thread.submit(make_screen).result()
+        self._health = self._thread.submit(self._describe).result()
 
-    def health(self) -> Json:
+    def _describe(self) -> Json:
         return {
             "version": VERSION, "platform": sys.platform, "python": platform.python_version(), "size": list(self._screen.size()),
             "system": self._screen.version(), "windows": self._screen.windows_from, "elements": self._screen.elements_from,
         }  # fmt: skip
 
+    def health(self) -> Json:
+        return self._health
+
     def screenshot(self) -> bytes:
-        with self._lock:
-            return self._screen.screenshot()
+        return self._thread.submit(self._screen.screenshot).result()
 
     def call(self, method: str, arguments: Json) -> Any:
         """Raises Refused for an unknown method or arguments that do not fit."""
@@ -458,8 +464,7 @@ class Agent:
             if method in beside:
                 return beside[method](**arguments)
             if method in on_screen:
-                with self._lock:
-                    return getattr(self._screen, method)(**arguments)
+                return self._thread.submit(getattr(self._screen, method), **arguments).result()
         except TypeError as error:
             raise Refused(f"{method} cannot be called with {sorted(arguments)}: {error}") from error
         raise Refused(f"there is no method {method!r}; there are {', '.join([*beside, *on_screen])}")
@@ -557,11 +562,12 @@ def main() -> int:
     token = options.token_file.read_text(encoding="ascii").strip()
     if len(token) < MIN_TOKEN_CHARACTERS:
         parser.error(f"the token has {len(token)} characters; at least {MIN_TOKEN_CHARACTERS}")
+    size = [int(part) for part in options.screen.split("x")] if options.screen else None
     try:
-        screen = OwnScreen(*(int(part) for part in options.screen.split("x"))) if options.screen else CurrentScreen()
+        agent = Agent(CurrentScreen if size is None else lambda: OwnScreen(*size))
     except Refused as error:
         parser.error(str(error))
-    server = Server((options.host, options.port), Agent(screen), token)
+    server = Server((options.host, options.port), agent, token)
     print(f"listening on {options.host}:{server.server_address[1]}", flush=True)
     server.serve_forever()
     return 0
