@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -55,7 +56,7 @@ class QemuSettings:
     is_kept: bool = True
     """Whether the booted moment is kept for later machines."""
     boot_s: float = 600.0
-    restore_s: float = 60.0
+    restore_s: float = 120.0
     call_s: float = 120.0
 
 
@@ -124,20 +125,34 @@ class QemuDesktops:
         return self._desktop
 
     async def _start(self) -> QemuDesktop:
-        """A new machine: from the kept moment, or booted."""
+        """A new machine: from the kept moment, or booted where there is none or it is of no use."""
         settings = self._settings
         settings.image.require()
         accelerator = find_accelerator(settings.image) if settings.accelerator == "auto" else settings.accelerator
-        machine = self._machine = Machine(settings.image, accelerator=accelerator, memory_mib=settings.memory_mib)
         kept = cache_folder() / self._key(accelerator)
-        start = time.monotonic()
         if settings.is_kept and kept.is_dir():
-            os.utime(kept)
-            self._token = (kept / "token").read_text(encoding="ascii")
-            await machine.resume(kept / "overlay.qcow2", kept / "seed.tar")
-            desktop = await self._answering(machine, settings.restore_s)
-            self.times.resume_s = time.monotonic() - start
-            return desktop
+            try:
+                return await self._resume(self._new_machine(accelerator), kept)
+            except (SandboxError, OSError):
+                self._end_machine()
+                shutil.rmtree(kept, ignore_errors=True)
+        return await self._boot(self._new_machine(accelerator), kept)
+
+    def _new_machine(self, accelerator: Accelerator) -> Machine:
+        self._machine = Machine(self._settings.image, accelerator=accelerator, memory_mib=self._settings.memory_mib)
+        return self._machine
+
+    async def _resume(self, machine: Machine, kept: Path) -> QemuDesktop:
+        start = time.monotonic()
+        os.utime(kept)
+        self._token = (kept / "token").read_text(encoding="ascii")
+        await machine.resume(kept / "overlay.qcow2", kept / "seed.tar")
+        desktop = await self._answering(machine, self._settings.restore_s)
+        self.times.resume_s = time.monotonic() - start
+        return desktop
+
+    async def _boot(self, machine: Machine, kept: Path) -> QemuDesktop:
+        start, settings = time.monotonic(), self._settings
         self._token = secrets.token_urlsafe(32)
         await machine.boot(seed_archive(self._token, settings.width_px, settings.height_px))
         desktop = await self._answering(machine, settings.boot_s)
@@ -156,7 +171,7 @@ class QemuDesktops:
                 # A request that the guest was too early for is lost without a word, so each is given up soon.
                 await QemuDesktop.open("127.0.0.1", machine.port, self._token, call_s=5.0)
                 desktop = await QemuDesktop.open("127.0.0.1", machine.port, self._token, call_s=self._settings.call_s)
-                desktop.machine = f"{self._qemu_version()} {machine.accelerator}"
+                desktop.machine = f"{qemu_version()} {machine.accelerator}"
                 return desktop
             except (DesktopCrashed, SandboxTimeout) as error:
                 if time.monotonic() > deadline:
@@ -181,14 +196,10 @@ class QemuDesktops:
     def _key(self, accelerator: Accelerator) -> str:
         """Of all that the kept moment depends on."""
         settings, image = self._settings, self._settings.image
-        files = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in (image.disk, image.kernel, image.initrd)]
+        files = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in (image.disk, image.kernel, image.initrd)]
         agent = [[path.name, path.read_text(encoding="utf-8")] for path in AGENT_FILES]
         sizes = [settings.width_px, settings.height_px, settings.memory_mib]
-        return content_id("vm-booted", [files, agent, sizes, accelerator, self._qemu_version(), KERNEL_LINE, dict(ENVIRONMENT)])
-
-    def _qemu_version(self) -> str:
-        said = subprocess.run([QEMU, "--version"], capture_output=True, text=True).stdout
-        return " ".join(said.splitlines()[0].split()[:4]).replace("emulator version ", "") if said else "QEMU"
+        return content_id("vm-booted", [files, agent, sizes, accelerator, qemu_version(), KERNEL_LINE, dict(ENVIRONMENT)])
 
     def _end_machine(self) -> None:
         machine, self._machine = self._machine, None
@@ -200,6 +211,13 @@ class QemuDesktops:
         if self._desktop is not None:
             await self._desktop.close()
         self._end_machine()
+
+
+@lru_cache(maxsize=1)
+def qemu_version() -> str:
+    """`QEMU 7.2.22`."""
+    said = subprocess.run([QEMU, "--version"], capture_output=True, text=True, check=True).stdout
+    return " ".join(said.splitlines()[0].split()[:4]).replace("emulator version ", "")
 
 
 def forget_old(folder: Path) -> None:

@@ -279,6 +279,22 @@ def test_a_second_machine_begins_where_the_first_had_booted(live: Live, record_p
     assert live.run(live.fresh().get_file(PurePosixPath("mine"))) is None
 
 
+def test_a_kept_moment_that_is_damaged_is_made_anew(live: Live, cache: Path) -> None:
+    (kept,) = (cache / "flywheel").glob("vm-booted-*")
+    (kept / "overlay.qcow2").write_bytes(b"nothing of use")
+
+    async def use() -> None:
+        others = QemuDesktops(live.settings)
+        try:
+            assert (await (await others.fresh()).run(["true"])).exit_code == 0
+            assert others.times.boot_s is not None
+        finally:
+            await others.close()
+
+    live.run(use())
+    assert (kept / "overlay.qcow2").stat().st_size > 1_000_000
+
+
 def test_a_machine_that_died_is_a_crash_and_is_replaced(live: Live) -> None:
     desktop, machine = live.fresh(), live.desktops.machine
     assert machine is not None
