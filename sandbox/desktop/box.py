@@ -12,6 +12,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import select
 import shutil
 import signal
 import struct
@@ -38,6 +39,8 @@ LIBRARY = "/opt/flywheel"
 INSIDE = Path(__file__).with_name("inside")
 ETC = ("fonts", "ld.so.cache", "alternatives", "libreoffice")
 """What of /etc programs need: fonts, where libraries are, which program an alternative means."""
+
+CLOSE_LIMIT_S = 10.0
 
 ENVIRONMENT = {
     "HOME": HOME, "USER": "user", "LOGNAME": "user", "SHELL": "/bin/bash", "PATH": "/usr/bin:/bin:/usr/games", "LANG": "C.UTF-8",
@@ -259,15 +262,15 @@ class Box:
         return "; ".join(self._said) or "nothing"
 
     def kill(self) -> None:
-        """End every process of the box, at once: with its first process the kernel ends all."""
-        if self._first is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+        """End every process of the box, at once: with its first process the kernel ends all, and bubblewrap ends by itself."""
         with suppress(ProcessLookupError):
-            self._process.kill()
+            if self._first is not None:
+                signal.pidfd_send_signal(self._first, signal.SIGKILL)
+            else:
+                self._process.kill()
 
     def close(self) -> None:
-        """Kill it and wait until it is gone: some milliseconds. May be called twice."""
+        """Kill it and wait until every process of it is gone: some milliseconds. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -276,7 +279,15 @@ class Box:
         self.kill()
         with suppress(OSError):  # what was not written yet goes nowhere
             self._commands.close()
-        self._process.wait()
+        if self._first is not None:
+            poll = select.poll()  # readable once the namespace is empty
+            poll.register(self._first, select.POLLIN)
+            poll.poll(CLOSE_LIMIT_S * 1000)
+        try:
+            self._process.wait(CLOSE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._listener.join()
         self._thread.shutdown(wait=True)
         self._answers.close()
