@@ -94,14 +94,8 @@ game((kit) => {
 
   function draw(ctx, model, view) {
     painter ??= kit.light(view.gl);
-    painter.sky("#101a3c", "#3a2a5e", 90);
-    painter.disc(262, 96, 24, { colour: "#f6ecc9", glow: 26, alpha: 0.4 });
-    painter.disc(253, 90, 21, { colour: "#17204a" });
-    for (let column = 0; column < model.columns; column++) {
-      const x = view.board.x + column * wide(model, view);
-      const alpha = column === model.paddle ? 0.12 : 0.05;
-      painter.box(x + 1.5, view.board.y, wide(model, view) - 3, view.board.size, 8, { colour: "#8fa4ff", alpha });
-    }
+    painter.still(model, () => drawNight(model, view));
+    drawLane(model, view, model.paddle, 0.08);
     // A thing reaches a row by the end of its ticks; it is drawn where it is between.
     const along = model.fellAt === null ? 0 : kit.clamp((view.tick - model.fellAt) / model.ticksPerRow, 0, 1) - 1;
     const size = Math.min(wide(model, view), tall(model, view) * 1.3, 44) * 0.42;
@@ -113,6 +107,18 @@ game((kit) => {
     drawDish(model, view);
     if (model.burst) drawBurst(model, view);
     painter.paint();
+  }
+
+  function drawNight(model, view) {
+    painter.sky("#101a3c", "#3a2a5e", 90);
+    painter.disc(262, 96, 24, { colour: "#f6ecc9", glow: 26, alpha: 0.4 });
+    painter.disc(253, 90, 21, { colour: "#17204a" });
+    for (let column = 0; column < model.columns; column++) drawLane(model, view, column, 0.05);
+  }
+
+  function drawLane(model, view, column, alpha) {
+    const x = view.board.x + column * wide(model, view);
+    painter.box(x + 1.5, view.board.y, wide(model, view) - 3, view.board.size, 8, { colour: "#8fa4ff", alpha });
   }
 
   function drawStar(x, y, size, view) {

@@ -75,7 +75,7 @@ game((kit) => {
       for (const cell of free.splice(0, params.walls)) model.cells[cell] = { kind: "wall" };
       model.solution = model.cells.map((each) => each?.turn ?? -1);
       model.numCrystals = model.cells.filter((each) => each?.kind === "crystal").length;
-      if (trace(model).lit.size < model.numCrystals) continue;
+      if (trace(model).lit.size < params.crystals) continue;
       const turned = random.shuffle(model.mirrors.slice(1)).slice(0, params.turned - 1);
       for (const cell of [model.mirrors[0], ...turned]) {
         model.cells[cell].turn = (model.cells[cell].turn + step * (1 + random.int(4 / step - 1))) % 4;
@@ -128,15 +128,8 @@ game((kit) => {
     painter ??= kit.light(view.gl);
     const { side, x: left, y: top } = layout(model, view);
     const middle = (cell) => [left + ((cell % model.size) + 0.5) * side, top + (Math.floor(cell / model.size) + 0.5) * side];
-    painter.sky("#0b1026", "#1b1240", 60);
-    painter.box(left - 5, top - 5, side * model.size + 10, side * model.size + 10, 12, { colour: "#2b3566", alpha: 0.9 });
+    painter.still(model, () => drawBoard(model, left, top, side, middle));
     const beam = trace(model);
-    model.cells.forEach((there, cell) => {
-      const [x, y] = middle(cell);
-      painter.box(x - side / 2 + 1, y - side / 2 + 1, side - 2, side - 2, side * 0.12, { colour: "#141a3a", toColour: "#10142e" });
-      if (there?.kind !== "wall") return;
-      painter.box(x - side * 0.44, y - side * 0.44, side * 0.88, side * 0.88, side * 0.14, { colour: "#566092", toColour: "#3a4270" });
-    });
     drawBeam(beam, middle, side);
     model.cells.forEach((there, cell) => {
       const [x, y] = middle(cell);
@@ -146,6 +139,19 @@ game((kit) => {
       if (there?.kind === "emitter") drawEmitter(x, y, side, STEPS[model.way]);
     });
     painter.paint();
+  }
+
+  /** What no click changes: the board, its walls, and what the mirrors stand on. */
+  function drawBoard(model, left, top, side, middle) {
+    painter.sky("#0b1026", "#1b1240", 60);
+    painter.box(left - 5, top - 5, side * model.size + 10, side * model.size + 10, 12, { colour: "#2b3566", alpha: 0.9 });
+    model.cells.forEach((there, cell) => {
+      const [x, y] = middle(cell);
+      painter.box(x - side / 2 + 1, y - side / 2 + 1, side - 2, side - 2, side * 0.12, { colour: "#141a3a", toColour: "#10142e" });
+      if (there?.kind === "mirror") painter.disc(x, y, side * 0.43, { colour: "#37427c", alpha: 0.5 });
+      if (there?.kind !== "wall") return;
+      painter.box(x - side * 0.44, y - side * 0.44, side * 0.88, side * 0.88, side * 0.14, { colour: "#566092", toColour: "#3a4270" });
+    });
   }
 
   function drawBeam({ path, leaves }, middle, side) {
@@ -168,7 +174,6 @@ game((kit) => {
   function drawMirror(x, y, side, turn, isLit) {
     const angle = (turn - 1) * (Math.PI / 4);
     const [dx, dy] = [Math.cos(angle) * side * 0.34, Math.sin(angle) * side * 0.34];
-    painter.disc(x, y, side * 0.43, { colour: "#37427c", alpha: 0.5 });
     painter.line(x - dx, y - dy, x + dx, y + dy, side * 0.15, { colour: "#20264d" });
     painter.line(x - dx, y - dy, x + dx, y + dy, side * 0.1, { colour: isLit ? "#ffffff" : "#a9c7ff", glow: isLit ? 8 : 3 });
     painter.disc(x, y, side * 0.05, { colour: "#20264d" });

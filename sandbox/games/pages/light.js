@@ -35,7 +35,7 @@
       vec2 tip = vec2(vExtent.x, 0.0);
       vec2 inner = vExtent.x * vForm.y * vec2(cos(0.5 * sector), sin(0.5 * sector));
       vec2 along = normalize(inner - tip);
-      return dot(q - tip, vec2(along.y, -along.x));
+      return max(dot(q - tip, vec2(along.y, -along.x)), length(p) - vExtent.x);
     }
     void main() {
       float far = vForm.x > 0.5 ? star(vLocal) : box(vLocal);
@@ -45,9 +45,23 @@
       gl_FragColor = vec4(lit * inside + vColour.rgb * glow * glow * 0.6 * (1.0 - inside) * vColour.a, inside);
     }`;
 
-  function compile(gl) {
+  const COPY_VERTEX = `
+    attribute vec2 corner;
+    varying vec2 vAt;
+    void main() {
+      vAt = 0.5 + 0.5 * corner;
+      gl_Position = vec4(corner, 0.0, 1.0);
+    }`;
+
+  const COPY_FRAGMENT = `
+    precision mediump float;
+    uniform sampler2D picture;
+    varying vec2 vAt;
+    void main() { gl_FragColor = texture2D(picture, vAt); }`;
+
+  function compile(gl, vertex, fragment) {
     const program = gl.createProgram();
-    for (const [type, source] of [[gl.VERTEX_SHADER, VERTEX], [gl.FRAGMENT_SHADER, FRAGMENT]]) {
+    for (const [type, source] of [[gl.VERTEX_SHADER, vertex], [gl.FRAGMENT_SHADER, fragment]]) {
       const shader = gl.createShader(type);
       gl.shaderSource(shader, source);
       gl.compileShader(shader);
@@ -58,13 +72,47 @@
     return program;
   }
 
+  /** Keeps a picture of the canvas for as long as it has its size: take one of some object, show the one that was taken of it. */
+  function keeper(gl) {
+    const program = compile(gl, COPY_VERTEX, COPY_FRAGMENT);
+    const buffer = gl.createBuffer();
+    gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
+    gl.bufferData(gl.ARRAY_BUFFER, new Float32Array(CORNERS.flat()), gl.STATIC_DRAW);
+    gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
+    for (const name of ["TEXTURE_MIN_FILTER", "TEXTURE_MAG_FILTER"]) gl.texParameteri(gl.TEXTURE_2D, gl[name], gl.NEAREST);
+    for (const name of ["TEXTURE_WRAP_S", "TEXTURE_WRAP_T"]) gl.texParameteri(gl.TEXTURE_2D, gl[name], gl.CLAMP_TO_EDGE);
+    let kept = { of: null, width: 0 };
+
+    function show(of) {
+      if (kept.of !== of || kept.width !== gl.drawingBufferWidth) return false;
+      gl.viewport(0, 0, gl.drawingBufferWidth, gl.drawingBufferHeight);
+      gl.useProgram(program);
+      gl.disable(gl.BLEND);
+      gl.bindBuffer(gl.ARRAY_BUFFER, buffer);
+      const place = gl.getAttribLocation(program, "corner");
+      gl.enableVertexAttribArray(place);
+      gl.vertexAttribPointer(place, 2, gl.FLOAT, false, 0, 0);
+      gl.drawArrays(gl.TRIANGLES, 0, CORNERS.length);
+      return true;
+    }
+
+    function take(of) {
+      kept = { of, width: gl.drawingBufferWidth };
+      gl.copyTexImage2D(gl.TEXTURE_2D, 0, gl.RGBA, 0, 0, gl.drawingBufferWidth, gl.drawingBufferHeight, 0);
+    }
+
+    return { show, take };
+  }
+
   const channels = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255);
 
-  /** A painter on a WebGL context, in the page's 320×360: box, disc, line and star add a shape, paint draws all of them and forgets them.
+  /** A painter on a WebGL context, in the page's 320×360: box, disc, line and star add a shape, paint draws all of them and forgets them;
+   * still draws what stays the same from frame to frame, and comes before the others.
    * Options of each: {colour, alpha, glow (reach in px), shine (lighter above, darker below, as a share), angle}. */
   function light(gl) {
-    const program = compile(gl);
+    const program = compile(gl, VERTEX, FRAGMENT);
     const buffer = gl.createBuffer();
+    const keep = keeper(gl);
     let vertices = [];
 
     function add(x, y, halfWidth, halfHeight, form, { colour, alpha = 1, glow = 0, shine = 0, angle = 0, toColour = colour }) {
@@ -116,7 +164,15 @@
       }
     }
 
-    return { box, disc, star, line, sky, paint };
+    /** What `add` adds is drawn anew only where `of` is another object than before; else it is copied, which is cheaper. */
+    function still(of, add) {
+      if (keep.show(of)) return;
+      add();
+      paint();
+      keep.take(of);
+    }
+
+    return { box, disc, star, line, sky, still, paint };
   }
 
   window.game = { ...kit, light };

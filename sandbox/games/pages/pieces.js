@@ -8,7 +8,7 @@
   const NUM_PIECES = 3;
   const LINE_SCORE = 10;
   const DRAG_PX = 6; // a shorter way of the pointer is a click
-  const MAX_DEALS = 30;
+  const MAX_DEALS = 15;
   const MAX_TRIED = 1500; // boards looked at to see whether three pieces fit
   const BEAM = 8;
   const MIDDLE = { x: 160, y: 157, trayX: 60, trayStep: 100, trayY: 311 };
