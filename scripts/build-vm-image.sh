@@ -5,7 +5,7 @@
 #
 #   scripts/build-vm-image.sh DIRECTORY
 #
-#   DEBIAN_MIRROR   where the packages come from (else that of this machine's own sources)
+#   DEBIAN_MIRROR   where the packages come from (else the mirror that apt on this machine has in its sources)
 set -euo pipefail
 
 release=bookworm
@@ -41,7 +41,7 @@ for tool in debootstrap mke2fs unshare python3; do
 done
 [ -f "$keyring" ] || die "there is no $keyring to check packages by. On Debian: apt-get install debian-archive-keyring"
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -m1 '/debian/\?$' || true)}
-mirror=${mirror:-http://deb.debian.org/debian}
+[ -n "$mirror" ] || die "apt on this machine knows no mirror of Debian. Name one: DEBIAN_MIRROR=http://.../debian $0 $directory"
 
 rm -f "$stamp"
 root=$directory/root

@@ -238,7 +238,7 @@ def test_the_guest_reaches_nothing_and_only_loopback_reaches_the_guest(live: Liv
         desktop = live.fresh()
         result = live.run(desktop.run(["python3", "-c", knock], timeout_s=30))
         assert result.stdout == "no 10.0.2.2\nno 10.0.2.3\n", result
-        lookup = ["python3", "-c", "import socket; socket.getaddrinfo('deb.debian.org', 80)"]
+        lookup = ["python3", "-c", "import socket; socket.getaddrinfo('example.org', 80)"]
         assert live.run(desktop.run(lookup, timeout_s=60)).exit_code != 0
         server.shutdown(socket.SHUT_RDWR)
         thread.join()

@@ -71,7 +71,9 @@ def _fetch(folder: Path) -> None:
     for name in ("state/lists/partial", "cache/archives/partial", "debs", "root"):
         (folder / name).mkdir(parents=True)
     said = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], capture_output=True, text=True).stdout
-    mirror = next((line for line in said.splitlines() if line.rstrip("/").endswith("/debian")), "http://deb.debian.org/debian")
+    mirror = os.environ.get("DEBIAN_MIRROR") or next((line for line in said.splitlines() if line.rstrip("/").endswith("/debian")), None)
+    if mirror is None:
+        raise Unavailable("apt on this machine knows no mirror of Debian: name one in DEBIAN_MIRROR")
     sources = folder / "trixie.sources"
     sources.write_text(f"Types: deb\nURIs: {mirror}\nSuites: trixie\nComponents: main\nSigned-By: {KEYRING}\n")
     options = {
