@@ -17,7 +17,7 @@ from pipelines.replay_marks import Mark, details_of, mark_of
 from warehouse.home import atomic_write
 
 TEMPLATE = Path(__file__).with_name("replay.html")
-LABEL_PX, CHARACTER_PX = 9, 5.2
+CHARACTER_PX = 5.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

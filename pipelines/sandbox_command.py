@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +35,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     size: Annotated[int, typer.Option(min=1, help="Sessions that run at once.")] = 4,
-    browsers: Annotated[int | None, typer.Option(min=1, help="Browsers they share \\[default: one a core].")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes they live in \\[default: one a core].")] = None,
     max_sessions: Annotated[int | None, typer.Option(min=1, help="Leases at once, of all clients \\[default: as many as --size].")] = None,
     per_client: Annotated[int | None, typer.Option(min=1, help="Leases at once, of one client \\[default: as many as --size].")] = None,
     ttl: Annotated[float, typer.Option(min=1, help="Seconds after its last sign of life when a session is reclaimed.")] = 60.0,
@@ -62,16 +63,20 @@ def serve(
         )
     except ValidationError as error:
         raise ConfigError(f"These limits cannot be: {error.errors()[0]['msg']}") from error
-    asyncio.run(_serve(Home(home.absolute()) if home is not None else Home.from_env(), host, port, size, browsers, settings))
+    asyncio.run(_serve(Home(home.absolute()) if home is not None else Home.from_env(), host, port, size, workers, settings))
 
 
-async def _serve(home: Home, host: str, port: int, size: int, browsers: int | None, settings: ServerSettings) -> None:
-    from sandbox.pool import SessionPool
+async def _serve(home: Home, host: str, port: int, size: int, workers: int | None, settings: ServerSettings) -> None:
+    from sandbox.fleet.manager import Fleet
+    from sandbox.fleet.settings import FleetSettings
     from sandbox.server.serve import address_of, bind
     from sandbox.server.serve import serve as run_server
     from sandbox.server.tokens import server_tokens
 
     tokens, place = server_tokens(home)
+    workers = min(workers or os.cpu_count() or 1, size)
+    # Who falls silent is the server's business: it hears the clients, the fleet does not.
+    fleet = FleetSettings(max_workers=workers, sessions_per_worker=-(-size // workers), lease_ttl_s=settings.max_lifetime_s)
     with bind(host, port) as listener:
 
         def ready() -> None:
@@ -81,7 +86,7 @@ async def _serve(home: Home, host: str, port: int, size: int, browsers: int | No
                 console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
             sys.stdout.flush()
 
-        async with SessionPool(size=size, num_browsers=browsers) as pool:
+        async with Fleet(fleet) as pool:
             await run_server(pool, tokens, settings, listener, ready)
     console.print("every session is released")
 
