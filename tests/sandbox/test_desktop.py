@@ -257,6 +257,11 @@ def test_what_is_covered_is_no_element_and_menus_are() -> None:
         await do(desktop, actions.Hotkey(keys=("escape",)))
         assert "Select All" not in [element.text for element in await desktop.elements()]
 
+        area = find(await desktop.elements(), "textarea")
+        await do(desktop, click(area, button="right"))
+        texts = [element.text for element in await desktop.elements() if element.role == "item"]
+        assert texts[:2] == ["Undo", "Redo"] and all(len(text) < 40 for text in texts)
+
     on_desktop(use)
 
 

@@ -232,7 +232,8 @@ class _Walk:
             return
         if role == "input" and states.contains(_S.MULTI_LINE):
             role = "textarea"
-        text = _text(node) if role in _TYPED else _name(node, role)
+        # A menu that pops up by itself has no name; its items' names are theirs.
+        text = _text(node) if role in _TYPED else node.get_name() or "" if kind is _R.MENU else _name(node, role)
         if text or role not in ("text", "image", "header", "item"):
             self.add(role, text, _states(node, role, states), box, level)
 
