@@ -29,6 +29,10 @@ EPOCH_S = 1_750_000_000
 LOAD_MS = 50.0
 """Page time from a document's birth to its load event."""
 
+GRAIN_US = 100
+"""Pages are told times in steps of 0.1 ms, and which way a time between two steps is rounded is left to chance (blink's TimeClamper). So
+page time only ever stands at a whole step."""
+
 MAX_INPUT_FRAMES = 60
 """A gesture that no frame of a whole second answered never will be."""
 
@@ -39,12 +43,12 @@ class PageClock:
 
     elapsed_ms: float = 0.0
     granted_us: int = 0
-    """The same as the browser has counted it, in whole microseconds: so many frames a second add up to a second."""
+    """The same as the browser has counted it, in whole grains, so that sixty frames a second add up to a second."""
 
     def grant(self, ms: float) -> int:
         """Let so much time pass; how many microseconds that are for the browser."""
         self.elapsed_ms += ms
-        passed_us = round(self.elapsed_ms * 1000) - self.granted_us
+        passed_us = round(self.elapsed_ms * 1000 / GRAIN_US) * GRAIN_US - self.granted_us
         self.granted_us += passed_us
         return passed_us
 
@@ -58,6 +62,12 @@ class FramedPage(CdpPage):
         super().__init__(browser, settings, root)
         self._clock = PageClock()
         self._ticks_base_ms = 0.0
+        self._lead_us = 0
+        """From the moment when the page was born to the next whole step of the browser's own clock."""
+
+    async def _open(self) -> None:
+        await super()._open()
+        await self.align_clock()
 
     def _set_up(self) -> list[asyncio.Future[Params]]:
         return [*super()._set_up(), *self._start_clock()]
@@ -77,9 +87,22 @@ class FramedPage(CdpPage):
         answer, _ = await asyncio.gather(self._send("Emulation.setVirtualTimePolicy", granting), spent)
         self._ticks_base_ms = answer["virtualTimeTicksBase"]
 
+    async def align_clock(self) -> None:
+        """Let page time begin at a whole step of the browser's own clock, before there is a document to see it."""
+        answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": "pause", "initialVirtualTime": EPOCH_S})
+        self._lead_us = -round(answer["virtualTimeTicksBase"] * 1000) % GRAIN_US
+        if self._lead_us:
+            spent = self.browser.connection.expect(self._session_id, "Emulation.virtualTimeBudgetExpired")
+            granting = {"policy": "advance", "budget": budget_ms(self._lead_us)}
+            await asyncio.gather(self._send("Emulation.setVirtualTimePolicy", granting), spent)
+        # The first frame of a page brings up its compositor, which takes it a while on a busy machine: it is drawn of nothing.
+        first = self._frame_time(GESTURE_FRAME_MS) | {"screenshot": {"format": "png", "optimizeForSpeed": True}}
+        await self.browser.begin_frame_now(self._session_id, first)
+
     def _frame_time(self, ms: float) -> Params:
         """When the next frame is drawn, in the browser's ticks: now, in page time."""
-        return {"frameTimeTicks": self._ticks_base_ms + self._clock.granted_ms, "interval": ms}
+        now_ms = self._ticks_base_ms + (self._lead_us + self._clock.granted_us) / 1000
+        return {"frameTimeTicks": now_ms, "interval": ms}
 
     async def _tick(self, ms: float = GESTURE_FRAME_MS, *, screenshot: bool = False) -> bytes | None:
         """Let page time pass, then draw a frame at that instant."""

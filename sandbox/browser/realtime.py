@@ -22,6 +22,9 @@ class RealTime(FramedPage):
         self._born_s = time.monotonic()
         return []
 
+    async def align_clock(self) -> None:
+        """The machine's clock is as it is."""
+
     @property
     def time_ms(self) -> float:
         return 0.0 if self._born_s is None else (time.monotonic() - self._born_s) * 1000

@@ -34,7 +34,7 @@ from sandbox.browser.input import Phase, find_key
 from sandbox.browser.page import SELECT_SCRIPT, PageNotes
 from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below
 from sandbox.browser.proxy import Outside, Proxy
-from sandbox.browser.tab_kinds import tab_class
+from sandbox.browser.tab_kinds import FramedTab, tab_class
 from sandbox.browser.tabs import Tab
 from sandbox.browser.uploads import Uploads
 from sandbox.browser.workspace_files import Staging
@@ -96,6 +96,8 @@ class WebWindow:
         )
         await self._downloads.start()
         await self._new_tab()
+        if isinstance(self.active, FramedTab):
+            await self.active.align_clock()
 
     # ---- tabs ----
 
