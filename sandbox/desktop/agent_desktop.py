@@ -56,8 +56,9 @@ class AgentDesktop:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Where the lists of windows and elements come from; a value that begins with "none: " says why there are none."""
-        return {"windows": self._health["windows"], "elements": self._health["elements"]}
+        """Where the lists of windows and elements come from (a value that begins with "none: " says why there are none), and which
+        characters the agent can type."""
+        return {name: self._health[name] for name in ("windows", "elements", "types")}
 
     async def screenshot(self) -> bytes:
         return (await self._request("GET", "/v1/screenshot"))[1]

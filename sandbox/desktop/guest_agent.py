@@ -5,9 +5,9 @@ standard library, Python 3.9 or later, Linux or Windows. sandbox/desktop/agent_d
     python3 guest_agent.py --token-file FILE [--host 127.0.0.1] [--port 8765] [--screen 1024x768]
 
 With `--screen` (Linux) it starts a display, a session bus and a window manager of its own, by the package sandbox/desktop/inside, which has
-to be importable then. Without it drives the screen that is there, with PyAutoGUI and mss (pip install pyautogui mss); what that one lacks
-(a list of windows, elements) `health` says. It does for whoever holds the token whatever its user may do: bind it to loopback or to an
-interface that only the host reaches.
+to be importable then. Without, it drives the screen that is there, with PyAutoGUI and mss (pip install pyautogui mss); what that lacks (a
+list of windows, elements, characters that no key has) `health` says. It does for whoever holds the token whatever its user may do: bind it
+to loopback or to an interface that only the host reaches.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import importlib
 import json
 import os
 import platform
+import shutil
 import signal
 import stat
 import subprocess
@@ -62,6 +63,8 @@ def load(name: str, package: str) -> Any:
 
 class CurrentScreen:
     """The screen of the session that this program was started in."""
+
+    types = "every character" if IS_WINDOWS or shutil.which("xdotool") else "ASCII only: others are left out; install xdotool"
 
     def __init__(self) -> None:
         self._mouse, self._mss = load("pyautogui", "pyautogui"), load("mss", "mss")
@@ -153,13 +156,12 @@ KEYS = {
 
 
 def type_character(character: str) -> None:
-    """A character that no key has. PyAutoGUI types none; Windows takes one as an event of its own, X through xdotool where it is there."""
+    """A character that no key has. PyAutoGUI types none; Windows takes one as an event of its own, X through xdotool where it is there.
+    Else it is left out, which `health` tells beforehand."""
     if IS_WINDOWS:
         send_unicode(character)
-    elif subprocess.call(["which", "xdotool"], stdout=subprocess.DEVNULL) == 0:
-        subprocess.check_call(["xdotool", "type", "--", character])
-    else:
-        raise Refused(f"{character!r} is on no key, and PyAutoGUI types only what is. Install xdotool, or start the agent with --screen.")
+    elif shutil.which("xdotool") is not None:
+        subprocess.call(["xdotool", "type", "--", character])
 
 
 def windows_of_this_system() -> tuple[Any, str]:
@@ -319,7 +321,7 @@ class UiAutomation:
 class OwnScreen:
     """A display with a bus and a window manager that end with us, by sandbox/desktop/inside."""
 
-    windows_from, elements_from = "EWMH", "AT-SPI"
+    windows_from, elements_from, types = "EWMH", "AT-SPI", "every character"
 
     def __init__(self, width_px: int, height_px: int) -> None:
         self._size = width_px, height_px
@@ -448,6 +450,7 @@ class Agent:
         return {
             "version": VERSION, "platform": sys.platform, "python": platform.python_version(), "size": list(self._screen.size()),
             "system": self._screen.version(), "windows": self._screen.windows_from, "elements": self._screen.elements_from,
+            "types": self._screen.types,
         }  # fmt: skip
 
     def health(self) -> Json:
