@@ -1,0 +1,169 @@
+"""What working and episodic memory are worth: one small policy, told more or less of its past, on tasks whose end needs their beginning.
+
+    pairs-covered-4    eight face-down tiles, fourteen clicks: what was seen under a tile has to be found again
+    words-said-once    six scripts, each of which says a word and is gone; all six words are wanted at the end
+
+One policy is trained on tutorials; every arm fine-tunes it on oracle demonstrations written with that arm's memory, and is measured
+greedily on holdout instances. Working memory is the last k steps; episodic memory is one line about all earlier ones; notes say what came
+into view after a step. State lies under .bench/memory; interrupted, it goes on with the arms that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, TaskID
+from rich.table import Table
+
+from agent.decider import ORACLE_POLICY_ID, OracleDecider
+from agent.episode import Episode
+from agent.prompt import training_messages
+from agent.tutorials import tutorials
+from agent.vocabulary import words
+from assets.profile import Profile
+from models.checkpoint import save
+from models.engine import EmbeddedEngine
+from models.metrics import Progress as TrainingProgress
+from models.seed_policy import seed_policy
+from models.supervised import TrainingSample, train_supervised
+from pipelines import profiles
+from pipelines.sandboxes import open_collector
+from pipelines.workers.context import requests_for
+from pipelines.workers.evaluate import greedy_requests, task_counts
+from sandbox.task import Split
+from warehouse.home import atomic_write
+from warehouse.statistics import wilson
+
+ROOT = Path(".bench/memory")
+TASKS = {"tasks.lists": ["games:memory-elements", "terminal:memory"], "tasks.domains": ["games", "terminal"], "tasks.rl_domains": None}
+ARMS: dict[str, dict[str, Any]] = {
+    "k = 4, episodic": {"agent.window": 4, "agent.episodic_chars": 600},
+    "k = 4": {"agent.window": 4, "agent.episodic_chars": 0},
+    "k = 1, episodic": {"agent.window": 1, "agent.episodic_chars": 600},
+    "k = 1": {"agent.window": 1, "agent.episodic_chars": 0},
+    "k = 4, episodic, no notes": {"agent.window": 4, "agent.episodic_chars": 600, "agent.notes": False},
+    "k = 14": {"agent.window": 14, "agent.episodic_chars": 0},
+}
+
+
+class Bar:
+    """One line of progress, of training steps or episodes."""
+
+    def __init__(self, bars: Progress, text: str, total: int) -> None:
+        self._bars, self._task = bars, TaskID(bars.add_task(text, total=total))
+
+    def step(self, state: TrainingProgress) -> None:
+        self._bars.update(self._task, completed=state.step)
+
+    def advance(self) -> None:
+        self._bars.advance(self._task)
+
+
+def base_policy(profile: Profile, seed: int, bars: Progress) -> Path:
+    """Trained on tutorials alone, with every kind of memory written into them."""
+    folder = ROOT / f"base-{seed}"
+    if folder.exists():
+        return folder
+    fresh = ROOT / f"fresh-{seed}"
+    curricula = profile.seed_data.curricula
+    save(fresh, *seed_policy(words(*curricula), seed), stage="seed_policy", iteration="0000")
+    texts = tutorials(profile.seed_data.tutorials, seed, curricula, profile.agent.builder())
+    bar = Bar(bars, "tutorials", profile.ct.steps)
+    config = profile.ct.model_copy(update={"seed": seed})
+    samples = [TrainingSample(messages=messages) for messages in texts]
+    train_supervised(config, samples, init=fresh, output=folder, stage="ct_model", iteration="0001", on_progress=bar.step)
+    return folder
+
+
+async def demonstrations(profile: Profile, num: int, bars: Progress) -> list[Episode]:
+    requests = requests_for(profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, screenshots=False)
+    bar, episodes = Bar(bars, "demonstrations", len(requests)), []
+    async with open_collector(profile.acting) as collector:
+        async for episode in collector.play(OracleDecider(profile.agent.builder().grammar), requests):
+            episodes.append(episode)
+            bar.advance()
+    return [episode for episode in episodes if episode.is_success]
+
+
+async def evaluation(profile: Profile, policy: Path, num: int, bars: Progress) -> list[Episode]:
+    engine = EmbeddedEngine.from_checkpoint(policy)
+    requests = greedy_requests(profile.tasks, engine.policy_id, Split.HOLDOUT, num)
+    bar, episodes = Bar(bars, "holdout", len(requests)), []
+    async with open_collector(profile.acting) as collector:
+        async for episode in collector.collect(engine, requests):
+            episodes.append(episode)
+            bar.advance()
+    engine.close()
+    return episodes
+
+
+def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """One arm on one seed, from its file where it was measured before."""
+    target = ROOT / f"{arm.replace(' ', '').replace(',', '-')}-{seed}.json"
+    if target.exists():
+        return dict(json.loads(target.read_text()))
+    whole, profile = profiles.load("sandbox"), profiles.load("sandbox", {**TASKS, **ARMS[arm]})
+    with Progress(console=console, transient=True) as bars:
+        base = base_policy(whole, seed, bars)
+        played = asyncio.run(demonstrations(profile, arguments.demonstrations, bars))
+        samples = [
+            TrainingSample(messages=training_messages(step.messages, step.response)) for episode in played for step in episode.steps
+        ]
+        config = profile.sft.model_copy(update={"steps": arguments.steps, "seed": seed})
+        bar, output = Bar(bars, f"fine-tuning: {arm}", arguments.steps), target.with_suffix("")
+        train_supervised(config, samples, init=base, output=output, stage="sft_model", iteration="0001", on_progress=bar.step)
+        episodes = asyncio.run(evaluation(profile, output, arguments.per_task, bars))
+    lengths = [len(step.prompt_token_ids) for episode in episodes for step in episode.steps]
+    found = {
+        "arm": arm, "seed": seed, "samples": len(samples), "prompt_tokens": mean(lengths),
+        "counts": [asdict(count) for count in task_counts(episodes)],
+    }  # fmt: skip
+    atomic_write(target, json.dumps(found).encode())
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    tasks = list(dict.fromkeys(count["task"] for row in rows for count in row["counts"]))
+    drawn = Table(title="Greedy success on holdout instances (95 % interval)")
+    for column in ("memory", "seed", *tasks, "prompt tokens"):
+        drawn.add_column(column)
+    for row in rows:
+        cells = {count["task"]: (count["num_success"], count["num_episodes"]) for count in row["counts"]}
+        shown = [_cell(*cells[task]) for task in tasks]
+        drawn.add_row(row["arm"], str(row["seed"]), *shown, f"{row['prompt_tokens']:.0f}")
+    return drawn
+
+
+def _cell(num_success: int, num_episodes: int) -> str:
+    interval = wilson(num_success, num_episodes)
+    return f"{num_success / num_episodes:.2f} ({interval.low:.2f}–{interval.high:.2f}), {num_episodes}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="which memories (default: all)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds of the policy (default: 0)")
+    parser.add_argument("--demonstrations", type=int, default=60, help="oracle episodes a task (default: 60)")
+    parser.add_argument("--steps", type=int, default=800, help="steps of fine-tuning (default: 800)")
+    parser.add_argument("--per-task", type=int, default=100, help="holdout episodes a task (default: 100)")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    ROOT.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    rows = [measure(arm, seed, arguments, console) for seed in arguments.seeds for arm in arguments.arms]
+    console.print(table(rows))
+    if arguments.json:
+        atomic_write(arguments.json, json.dumps(rows, indent=2).encode())
+
+
+if __name__ == "__main__":
+    main()
