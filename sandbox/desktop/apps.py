@@ -7,11 +7,14 @@ whatever runs in it, is SYSTEM_PROGRAMS.
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from warehouse.errors import DesktopMissing, TaskError
+from warehouse.identity import content_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,19 @@ def require(apps: Iterable[str] = ()) -> None:
             f"A desktop needs Debian packages that are not installed: {', '.join(packages)}. "
             f"As root: apt-get install --no-install-recommends {' '.join(packages)}"
         )
+
+
+@lru_cache(maxsize=1)
+def packages_id() -> str:
+    """One name for the versions of everything that decides how a desktop looks and behaves; "unknown" where dpkg cannot tell."""
+    drawing = ("libgtk-3-0", "libgtk2.0-0", "libcairo2", "libpango-1.0-0", "libfreetype6", "libvte-2.91-0", "adwaita-icon-theme")
+    names = {*drawing, *SYSTEM_PROGRAMS.values(), *(word for app in APPS.values() for word in app.package.split())}
+    try:
+        command = ["dpkg-query", "--show", "--showformat=${Package} ${Version}\n", *sorted(names)]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60.0).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return content_id("packages", sorted(told.splitlines()))
 
 
 def _is_there(program: str) -> bool:

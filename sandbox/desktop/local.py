@@ -13,7 +13,7 @@ from typing import Any
 
 from sandbox.browser.input import Phase
 from sandbox.desktop import keys
-from sandbox.desktop.apps import find_app, require
+from sandbox.desktop.apps import find_app, packages_id, require
 from sandbox.desktop.box import HOME, Box, BoxSettings
 from sandbox.desktop.desktop import CommandResult, FileEntry, Window, WindowChange
 from sandbox.desktop.wine import MAKING_LIMIT_S, furnish_command, make_template, windows_path
@@ -39,7 +39,7 @@ class LocalDesktop:
         desktop = cls(Box(settings or BoxSettings()))
         try:
             await desktop._box.ready()
-            desktop._version = str(await desktop._call("version"))
+            desktop._version = f"{await desktop._call('version')}, {await asyncio.to_thread(packages_id)}"
         except BaseException:
             await desktop.close()
             raise
@@ -51,7 +51,7 @@ class LocalDesktop:
 
     @property
     def environment(self) -> str:
-        return f"{self._version}, openbox, {self.size_px[0]}x{self.size_px[1]}"
+        return f"{self._version}, {self.size_px[0]}x{self.size_px[1]}"
 
     @property
     def pid(self) -> int:

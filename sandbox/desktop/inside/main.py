@@ -172,9 +172,7 @@ class Seat:
         return sorted(names), b""
 
     def do_version(self) -> tuple[Any, bytes]:
-        done = subprocess.run(["Xvfb", "-version"], capture_output=True, text=True)
-        line = next((line for line in done.stderr.splitlines() if line.startswith("X.Org X Server")), "X.Org X Server of unknown version")
-        return line, b""
+        return self.windows.server(), b""
 
 
 def _text(output: bytes | None) -> str:

@@ -58,6 +58,11 @@ class Windows:
                 return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
         return ""
 
+    def server(self) -> str:
+        """Who made the X server, and its release number, e.g. 12101007 for 21.1.7."""
+        info = self._display.display.info
+        return f"{info.vendor} {info.release_number}"
+
     def has_manager(self) -> bool:
         return bool(self._values(self._root, "_NET_SUPPORTING_WM_CHECK"))
 
