@@ -78,6 +78,23 @@ def test_what_a_page_stores_ends_with_its_episode(what: str, live: Any, html_tas
     live.run(use)
 
 
+def test_sessions_that_run_at_once_do_not_see_what_the_other_stores(html_task: Any) -> None:
+    async def use() -> None:
+        async with SessionPool(page_sources(), size=2, num_browsers=1) as pool, pool.lease() as one, pool.lease() as two:
+            for session in (one, two):
+                await session.reset(html_task(), 1)
+            for plant in PLANTS.values():
+                await one._page.evaluate(f"void ({plant})")
+
+            async def are_planted() -> bool:
+                return await stored(one) == ["planted"] * len(PLANTS)
+
+            await until(one, are_planted)
+            assert await stored(two) == []
+
+    asyncio.run(use())
+
+
 def test_a_page_of_files_gets_no_cookies_and_no_service_worker(live: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         async with pool.lease(html_task()) as session:
