@@ -18,6 +18,8 @@ from pathlib import Path
 PREFIX = "flywheel-jail"
 PERIOD_US = 100_000
 _numbers = count()
+_to_remove: list[Path] = []
+"""Groups whose processes have ended."""
 
 FILES_V1 = {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.cfs_quota_us"}
 FILES_V2 = {"memory": "memory.max", "pids": "pids.max", "cpu": "cpu.max"}
@@ -40,6 +42,7 @@ class Cgroup:
         self.held: dict[str, str] = {}
         """Which of memory, pids and cpu are held, and by which version."""
         name = f"{PREFIX}-{os.getpid()}-{next(_numbers)}"
+        remove_ended()
         for hierarchy in hierarchies():
             settings = {
                 "memory": str(memory_mib << 20),
@@ -79,10 +82,11 @@ class Cgroup:
         return None
 
     def remove(self) -> None:
-        """Once its processes have ended. May be called twice."""
-        for folder in self._folders:
-            with suppress(OSError):
-                folder.rmdir()
+        """Once its processes have ended. May be called twice. The kernel may need a moment more to see that a group is empty: then it is
+        removed with the next one, or when the last one goes."""
+        _to_remove.extend(self._folders)
+        self._folders = []
+        remove_ended()
 
 
 @lru_cache(maxsize=1)
@@ -94,14 +98,14 @@ def hierarchies() -> tuple[Hierarchy, ...]:
 def usable(mounts: str, memberships: str) -> tuple[Hierarchy, ...]:
     """From the texts of /proc/self/mounts and /proc/self/cgroup."""
     found: dict[str, Hierarchy] = {}
-    for hierarchy in _candidates(mounts, memberships):
+    for hierarchy in candidates(mounts, memberships):
         controllers = tuple(name for name in hierarchy.controllers if name not in found)
         if controllers and _can_make(hierarchy.folder, hierarchy.version, controllers):
             found |= dict.fromkeys(controllers, Hierarchy(folder=hierarchy.folder, version=hierarchy.version, controllers=controllers))
     return tuple(dict.fromkeys(found.values()))
 
 
-def _candidates(mounts: str, memberships: str) -> Iterator[Hierarchy]:
+def candidates(mounts: str, memberships: str) -> Iterator[Hierarchy]:
     paths = dict(line.split(":", 2)[1:] for line in memberships.splitlines() if line.count(":") >= 2)
     for line in mounts.splitlines():
         _, mount, kind, options = line.split(" ")[:4]
@@ -126,7 +130,7 @@ def _below(mount: Path, path: str) -> Path:
 
 def _can_make(folder: Path, version: int, controllers: tuple[str, ...]) -> bool:
     files = FILES_V1 if version == 1 else FILES_V2
-    _remove_stale(folder)
+    remove_stale(folder)
     probe = folder / f"{PREFIX}-{os.getpid()}-probe"
     try:
         probe.mkdir()
@@ -139,7 +143,20 @@ def _can_make(folder: Path, version: int, controllers: tuple[str, ...]) -> bool:
             probe.rmdir()
 
 
-def _remove_stale(folder: Path) -> None:
+def remove_ended() -> None:
+    """Try to remove every group that waits for it."""
+    left = _to_remove[:]
+    _to_remove.clear()
+    for folder in left:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            _to_remove.append(folder)
+
+
+def remove_stale(folder: Path) -> None:
     for left in folder.glob(f"{PREFIX}-*"):
         owner = re.match(rf"{PREFIX}-(\d+)-", left.name)
         if owner and not Path("/proc", owner[1]).exists():

@@ -53,3 +53,12 @@ async def read_all(fd: int, output: bytearray, limit_bytes: int) -> None:
         if not part:
             return
         output += part[: max(0, limit_bytes - len(output))]
+
+
+def read_rest(fd: int, output: bytearray, limit_bytes: int) -> None:
+    """What is in a pipe now, whoever may still write to it."""
+    with suppress(BlockingIOError):
+        while part := os.read(fd, 1 << 16):
+            output += part[: max(0, limit_bytes - len(output))]
+            if len(output) >= limit_bytes:
+                return

@@ -23,7 +23,7 @@ from sandbox.browser.scratch import browser_user
 from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, launch, memory_files
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.control import Control
-from sandbox.terminal.descriptors import read_all, readable, write_all
+from sandbox.terminal.descriptors import read_all, read_rest, readable, write_all
 from sandbox.terminal.workspace import Workspace
 from warehouse.errors import BubblewrapMissing, JailCrashed, SandboxTimeout
 
@@ -223,22 +223,27 @@ class Jail:
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float = 30.0, limit_bytes: int = 1 << 20, cwd: str = HOME,
         environment: Mapping[str, str] | None = None,
     ) -> Completed:  # fmt: skip
-        """Run a program to its end on pipes; after `timeout_s` it and its children are killed. Raises as spawn does."""
+        """Run a program to its end on pipes; after `timeout_s` it and its children are killed. What it leaves running in the background
+        goes on. Raises as spawn does."""
         process = await self.spawn(argv, cwd=cwd, environment=environment)
         giving, taking = process.take_streams()
-        writer = asyncio.ensure_future(write_all(giving, given))
         output = bytearray()
+        writer = asyncio.ensure_future(write_all(giving, given))
+        reader = asyncio.ensure_future(read_all(taking, output, limit_bytes))
+        await asyncio.sleep(0)  # a task that is cancelled before its first step never closes what it was given
         try:
             async with asyncio.timeout(timeout_s):
-                await read_all(taking, output, limit_bytes)
-                return Completed(exit_code=await process.wait(), output=bytes(output))
+                exit_code = await process.wait()
+            read_rest(taking, output, limit_bytes)
+            return Completed(exit_code=exit_code, output=bytes(output))
         except TimeoutError:
             await process.kill()
             return Completed(exit_code=None, output=bytes(output))
         finally:
-            writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await writer
+            for task in (writer, reader):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             os.close(taking)
 
     async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,6 +24,7 @@ import pytest
 from sandbox.actions import ToolCall
 from sandbox.browser.scratch import browser_user
 from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.cgroups import PREFIX, hierarchies
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.shell import TerminalLimits
 from sandbox.terminal.tools import Tools, ToolSettings
@@ -474,3 +477,53 @@ def test_a_jail_dies_with_whoever_made_it(end: str, tmp_path: Path) -> None:
     maker.communicate("\n", timeout=60)
     _, alive = psutil.wait_procs(inside, timeout=30)
     assert not [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+ORDINARY_PROGRAM = """
+import asyncio, os
+from sandbox.terminal.jail import Jail
+from sandbox.terminal.shell import Terminal
+
+async def main():
+    jail = await Jail.start()
+    terminal = await Terminal.open(jail)
+    jail.workspace.write("given.txt", "given")
+    bomb = "python3 -c 'x = [b\\"x\\" * 1048576 for _ in range(3000)]'"
+    for command in ("id -u; cat given.txt; echo", "cat /etc/shadow", bomb + "; ulimit -u"):
+        print((await terminal.execute(command, wait_s=60)).text)
+    print(jail.held_by["memory"])
+    await terminal.close()
+    await jail.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="whoever is an ordinary user already runs every other test as one")
+def test_an_ordinary_user_has_the_same_jail() -> None:
+    """Without root, and without control groups: what they would hold is held by resource limits, as far as that goes."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        for room in ("sandbox", "warehouse"):
+            shutil.copytree(ROOT / room, Path(folder, room), ignore=shutil.ignore_patterns("__pycache__"))
+        subprocess.run(["/bin/chmod", "-R", "a+rX", folder], check=True)
+        ran = subprocess.run(
+            ["/usr/bin/python3", "-c", ORDINARY_PROGRAM], cwd=folder, user=54321, group=54321, extra_groups=[], capture_output=True,
+            text=True, timeout=150, env={"PYTHONPATH": folder, "PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    assert "1000\ngiven\n" in ran.stdout and "No such file" in ran.stdout
+    assert ("MemoryError" in ran.stdout or "Killed" in ran.stdout) and "128\n" in ran.stdout
+    assert "RLIMIT_AS" in ran.stdout or "cgroup" in ran.stdout
+
+
+def test_control_groups_do_not_pile_up() -> None:
+    async def use() -> int:
+        most = 0
+        for _ in range(12):
+            jail = await Jail.start(SMALL)
+            await jail.run(["/bin/bash", "-c", "sleep 1000 & sleep 1000 &"])
+            await jail.close()
+            most = max(most, sum(len(list(each.folder.glob(f"{PREFIX}-{os.getpid()}-*"))) for each in hierarchies()))
+        return most
+
+    assert asyncio.run(use()) <= 4 * max(1, len(hierarchies()))

@@ -240,3 +240,24 @@ def test_a_jail_full_of_processes_says_so(terminal: Any) -> None:
                 (await live._jail.spawn(["/bin/sleep", "100"])).forget()
 
     terminal(use, jail_limits=JailLimits(processes=24))
+
+
+def test_a_program_of_the_verifiers_is_run_to_its_end() -> None:
+    async def use() -> None:
+        jail = await Jail.start()
+        try:
+            big = await jail.run(["/bin/bash", "-c", "cat; seq 1 50000; exit 3"], given=b"x" * 300_000, limit_bytes=400_000)
+            assert big.exit_code == 3 and len(big.output) == 400_000 and big.output.startswith(b"x" * 300_000 + b"1\n2\n")
+            left = await jail.run(["/bin/bash", "-c", "sleep 1000 & echo started"])
+            assert left.exit_code == 0 and left.output == b"started\n"
+            late = await jail.run(["/bin/bash", "-c", "echo begun; sleep 1000"], timeout_s=0.5)
+            assert late.exit_code is None and late.output == b"begun\n"
+            assert (await jail.run(["/usr/bin/pgrep", "-c", "sleep"])).output == b"1\n"
+            with pytest.raises(OSError, match="No such file"):
+                await jail.run(["/usr/bin/no-such-program"])
+            with pytest.raises(OSError, match="too much for a command line"):
+                await jail.run(["/bin/echo", "x" * 200_000])
+        finally:
+            await jail.close()
+
+    asyncio.run(use())
