@@ -33,7 +33,8 @@ from warehouse.errors import FlywheelError, LeaseLost, SandboxBusy, SandboxError
 
 T = TypeVar("T")
 MSGPACK_TYPE = "application/msgpack"
-CONNECT_TIMEOUT_S, READ_TIMEOUT_S, RELEASE_TIMEOUT_S = 5.0, 300.0, 30.0
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 300.0
+RELEASE_RETRY_S = 3.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SERVER_WAIT_S = 20.0
 """How long one request for a session waits at the server before the client asks again."""
@@ -111,7 +112,7 @@ class RemoteSession:
         self._client._forget(self)
         # Where it cannot be released, because it is gone or the server is, the server reclaims it.
         with suppress(FlywheelError):
-            await self._client._send("DELETE", f"/v1/sessions/{self.session_id}", params={"failed": failed}, retry_s=RELEASE_TIMEOUT_S / 2)
+            await self._client._send("DELETE", f"/v1/sessions/{self.session_id}", params={"failed": failed}, retry_s=RELEASE_RETRY_S)
 
 
 class SandboxClient:

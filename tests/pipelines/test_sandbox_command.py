@@ -60,7 +60,7 @@ def test_told_to_end_it_releases_everything(tmp_path: Path) -> None:
             processes = family(process.pid)
             assert len(processes) >= 2
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=40) == 0
+            assert process.wait(timeout=60) == 0
             wait_until_gone(processes)
             assert process.stdout is not None and "every session is released" in process.stdout.read()
 
