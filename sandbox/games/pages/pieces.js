@@ -74,10 +74,10 @@
   /** Three pieces that can all be placed as the board is: nobody loses but by an own choice. */
   function deal(model) {
     for (let num = 0; num < MAX_DEALS; num++) {
-      const pieces = Array.from({ length: NUM_PIECES }, () => model.random.pick(model.bag));
+      const pieces = Array.from({ length: NUM_PIECES }, () => ({ ...model.random.pick(model.bag) }));
       if (canPlaceAll(model.on, model.board, pieces)) return pieces;
     }
-    return new Array(NUM_PIECES).fill({ name: "dot", shape: [[0, 0]], colour: 1 });
+    return Array.from({ length: NUM_PIECES }, () => ({ name: "dot", shape: [[0, 0]], colour: 1 }));
   }
 
   function start(on, bag, random) {
