@@ -114,9 +114,9 @@ def test_a_remote_session_is_a_session() -> None:
 
 def test_signs_of_life_keep_a_session_while_the_agent_thinks() -> None:
     async def main() -> None:
-        async with served() as (url, _), SandboxClient(url, TOKEN, ttl_s=0.4) as client, client.lease(TASK) as session:
+        async with served() as (url, _), SandboxClient(url, TOKEN, ttl_s=1.5) as client, client.lease(TASK) as session:
             await session.reset(TASK, 1)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(2.5)
             assert (await session.step(CLICK)).observation.instruction == "seed 1, count 1"
 
     asyncio.run(main())
@@ -165,7 +165,7 @@ def test_a_wrong_token_and_a_full_server() -> None:
 
 def test_a_session_that_was_reclaimed_is_lost() -> None:
     async def main() -> None:
-        async with served(max_lifetime_s=0.5) as (url, pool), SandboxClient(url, TOKEN) as client:
+        async with served(max_lifetime_s=2.0) as (url, pool), SandboxClient(url, TOKEN) as client:
             session = await client.open(TASK)
             await session.reset(TASK, 1)
             await pool.is_whole()

@@ -323,9 +323,10 @@ def test_no_client_sees_anothers_session() -> None:
 def test_a_silent_session_is_reclaimed_and_heartbeats_keep_it() -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
         silent = (await create(http, ttl_s=0.3))["session_id"]
-        kept = (await create(http, ttl_s=0.3))["session_id"]
+        kept = (await create(http, ttl_s=1.5))["session_id"]
+        kept_until_s = asyncio.get_running_loop().time() + 2.5
         async with asyncio.timeout(20):
-            while len(pool.free) < pool.size - 1:
+            while len(pool.free) < pool.size - 1 or asyncio.get_running_loop().time() < kept_until_s:
                 await asyncio.sleep(0.05)
                 beat = (await http.post("/v1/heartbeat", json={"sessions": [kept]})).json()
                 assert beat["alive"] == [kept]
@@ -340,8 +341,8 @@ def test_a_silent_session_is_reclaimed_and_heartbeats_keep_it() -> None:
 
 def test_a_long_call_is_a_sign_of_life() -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
-        session_id = (await create(http, ttl_s=0.3))["session_id"]
-        assert (await http.post(f"/v1/sessions/{session_id}/step", json={"action": {"kind": "wait", "seconds": 1.0}})).status_code == 200
+        session_id = (await create(http, ttl_s=1.0))["session_id"]
+        assert (await http.post(f"/v1/sessions/{session_id}/step", json={"action": {"kind": "wait", "seconds": 1.5}})).status_code == 200
         assert (await step(http, session_id)).status_code == 200
 
     run(use)
