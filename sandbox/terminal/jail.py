@@ -25,10 +25,10 @@ from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.control import Control
 from sandbox.terminal.descriptors import read_all, read_rest, readable, write_all
 from sandbox.terminal.workspace import Workspace
-from warehouse.errors import BubblewrapMissing, JailCrashed, SandboxTimeout
+from warehouse.errors import BubblewrapMissing, JailCrashed, SandboxError, SandboxTimeout
 
 START_TIMEOUT_S = 30.0
-CLOSE_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Jail:
                 ours.close()
             else:
                 await jail.close()
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError) and not isinstance(error, SandboxError):
                 raise SandboxTimeout(f"A jail did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?") from error
             raise
         finally:
@@ -129,28 +129,34 @@ class Jail:
     async def _enter(self, ours: socket.socket, told: int, releasing: int) -> None:
         """Put process 1 into its control group before it runs, let it run, and take what it hands out."""
         self._control = Control(ours)
-        pid = await self._process_one(told)
-        self._init_fd = os.pidfd_open(pid)
-        self._cgroup.add(pid)
-        os.write(releasing, b"1")
-        workspace = await self._control.ready()
+        try:
+            pid = await self._process_one(told)
+            self._init_fd = os.pidfd_open(pid)
+            self._cgroup.add(pid)
+            os.write(releasing, b"1")
+            workspace = await self._control.ready()
+        except (EOFError, ProcessLookupError, BrokenPipeError, JailCrashed) as error:
+            raise await self._failure() from error
         self._workspace = Workspace(workspace, user=browser_user(), path=Path(f"/proc/{pid}/root{HOME}"))
 
-    async def _process_one(self, told: int) -> int:
+    @staticmethod
+    async def _process_one(told: int) -> int:
+        """Its number outside of the jail, from what bubblewrap tells."""
         os.set_blocking(told, False)
         text = b""
         while not text.endswith(b"}\n"):
             await readable(told)
             part = os.read(told, 4096)
             if not part:
-                raise self._failure()
+                raise EOFError("bubblewrap ended")
             text += part
         return int(json.loads(text)["child-pid"])
 
-    def _failure(self) -> JailCrashed | BubblewrapMissing:
+    async def _failure(self) -> JailCrashed | BubblewrapMissing:
         """What bubblewrap, which has ended, said last."""
+        await _ended(self._process)
         said = self._process.stderr.read().decode(errors="replace").strip() if self._process.stderr else ""
-        if "namespace" in said or "ermission denied" in said:
+        if any(sign in said for sign in ("namespace", "ermission denied", "not permitted")):
             return BubblewrapMissing(
                 f"bubblewrap may not make a jail here: {said[-300:]!r}. Allow user namespaces for this user or container; "
                 "`flywheel doctor` tries it."
@@ -250,6 +256,8 @@ class Jail:
         """A connection to what listens on a TCP port of the jail's loopback. Raises ConnectionRefusedError where nothing does.
 
         The socket is made inside, handed out, and connected from here: nothing inside forwards, so nothing inside can be turned round."""
+        if not 0 < port < 1 << 16:
+            raise ConnectionRefusedError(f"{port} is no TCP port: they go from 1 to 65535.")
         loop = asyncio.get_running_loop()
         for family, address in (("4", "127.0.0.1"), ("6", "::1")):
             _, fds = await self._alive().ask("socket", family)
@@ -268,7 +276,7 @@ class Jail:
         return self._control
 
     async def close(self) -> None:
-        """End every process in the jail and drop its files. May be called twice."""
+        """End every process in the jail and drop its files. May be called twice. Once begun it goes on, even where this is cancelled."""
         control, self._control = self._control, None
         workspace, self._workspace = self._workspace, None
         if workspace is not None:
@@ -282,6 +290,9 @@ class Jail:
             self._process.kill()
         if control is not None:
             control.close()
+        await asyncio.shield(self._clear_away())
+
+    async def _clear_away(self) -> None:
         await _ended(self._process)
         if self._process.stderr is not None:
             self._process.stderr.close()

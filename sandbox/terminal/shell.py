@@ -24,6 +24,7 @@ from warehouse.errors import SandboxTimeout
 
 READ_BYTES = 1 << 16
 START_TIMEOUT_S = 20.0
+TELL_TIMEOUT_S = 10.0
 STUBBORN_AFTER = 3
 """A command that lives on after so many C-c in a row is killed."""
 IDLE_BYTES_PER_S = 1 << 20
@@ -198,15 +199,16 @@ class Terminal:
         attributes[1] &= ~termios.OPOST
         attributes[3] = (attributes[3] | termios.ISIG | termios.ICANON | termios.NOFLSH) & ~termios.ECHO
         termios.tcsetattr(self._master, termios.TCSANOW, attributes)
-        await self._tell(self._commands, f"{self._number};{command}\0".encode(errors="replace"))
         await self._tell(self._master, b'__shell_next; eval "$__shell_command"\n')
+        await self._tell(self._commands, f"{self._number};{command}\0".encode(errors="replace"))
 
     async def _tell(self, fd: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
+        """All of it, unless bash dies or does not read: then whoever waits for what follows finds out."""
+        view, deadline = memoryview(data), time.monotonic() + TELL_TIMEOUT_S
+        while view and time.monotonic() < deadline:
             try:
                 view = view[os.write(fd, view) :]
-            except BlockingIOError:  # bash reads it byte by byte; or it has died, and is restarted at the next call
+            except BlockingIOError:  # bash reads byte by byte
                 if self._shell is None or self._shell.exit_code is not None:
                     return
                 await asyncio.sleep(0.002)

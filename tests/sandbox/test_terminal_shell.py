@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.bubblewrap import JailLimits, find_bubblewrap
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.shell import Capture, Result, Terminal, TerminalLimits, cleaned
+from warehouse.errors import BubblewrapMissing, JailCrashed
 
 Use = Callable[[Terminal], Coroutine[Any, Any, Any]]
 LIMITS = TerminalLimits(wait_s=30)
@@ -259,5 +263,74 @@ def test_a_program_of_the_verifiers_is_run_to_its_end() -> None:
                 await jail.run(["/bin/echo", "x" * 200_000])
         finally:
             await jail.close()
+
+    asyncio.run(use())
+
+
+def test_a_long_command_is_taken_whole(terminal: Any) -> None:
+    text = "x" * 90_000
+    result = terminal(lambda live: live.execute(f"cat > long <<'E'\n{text}\nE\nwc -c long"))
+    assert result.output == "90001 long\n"
+
+
+def test_a_shell_that_was_stopped_is_killed_and_started_again(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        assert (await live.execute("kill -STOP $$", wait_s=0.3)).is_running
+        for _ in range(2):
+            await live.execute("C-c", wait_s=0.2)
+        assert "a new one was started" in (await live.execute("C-c")).note
+        assert (await live.execute("echo alive")).output == "alive\n"
+
+    terminal(use)
+
+
+def test_a_missing_bubblewrap_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_bubblewrap.cache_clear()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BubblewrapMissing, match="apt-get install bubblewrap"):
+        asyncio.run(Jail.start())
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "said"),
+    [
+        ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", BubblewrapMissing, "Allow user namespaces"),
+        ("echo '{\"child-pid\": 999999999}' >&$info; echo 'proc: Operation not permitted' >&2; exit 1", BubblewrapMissing, "proc: Operation"),
+        ("exit 7", JailCrashed, "ended before the jail was up"),
+    ],
+)
+def test_a_bubblewrap_that_fails_is_told_with_its_own_words(
+    monkeypatch: pytest.MonkeyPatch, script: str, kind: type[Exception], said: str
+) -> None:
+    """A stand-in that fails as bubblewrap does where namespaces or mounts are forbidden, before and after it has told a process number."""
+    find_descriptor = 'while [ "$1" != --info-fd ]; do shift; done; info=$2'
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # which the jail's user has to reach
+        program = Path(folder, "bwrap")
+        program.write_text(f"#!/bin/bash\n{find_descriptor}\n{script}\n")
+        for path in (program, program.parent):
+            path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        find_bubblewrap.cache_clear()
+        try:
+            with pytest.raises(kind, match=said):
+                asyncio.run(Jail.start())
+        finally:
+            find_bubblewrap.cache_clear()
+
+
+def test_a_jail_whose_start_is_cut_off_leaves_nothing() -> None:
+    async def use() -> None:
+        for delay_s in (0.0, 0.01, 0.02, 0.05):
+            starting = asyncio.ensure_future(Jail.start())
+            await asyncio.sleep(delay_s)
+            starting.cancel()
+            try:
+                await (await starting).close()
+            except asyncio.CancelledError:
+                continue
+        deadline = time.monotonic() + 30
+        while (left := [each for each in psutil.Process().children() if "bwrap" in each.name()]) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        assert not left
 
     asyncio.run(use())
