@@ -18,11 +18,14 @@ from sandbox.desktop.box import HOME, Box, BoxSettings
 from sandbox.desktop.desktop import CommandResult, FileEntry, Window, WindowChange
 from sandbox.desktop.wine import MAKING_LIMIT_S, furnish_command, make_template, windows_path
 from sandbox.session import Element
+from warehouse.errors import SandboxError
 
 QUIET_MS = 100.0
 """The screen has settled when it stood still, and no program wanted the processor, for so long."""
 SETTLE_LIMIT_MS = 4000.0
 """An animation never settles: then the screen is taken as it is after this."""
+
+FURNISHING_LIMIT_S = 60.0
 
 
 class LocalDesktop:
@@ -94,7 +97,9 @@ class LocalDesktop:
         paths = [PurePosixPath(HOME, _inside_home(path)) for path in files]
         if found.needs_wine and not self._has_wine:
             await _make_wine_template()
-            await self.run(furnish_command(), timeout_s=60.0)
+            laid_out = await self.run(furnish_command(), timeout_s=FURNISHING_LIMIT_S)
+            if laid_out.exit_code != 0:
+                raise SandboxError(f"No Wine prefix could be laid out in a desktop: {laid_out.stderr[-500:]}")
             self._has_wine = True
         names = [windows_path(path) if found.needs_wine else str(path) for path in paths]
         await self._call("launch", command=[*found.command, *names])

@@ -136,7 +136,12 @@ def _form(rng: random.Random, instruction: str, form: Mapping[str, Any], answer:
 
     async def verify(desktop: Desktop) -> list[str]:
         written = await desktop.get_file(ANSWER)
-        given = json.loads(written) if written else {}
+        if written is None:
+            return ["the dialog was not answered"]
+        try:
+            given = dict(json.loads(written))
+        except (ValueError, TypeError):  # somebody else wrote it
+            return [f"the dialog's answer is not one: {written[:200]!r}"]
         return [f"{name} is {given.get(name)!r} and not {value!r}" for name, value in answer.items() if given.get(name) != value]
 
     return Instance(

@@ -134,7 +134,10 @@ def test_an_episode_ends_by_success_by_word_and_by_its_limit() -> None:
         observation = await session.reset(task.model_copy(update={"max_steps": 2}), 1)
         wrong = next(e for e in observation.elements if e.role == "button" and e.text not in (wanted, "minimise", "maximise", "close"))
         first = await session.step(actions.Click(x=wrong.x_px, y=wrong.y_px))
-        assert not first.terminated and not first.truncated and "button" in (await session.evaluate()).reasons[0]
+        assert not first.terminated and not first.truncated and "button is" in (await session.evaluate()).reasons[0]
+        assert session._episode is not None
+        await session._episode.desktop.put_file(PurePosixPath(".form.json.answer"), b"[1, 2]")
+        assert "not one" in (await session.evaluate()).reasons[0]
         second = await session.step(actions.Wait(seconds=0.1))
         assert second.truncated and not second.terminated and second.reward == 0.0
 
