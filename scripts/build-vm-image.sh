@@ -14,8 +14,9 @@ packages=(
     # a kernel for virtual machines, and what the init scripts below use
     linux-image-cloud-amd64 initramfs-tools busybox-static iproute2 util-linux procps
     # what sandbox/desktop/inside needs, and the light applications of sandbox/desktop/apps.py
-    python3 python3-gi gir1.2-atspi-2.0 gir1.2-gtk-3.0 at-spi2-core dbus dbus-bin dbus-daemon dbus-session-bus-common xvfb openbox
-    fonts-dejavu-core adwaita-icon-theme mousepad pcmanfm lxterminal galculator xterm
+    python3 python3-gi gir1.2-atspi-2.0 gir1.2-gtk-3.0 at-spi2-core libatk-adaptor libgail-common dbus dbus-bin dbus-daemon
+    dbus-session-bus-common xvfb libxcb-randr0 libxcb-shm0 libxcb-xfixes0 openbox fonts-dejavu-core adwaita-icon-theme
+    mousepad pcmanfm lxterminal galculator xterm gnome-2048 gnome-mines
 )
 python_packages=(mss==10.2.0 python-xlib==0.33 six==1.17.0) # pure Python; Debian's are older than those on the host
 
