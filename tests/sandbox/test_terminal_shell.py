@@ -295,7 +295,7 @@ def test_a_missing_bubblewrap_is_told_with_what_to_do(monkeypatch: pytest.Monkey
     ("script", "kind", "said"),
     [
         ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", BubblewrapMissing, "Allow user namespaces"),
-        ("echo '{\"child-pid\": 999999999}' >&$info; echo 'proc: Operation not permitted' >&2; exit 1", BubblewrapMissing, "proc: Operation"),
+        ("echo '{\"child-pid\": 999999999}' >&$info; echo 'proc: not permitted' >&2; exit 1", BubblewrapMissing, "proc: not permitted"),
         ("exit 7", JailCrashed, "ended before the jail was up"),
     ],
 )

@@ -4,6 +4,8 @@ are not taken in."""
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -227,5 +229,24 @@ def test_a_verifier_is_not_taken_in(on_session: Any, name: str, cheat: str) -> N
         await session.reset(load_tasks()[name], 2)
         await session.step(bash(cheat))
         assert (await session.step(Finished())).reward == 0.0
+
+    on_session(use)
+
+
+def test_episodes_leave_no_descriptors_threads_or_tasks_behind(on_session: Any) -> None:
+    task = load_tasks()["write-word"]
+
+    async def use(session: TerminalSession) -> None:
+        def held() -> tuple[int, int, int]:
+            return len(os.listdir("/proc/self/fd")), threading.active_count(), len(asyncio.all_tasks())
+
+        counts = []
+        for seed in range(12):
+            await session.reset(task, seed)
+            await session.step(ToolCall(name="JupyterCI", arguments={"code": "1 + 1"}))
+            await session.step(bash("sleep 100 &"))
+            assert (await follow(session)).terminated
+            counts.append(held())
+        assert counts[-1] == counts[1], counts
 
     on_session(use)
