@@ -31,7 +31,7 @@ MAX_TEXT, MAX_TYPED = 4096, 256
 MAX_ELEMENTS = 128
 REPLACEMENT = "\ufffd"
 CHARACTERS = "".join(map(chr, (10, *range(32, 127), *range(160, 0x250), 0xFFFD)))
-"""What the spaces of texts hold: ASCII, Latin, newlines; anything else is the replacement character (`info` has the text as it was)."""
+"""What the spaces of texts hold: ASCII, Latin, newlines; anything else is the replacement character (`seen` has the text as it was)."""
 
 KINDS = (
     "click", "double_click", "right_click", "move_to", "drag", "scroll", "type", "key", "wait", "long_press", "navigate_back", "tool",
@@ -122,7 +122,7 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         except SandboxError:
             self._close_session()
             raise
-        return self._observation(self._seen), {"instance": instance, "observation": self._seen}
+        return self._observation(self._seen), {"instance": instance}
 
     def step(self, action: dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Raises a SandboxError where the infrastructure failed: the next reset then has a new session."""
@@ -135,8 +135,13 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
             self._close_session()
             raise
         self._seen = transition.observation
-        info = {**transition.info, "action": chosen, "observation": self._seen}
+        info = {**transition.info, "action": chosen}
         return self._observation(self._seen), float(transition.reward), transition.terminated, transition.truncated, info
+
+    @property
+    def seen(self) -> Observation | None:
+        """The last observation as the session gave it. Not in `info`, which is the same for the same seed and actions: real time is not."""
+        return self._seen
 
     def hint(self) -> dict[str, Any] | None:
         """What the task's oracle would do now, as an action of this space; None where it has no idea or the space cannot say it."""

@@ -139,6 +139,10 @@ function showScreen() {
   const has = Boolean(detail.screen && detail.screenshot_id);
   at("frame").hidden = !has;
   at("no-screen").hidden = has;
+  // A session that only prints gets the room for what it prints.
+  const printsOnly = !has && Boolean(detail.output);
+  at("stage").hidden = at("hovered").hidden = printsOnly;
+  at("watched").classList.toggle("prints-only", printsOnly);
   if (!has) return;
   const address = screenAddress(detail.session_id, detail.screenshot_id);
   if (image.getAttribute("src") !== address) image.src = address;
