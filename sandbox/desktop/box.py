@@ -40,6 +40,8 @@ INSIDE = Path(__file__).with_name("inside")
 ETC = ("fonts", "ld.so.cache", "alternatives", "libreoffice")
 """What of /etc programs need: fonts, where libraries are, which program an alternative means."""
 
+FONT_CACHE = "/var/cache/fontconfig"
+"""Without it every desktop would read every font again."""
 CLOSE_LIMIT_S = 10.0
 
 ENVIRONMENT = {
@@ -119,6 +121,7 @@ def command_line(settings: BoxSettings, workshop: Path | None, filter_fd: int, t
     command += ["--perms", "0700", "--dir", "/tmp/run"]
     for name in ETC:
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    command += ["--ro-bind-try", FONT_CACHE, FONT_CACHE]
     for file in sorted(_accounts().iterdir()):
         command += ["--ro-bind", str(file), f"/etc/{file.name}"]
     for path in host_programs():
