@@ -3,7 +3,7 @@ another, is not known here.
 
 Loading a page costs as much as several steps, so a seat that comes free goes first to who waits for the page that it has; then to who
 waits for a page that no seat has. Others wait for the page that they want to come free, but no longer than PATIENCE_S, and not while less
-than half of the seats are in use. Nobody is passed over for longer than OVERDUE_S.
+than half of the seats are in use. Nobody is passed over for ever: after MAX_PASSED hand-overs for each seat the first in line is served.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from sandbox.sources import SessionKind
 
 PATIENCE_S = 1.0
-OVERDUE_S = 20.0
+MAX_PASSED = 4
 
 PageKey = tuple[str, str]
 """Source and name of the task whose page it is."""
@@ -65,6 +65,8 @@ class LeaseQueue(Generic[SeatT]):
         self._waiting: list[_Waiter[SeatT]] = []
         self._load: Counter[Hashable] = Counter()
         self._timer: asyncio.TimerHandle | None = None
+        self._num_passed = 0
+        """Hand-overs since the first in line was served."""
 
     @property
     def num_waiting(self) -> int:
@@ -130,6 +132,7 @@ class LeaseQueue(Generic[SeatT]):
             self._timer = None
         self._waiting = [waiter for waiter in self._waiting if not waiter.seat.done()]  # cancelled, but not yet told
         while self._free and (waiter := self._next_waiter()) is not None:
+            self._num_passed = 0 if waiter is self._first() else self._num_passed + 1
             self._hand_over(self._choose(waiter.wish), waiter)
         if self._free and (held_back := [waiter for waiter in self._waiting if self._has_room(waiter.wish)]):
             due_s = max(0.0, held_back[0].since_s + PATIENCE_S - time.monotonic())
@@ -139,8 +142,7 @@ class LeaseQueue(Generic[SeatT]):
         waiting = [waiter for waiter in self._waiting if self._has_room(waiter.wish)]
         if not waiting:
             return None
-        waited_s = time.monotonic() - waiting[0].since_s
-        if waited_s > OVERDUE_S:
+        if self._num_passed >= MAX_PASSED * len(self._seats):
             return waiting[0]
         loaded = {seat.page for seat in self._free if seat.page is not None}
         everywhere = {seat.page for seat in self._seats}
@@ -148,8 +150,11 @@ class LeaseQueue(Generic[SeatT]):
         return (
             next((waiter for waiter in waiting if waiter.wish.page in loaded), None)
             or next((waiter for waiter in waiting if waiter.wish.page is None or waiter.wish.page not in everywhere), None)
-            or (waiting[0] if is_idle or waited_s > PATIENCE_S else None)
+            or (waiting[0] if is_idle or time.monotonic() - waiting[0].since_s > PATIENCE_S else None)
         )
+
+    def _first(self) -> _Waiter[SeatT] | None:
+        return next((waiter for waiter in self._waiting if self._has_room(waiter.wish)), None)
 
     def _has_room(self, wish: Wish) -> bool:
         limit = self._max_at_once.get(wish.kind)
