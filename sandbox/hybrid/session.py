@@ -20,6 +20,7 @@ from sandbox.page_task import PageMoment, PageSettings, PageState, Progress, Sur
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
 from sandbox.terminal.bubblewrap import find_bubblewrap, version
+from sandbox.terminal.config import machine_settings
 from sandbox.terminal.session import RESET_TIMEOUT_S, open_tools, verdict_of, way_to_start
 from sandbox.terminal.tasks import Probe
 from sandbox.terminal.tools import Tools, ToolSettings
@@ -45,14 +46,14 @@ class _Episode:
 
 
 class HybridSession:
-    """Runs task instances one after another."""
+    """Runs task instances one after another. Without `settings` the machine's are used (sandbox/terminal/config.py)."""
 
     def __init__(
         self, open_page: OpenPage, *, limits: Limits | None = None, settings: ToolSettings | None = None, screenshots: bool = True
     ) -> None:
         self._desk = _Desk()
         self._page = PageSession(open_page, {SOURCE: self._desk}, limits=limits, screenshots=screenshots)
-        self._settings = settings or ToolSettings()
+        self._settings = settings or machine_settings()
         self._is_closed = False
         self.num_resets = 0
 

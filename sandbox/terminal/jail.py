@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.browser.scratch import browser_user
-from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, launch, memory_files
+from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, find_bubblewrap, launch, memory_files
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.control import Control
 from sandbox.terminal.descriptors import read_all, read_rest, readable, write_all
@@ -91,6 +91,7 @@ class Jail:
     async def start(cls, limits: JailLimits | None = None) -> Jail:
         """Raises BubblewrapMissing, JailCrashed or SandboxTimeout. Takes about 25 ms."""
         limits = limits or JailLimits()
+        find_bubblewrap()  # before anything is asked of a kernel that may not be Linux
         cgroup = Cgroup(memory_mib=limits.memory_mib, processes=limits.processes, cpus=limits.cpus)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         told, telling = os.pipe()

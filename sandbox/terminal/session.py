@@ -17,6 +17,7 @@ from sandbox.actions import Action
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
 from sandbox.terminal.bubblewrap import HOME, find_bubblewrap, version
+from sandbox.terminal.config import machine_settings
 from sandbox.terminal.search import LocalLibrary
 from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_goals
 from sandbox.terminal.tools import Tools, ToolSettings
@@ -43,12 +44,13 @@ class _Episode:
 
 
 class TerminalSession:
-    """Runs task instances one after another. `screenshots` is there because every session has it: none are ever taken."""
+    """Runs task instances one after another. `screenshots` is there because every session has it: none are ever taken. Without `settings`
+    the machine's are used (config.py)."""
 
     def __init__(self, sources: Mapping[str, InstanceSource], *, settings: ToolSettings | None = None, screenshots: bool = True) -> None:
         self.screenshots = screenshots
         self._sources = sources
-        self._settings = settings or ToolSettings()
+        self._settings = settings or machine_settings()
         self._episode: _Episode | None = None
         self._is_closed = False
         self.num_resets = 0

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from sandbox.actions import ToolCall
+from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.config import TOOLS_VARIABLE, machine_settings
 from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.search import Document, HttpLibrary, LocalLibrary, readable
 from sandbox.terminal.tools import NAMES, Tools, ToolSettings
@@ -320,3 +322,40 @@ def test_an_mcp_server_that_does_not_answer_or_start_is_told_of(with_tools: Any)
         assert "has ended" in await mcp(tools, "x", server="quiet")
 
     with_tools(use, mcp_servers=servers)
+
+
+def test_the_machines_tools_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/note.txt").write_text("The treasure is in the well.")
+    file = tmp_path / "tools.yaml"
+    servers = "mcp_servers:\n  test: {command: [/usr/bin/python3, -c, pass]}\n"
+    file.write_text(f"library: {{folder: {tmp_path}/docs}}\n{servers}limits: {{workspace_mib: 9}}\n")
+    monkeypatch.setenv(TOOLS_VARIABLE, str(file))
+    settings = machine_settings()
+    assert settings.jail.workspace_mib == 9 and settings.jail.processes == JailLimits().processes
+    assert settings.mcp_servers["test"].command[0] == "/usr/bin/python3"
+    assert [hit.title for hit in asyncio.run(settings.library.search("treasure"))] == ["note"]
+    monkeypatch.delenv(TOOLS_VARIABLE)
+    assert machine_settings().jail == JailLimits()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("library: {folder: /none/such}", "not a folder"),
+        ("library: {search: 'http://localhost/?q={query}'}", "either folder, or both"),
+        ("library: {folder: a, search: b, read: c}", "either folder, or both"),
+        ("limits: {memory_mib: 1}", "memory_mib"),
+        ("limits: {colour: 1}", "colour"),
+        ("servers: {}", "servers"),
+        ("[", "malformed"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_tools_that_is_wrong_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, said: str) -> None:
+    file = tmp_path / "tools.yaml"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setenv(TOOLS_VARIABLE, str(file))
+    with pytest.raises(ConfigError, match=said):
+        machine_settings()
