@@ -122,7 +122,7 @@ def test_typed_characters_arrive() -> None:
 
     async def use(desktop: LocalDesktop) -> None:
         await editor(desktop)
-        for text in ("Hello, {World}! ~#[1]\\", "Grüße für 5€: äöü ÄÖÜ ß → ñ", f"{GREEK} {GREEK.upper()} {GREEK}"):
+        for text in ("Hello, {World}! ~#[1]\\", "Grüße für 5€: äöü ÄÖÜ ß → ñ", f"{GREEK} {GREEK.upper()}"):
             await do(desktop, actions.Hotkey(keys=("ctrl", "a")), actions.TypeText(text=text))
             assert await saved(desktop) == text
 

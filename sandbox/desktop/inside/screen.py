@@ -7,6 +7,8 @@ import time
 
 import mss
 from mss.tools import to_png
+from Xlib import display
+from Xlib.ext import damage
 
 POLL_MS = 20.0
 PNG_LEVEL = 1
@@ -20,6 +22,9 @@ class Screen:
         self._grabber = mss.mss()
         self._area = self._grabber.monitors[0]
         self._own = {os.getpid(), 1}
+        self._display = display.Display()
+        self._display.damage_query_version()
+        self._damage = self._display.screen().root.damage_create(damage.DamageReportNonEmpty)
 
     def png(self) -> bytes:
         shot = self._grabber.grab(self._area)
@@ -34,10 +39,12 @@ class Screen:
         The processes are asked because on a busy machine a program may not have begun to draw what it is about to draw.
         """
         start = still_since = time.monotonic()
-        before = bytes(self._grabber.grab(self._area).raw)
+        self._was_drawn_on()
+        before = self._grabber.grab(self._area).raw
         while True:
             time.sleep(POLL_MS / 1000)
-            now = bytes(self._grabber.grab(self._area).raw)
+            # Programs also draw what is there already, so where one drew the pixels are looked at; where none did, they need not be.
+            now = self._grabber.grab(self._area).raw if self._was_drawn_on() else before
             moment = time.monotonic()
             if now != before or self._is_busy():
                 before, still_since = now, moment
@@ -45,6 +52,17 @@ class Screen:
                 return True
             if (moment - start) * 1000 >= limit_ms:
                 return False
+
+    def _was_drawn_on(self) -> bool:
+        """Whether anything was drawn since this was last asked."""
+        was_drawn_on = False
+        while self._display.pending_events():
+            self._display.next_event()
+            was_drawn_on = True
+        if was_drawn_on:
+            self._display.damage_subtract(self._damage)
+            self._display.sync()
+        return was_drawn_on
 
     def _is_busy(self) -> bool:
         """Whether any process but the box's own two runs, wants to run, or waits for a disk."""
