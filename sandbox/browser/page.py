@@ -62,7 +62,7 @@ class Page(Protocol):
     def notes(self) -> PageNotes: ...
 
     async def load(self, url: str) -> None:
-        """Open an address and wait for its load event. What earlier documents stored is gone."""
+        """Open an address and wait for its load event."""
         ...
 
     async def evaluate(self, expression: str) -> Any:
@@ -74,8 +74,8 @@ class Page(Protocol):
         ...
 
     async def rest(self) -> None:
-        """Let go of every button and key, take the pointer out of sight, drop focus, selection, scrolling, copied text and the page's
-        storage. What the page's scripts hold in memory stays: a task whose restart does not set that right needs a fresh page."""
+        """Let go of every button and key, take the pointer out of sight, drop focus, selection, scrolling, copied text and the window's
+        name. What the page's scripts hold in memory stays: a task whose restart does not set that right needs a fresh page."""
         ...
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
@@ -124,10 +124,6 @@ REST_SCRIPT = """(() => {
   if (selection) selection.removeAllRanges();
   scrollTo(0, 0);
   window.name = "";
-  try {
-    localStorage.clear();
-    sessionStorage.clear();
-  } catch {} // a page without an origin of its own has none
 })()"""
 
 
