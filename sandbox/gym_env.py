@@ -1,5 +1,5 @@
-"""FlywheelEnv: any task of the sandbox as a synchronous Gymnasium environment. Ids are registered by `register_envs`, which Gymnasium calls
-by itself (entry point `gymnasium.envs`): `gymnasium.make("flywheel/miniwob-click-button-v0")`.
+"""FlywheelEnv: any task of the sandbox as a synchronous Gymnasium environment. Ids are registered by `register_envs`, or by importing
+sandbox.gym_ids: `gymnasium.make("sandbox.gym_ids:flywheel/miniwob-click-button-v0")`.
 
 An environment has an event loop in a thread of its own, and in it one session: of a pool of its own, or of any pool that it is handed, a
 remote one too. Everything the policy may see is in the observation; what the session said besides is in `info`.
@@ -306,7 +306,7 @@ def env_id(task: Task) -> str:
 
 
 def register_envs() -> None:
-    """Register every task of every source; what is registered already stays. Gymnasium calls this when it is imported."""
+    """Register every task of every source with Gymnasium; what is registered already stays."""
     for task in all_tasks():
         if env_id(task) not in registry:
             # Truncation is the session's: it counts what it was asked to do, not what a wrapper saw.

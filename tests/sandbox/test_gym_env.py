@@ -112,8 +112,7 @@ def test_several_side_by_side(kind: Any) -> None:
 
 
 def _make_click_button() -> gymnasium.Env[Any, Any]:
-    register_envs()
-    return gymnasium.make(CLICK_BUTTON)
+    return gymnasium.make(f"sandbox.gym_ids:{CLICK_BUTTON}")
 
 
 def test_misuse_is_told() -> None:
