@@ -94,6 +94,8 @@ class PageSettings:
     frame_time_ms: float
     """Page time between two frames, where frames are under control: 1000 / 60 for pages whose motion counts, longer (and cheaper) for
     pages that stand still between actions. Timers fire at their time either way."""
+    action_times_ms: tuple[tuple[str, float], ...] = ()
+    """Kinds of action ("click", "type", …) that more or less page time passes after than `step_time_ms`."""
     web: WebSettings | None = None
     """A web session instead of one page."""
     real_time: bool = False

@@ -123,11 +123,11 @@ class ChromiumProcess:
         self.log_path = self._profile.path / "chromium.log"
         self.proxy_host = f"{secrets.token_hex(16)}.invalid"
         """The one name that resolves in this browser, to its loopback: where the proxies of its sessions listen. No page knows it."""
-        resolving = f"--host-resolver-rules=MAP {self.proxy_host} 127.0.0.1, MAP * ~NOTFOUND"
         self.flags_digest = content_id("flags", [*FLAGS, *flags]).partition("-")[2][:12]
         sandbox_flags = () if sandboxed else ("--no-sandbox",)
         program = _readable(executable.path)
-        command = [str(program), *FLAGS, *flags, resolving, *sandbox_flags, f"--user-data-dir={self._profile.path}", "about:blank"]
+        own_flags = (resolver_flag(self.proxy_host), f"--user-data-dir={self._profile.path}")
+        command = [str(program), *FLAGS, *flags, *sandbox_flags, *own_flags, "about:blank"]
         child_read, self.write_fd = os.pipe()
         self.read_fd, child_write = os.pipe()
         # The child finds its ends at 3 and 4; copies above keep the one from overwriting the other.
@@ -194,6 +194,11 @@ class ChromiumProcess:
             os.waitpid(self.pid, 0)
             self._is_reaped = True
         self._profile.remove()
+
+
+def resolver_flag(proxy_host: str) -> str:
+    """One name resolves, to the browser's loopback, and no other. Comes after FLAGS, whose rule it replaces."""
+    return f"--host-resolver-rules=MAP {proxy_host} 127.0.0.1, MAP * ~NOTFOUND"
 
 
 def _wrapper() -> list[str]:

@@ -169,7 +169,7 @@ class PageSession:
         pause_s = action.seconds if isinstance(action, actions.Wait) else 0.0
         async with time_limit(self._limits.step_s + pause_s, f"A step of {instance.task.name}"):
             info = await self._act(instance, action)
-            observation = await self._observe(instance)
+            observation = await self._observe(instance, dict(instance.settings.action_times_ms).get(action.kind))
         instance.actions.append(action)
         info |= _noted(instance.page.notes)
         info |= instance.state.info if instance.state is not None else {}
@@ -203,10 +203,10 @@ class PageSession:
                 await instance.page.perform(phases)
                 return {}
 
-    async def _observe(self, instance: _Instance) -> Observation:
+    async def _observe(self, instance: _Instance, time_ms: float | None = None) -> Observation:
         """Let the step's time pass, then look: screenshot and elements of the same moment."""
         page, source, settings = instance.page, instance.source, instance.settings
-        png = await page.settle(settings.step_time_ms, screenshot=self.screenshots)
+        png = await page.settle(settings.step_time_ms if time_ms is None else time_ms, screenshot=self.screenshots)
         reading = asyncio.ensure_future(self._read_web_state(instance) if instance.web is not None else self._read_state(page, source))
         await asyncio.sleep(0)  # the page answers while we crop
         png = None if png is None else crop_png(png, settings.area_px)

@@ -8,6 +8,7 @@ Its pages share the browser's clipboard, so a text that one episode copied can b
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from typing import Any
 from playwright.async_api import Browser, BrowserContext, Dialog, Error, Frame, Playwright, Request, Route, async_playwright
 from playwright.async_api import Page as TheirPage
 
-from sandbox.browser.chromium import FLAGS, find_chromium
+from sandbox.browser.chromium import FLAGS, find_chromium, resolver_flag
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
 from sandbox.browser.page import REST_SCRIPT, STORED_COMMANDS, STORED_EVENTS, Page, PageNotes, guard_script
 from sandbox.browser.policy import is_below
@@ -31,8 +32,8 @@ _OWN_FLAGS = frozenset({"--headless", "--remote-debugging-pipe"})
 class PlaywrightHost:
     """A Chromium started by Playwright, with the driver process that steers it."""
 
-    def __init__(self, driver: Playwright, browser: Browser) -> None:
-        self._driver, self._browser = driver, browser
+    def __init__(self, driver: Playwright, browser: Browser, proxy_host: str) -> None:
+        self._driver, self._browser, self._proxy_host = driver, browser, proxy_host
         self._is_closed = False
 
     @classmethod
@@ -41,13 +42,14 @@ class PlaywrightHost:
         executable = find_chromium(headless_shell=False)
         driver = await async_playwright().start()
         try:
-            flags = [flag for flag in FLAGS if flag not in _OWN_FLAGS]
+            proxy_host = f"{secrets.token_hex(16)}.invalid"
+            flags = [*(flag for flag in FLAGS if flag not in _OWN_FLAGS), resolver_flag(proxy_host)]
             browser = await driver.chromium.launch(executable_path=str(executable.path), args=flags, env={"TZ": "UTC"})
         except Error as error:
             await driver.stop()
             kind = BrowserMissing if "doesn't exist" in str(error) else BrowserCrashed
             raise kind(f"Playwright could not start {executable.path}: {str(error)[:400]}") from error
-        return cls(driver, browser)
+        return cls(driver, browser, proxy_host)
 
     @property
     def is_alive(self) -> bool:
@@ -59,7 +61,11 @@ class PlaywrightHost:
 
     async def open_page(self, settings: PageSettings, root: Path, surroundings: Surroundings | None = None) -> Page:
         width, height = settings.viewport_px
-        async with _sandbox_errors(self._browser):
+        async with sandbox_errors(self._browser):
+            if settings.web is not None:
+                from sandbox.browser.playwright_window import PlaywrightWindow  # it builds on this module
+
+                return await PlaywrightWindow.open(self._browser, self._proxy_host, settings, root, surroundings)
             context = await self._browser.new_context(
                 viewport={"width": width, "height": height}, timezone_id="UTC", locale="en-US", accept_downloads=False
             )
@@ -68,7 +74,7 @@ class PlaywrightHost:
             return page
 
     async def ping(self) -> None:
-        async with _sandbox_errors(self._browser):
+        async with sandbox_errors(self._browser):
             await (await self._browser.new_browser_cdp_session()).detach()
 
     def memory_mib(self) -> float:
@@ -168,18 +174,18 @@ class PlaywrightPage:
     async def load(self, url: str) -> None:
         self._is_loading = True
         try:
-            async with _sandbox_errors(self._browser):
+            async with sandbox_errors(self._browser):
                 await self._page.goto(url, timeout=0)
         finally:
             self._is_loading = False
         self.notes = PageNotes(has_stored=self.notes.has_stored)
 
     async def evaluate(self, expression: str) -> Any:
-        async with _sandbox_errors(self._browser):
+        async with sandbox_errors(self._browser):
             return await self._page.evaluate(expression)
 
     async def perform(self, phases: Sequence[Phase]) -> None:
-        async with _sandbox_errors(self._browser):
+        async with sandbox_errors(self._browser):
             for phase in phases:
                 if isinstance(phase, Pause):
                     await asyncio.sleep(phase.ms / 1000)
@@ -211,7 +217,7 @@ class PlaywrightPage:
                 await keyboard.insert_text(text)
 
     async def rest(self) -> None:
-        async with _sandbox_errors(self._browser):
+        async with sandbox_errors(self._browser):
             for button in sorted(self._buttons):
                 await self._page.mouse.up(button=button)  # type: ignore[arg-type]
             for key in sorted(self._held):
@@ -223,18 +229,18 @@ class PlaywrightPage:
             await self._page.evaluate(REST_SCRIPT)
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
-        async with _sandbox_errors(self._browser):
+        async with sandbox_errors(self._browser):
             await asyncio.sleep(ms / 1000)
             return await self._page.screenshot(timeout=0) if screenshot else None
 
     async def close(self) -> None:
         if self._browser.is_connected():
-            async with _sandbox_errors(self._browser):
+            async with sandbox_errors(self._browser):
                 await self._context.close()
 
 
 @asynccontextmanager
-async def _sandbox_errors(browser: Browser) -> AsyncIterator[None]:
+async def sandbox_errors(browser: Browser) -> AsyncIterator[None]:
     """Playwright's errors as ours."""
     try:
         yield

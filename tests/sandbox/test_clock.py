@@ -7,15 +7,20 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandbox import actions
 from sandbox.browser.beginframe import FramedPage
 from sandbox.browser.host import launch
+from sandbox.browser.page_session import PageSession
 from sandbox.browser.scratch import readable_root
 from sandbox.page_task import PageSettings
+from sandbox.task import Task
+from tests.sandbox.html_pages import HtmlSource
 
 SETTINGS = PageSettings(viewport_px=(320, 320), area_px=(320, 320), step_time_ms=50.0, frame_time_ms=1000 / 60)
 FRAME_MS = 1000 / 60
@@ -140,3 +145,23 @@ def test_a_page_may_ask_for_real_time(on_clocks: Any, kind: str) -> None:
         assert abs(after["date"] - time.time() * 1000) < 10_000
 
     on_clocks(use, kind, real_time=True)
+
+
+def test_an_action_may_take_its_own_time() -> None:
+    class Slow(HtmlSource):
+        def settings(self, task: Task) -> PageSettings:
+            return replace(super().settings(task), action_times_ms=(("click", 400.0),))
+
+    async def use() -> list[float]:
+        host = await launch("beginframe")
+        try:
+            session = PageSession(host.open_page, {"html": Slow()})
+            first = await session.reset(Task(source="html", name="kitchen", domain="pointing", max_steps=9), 1)
+            click, wait = actions.Click(x=200, y=280), actions.InvalidAction(text="", reason="")
+            times = [first.time_ms, *[(await session.step(action)).observation.time_ms for action in (wait, click, wait)]]
+            await session.close()
+            return [round(later - sooner, 1) for sooner, later in pairwise(times)]
+        finally:
+            await host.close()
+
+    assert asyncio.run(use()) == [50.0, 400.0, 50.0]

@@ -14,6 +14,7 @@ from sandbox import actions
 from sandbox.browser.page_session import PageSession
 from sandbox.session import Observation, Session, Transition
 from tests.sandbox.web_pages import TASK, Bench, bench, click, find, keys, noted, page_value
+from warehouse.errors import ConfigError
 
 
 @pytest.fixture(scope="module", params=["beginframe", "plain"])
@@ -295,3 +296,32 @@ def test_two_runs_show_the_same_pixels() -> None:
     with bench("beginframe") as another:
         third = another.run(use)
     assert first == second == third
+
+
+def test_playwright_sees_and_does_the_same() -> None:
+    """The independent check: other navigation, other tabs, other input, the same page."""
+
+    async def use(session: PageSession, first: Observation) -> list[Any]:
+        assert isinstance(session, Session) and first.screenshot is not None
+        seen = [first.url, {(element.role, element.text) for element in first.elements} - {("button", "closed shadow")}]
+        points = {
+            element.text: (element.x_px, element.y_px) for element in first.elements if element.text in {"two", "popup", "far", "near"}
+        }
+        transition = await session.step(click(first, "far"))
+        seen.append(find(transition.observation, "far pressed").role)
+        transition = await session.step(click(first, "evil"))
+        seen += [transition.observation.url, transition.info["blocked"]]
+        transition = await session.step(click(first, "popup"))
+        transition = await session.step(actions.Wait(seconds=0.5))
+        seen += [transition.observation.url, urls(transition)]
+        transition = await session.step(keys("ctrl", "1"))
+        seen += [transition.observation.url, transition.observation.output]
+        transition = await session.step(actions.Navigate(url="https://evil.test/"))
+        seen.append("not allowed" in transition.info["ignored"])
+        transition = await session.step(actions.Navigate(url="https://shop.test/two.html"))
+        return [*seen, points, transition.observation.url, transition.reward, transition.terminated]
+
+    with bench("beginframe") as ours, bench("playwright") as theirs:
+        assert ours.run(use) == theirs.run(use)
+        with pytest.raises(ConfigError, match="dialogs"):
+            theirs.run(use, dialogs="ask")

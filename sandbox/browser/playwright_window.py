@@ -1,0 +1,222 @@
+"""PlaywrightWindow: a web session driven by Playwright, in real time: the independent check of window.py, by its own navigation, tabs,
+waiting and input, behind the same policy and proxy.
+
+It has no file uploads, no closed shadow trees and no dialogs for the agent; it raises ConfigError for a task that asks for these dialogs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Browser, Dialog, Download, Error, Frame, Route
+from playwright.async_api import Page as TheirPage
+
+from sandbox import actions
+from sandbox.actions import Action
+from sandbox.browser import namespace
+from sandbox.browser.input import find_key
+from sandbox.browser.page import SELECT_SCRIPT, call, guard_script
+from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors
+from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below
+from sandbox.browser.proxy import Outside, Proxy
+from sandbox.browser.workspace_files import Refused, put_download
+from sandbox.page_task import PageSettings, Surroundings, WebSettings
+from sandbox.session import Element
+from warehouse.errors import ConfigError
+
+_EXTRACT = Path(__file__).with_name("elements.js").read_text(encoding="utf-8").strip()
+_MAX_DEPTH = 5
+
+
+class PlaywrightWindow(PlaywrightPage):
+    """Satisfies Page and WebPage."""
+
+    @classmethod
+    async def open(
+        cls, browser: Browser, proxy_host: str, settings: PageSettings, root: Path, surroundings: Surroundings | None
+    ) -> PlaywrightWindow:
+        """A window with one blank tab. Raises ConfigError for settings that Playwright's sessions do not have."""
+        web, around = settings.web, surroundings or Surroundings()
+        if web is None or web.dialogs == "ask":
+            raise ConfigError("Playwright's sessions answer dialogs by themselves: use the kind beginframe or plain for dialogs='ask'.")
+        policy = NetworkPolicy(web, has_terminal=around.connect is not None)
+        proxy = Proxy(policy, connect=around.connect, outside=Outside())
+        await proxy.start(namespace.listener(0, own=False))
+        try:
+            width, height = settings.viewport_px
+            context = await browser.new_context(
+                viewport={"width": width, "height": height}, timezone_id="UTC", locale="en-US", service_workers="block",
+                accept_downloads=around.workspace is not None,
+                proxy={
+                    "server": f"http://{proxy_host}:{proxy.port}", "bypass": "<-loopback>",
+                    "username": proxy.credentials.username, "password": proxy.credentials.password,
+                },
+            )  # fmt: skip
+            window = cls(browser, context, await context.new_page(), root)
+            window._begin(settings, web, around, policy, proxy)
+            await window.prepare()
+        except BaseException:
+            await proxy.close()
+            raise
+        return window
+
+    def _begin(self, settings: PageSettings, web: WebSettings, around: Surroundings, policy: NetworkPolicy, proxy: Proxy) -> None:
+        self._settings, self._web, self._around, self._policy, self._proxy = settings, web, around, policy, proxy
+        self._tabs: list[TheirPage] = []
+        self._titles: dict[TheirPage, str] = {}
+        self._lines: list[str] = []
+
+    async def prepare(self) -> None:
+        await self._context.route("**/*", self._on_request)
+        await self._context.add_init_script(guard_script(opens_files=False))
+        self._context.on("page", self._adopt)
+        self._adopt(self._page)
+
+    def _adopt(self, page: TheirPage) -> None:
+        """A new tab becomes the active one."""
+        self._tabs.append(page)
+        self._page = page
+        page.on("dialog", self._on_dialog)
+        page.on("close", self._on_closed)
+        page.on("download", lambda download: self._later(self._save(download)))
+
+    def _on_closed(self, page: TheirPage) -> None:
+        self._tabs.remove(page)
+        if page is self._page and self._tabs:
+            self._page = self._tabs[-1]
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.notes.dialogs.append(dialog.message)
+        accepts = dialog.type == "alert" or self._web.dialogs == "accept"
+        self._later(dialog.accept(dialog.default_value) if accepts else dialog.dismiss())
+
+    async def _save(self, download: Download) -> None:
+        try:
+            path = await download.path()
+            if self._around.workspace is not None and path.stat().st_size <= self._web.max_download_mib * 1024 * 1024:
+                self._lines.append(f"downloaded {put_download(self._around.workspace, path, download.suggested_filename)}")
+        except (Refused, Error) as error:
+            self._lines.append(f"download failed: {error}")
+
+    async def _on_request(self, route: Route) -> None:
+        url = route.request.url
+        way = self._policy.way_of_url(url)
+        if way is Way.SITE:
+            answer = self._policy.site_answer(url)
+            await route.fulfill(status=answer.status, content_type=answer.content_type, body=answer.body)
+        elif way is not Way.REFUSED or is_below(url, self._root):
+            await route.continue_()
+        else:
+            self.notes.blocked.append(url)
+            await route.abort("aborted" if route.request.is_navigation_request() else "blockedbyclient")
+
+    # ---- WebPage ----
+
+    @property
+    def browser_version(self) -> str:
+        return f"{super().browser_version}; web policy {POLICY_VERSION}"
+
+    @property
+    def url(self) -> str:
+        return self._page.url.removeprefix(self._root.as_uri() + "/")
+
+    @property
+    def has_dialog(self) -> bool:
+        return False
+
+    async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
+        async with sandbox_errors(self._browser):
+            try:
+                await self._page.wait_for_load_state("networkidle", timeout=self._web.settle_limit_s * 1000)
+            except Error as error:
+                if "Timeout" not in str(error) and "closed" not in str(error):
+                    raise
+        png = await super().settle(ms, screenshot=screenshot)
+        async with sandbox_errors(self._browser):
+            self._titles[self._page] = await self._page.title()
+        return png
+
+    def status(self) -> dict[str, Any]:
+        return {"tabs": [{"title": self._titles.get(tab, ""), "url": tab.url, "active": tab is self._page} for tab in self._tabs]}
+
+    def news(self) -> list[str]:
+        lines, self._lines = self._lines, []
+        if len(self._tabs) > 1:
+            names = [
+                f"{'*' if tab is self._page else ''}[{n}] {self._titles.get(tab) or tab.url}" for n, tab in enumerate(self._tabs, start=1)
+            ]
+            lines.append("tabs: " + " ".join(names))
+        return lines
+
+    async def elements(self) -> tuple[Element, ...]:
+        width, height = self._settings.area_px
+        async with sandbox_errors(self._browser):
+            found = await self._read(self._page.main_frame, (0.0, 0.0, float(width), float(height)), 0)
+        return tuple(
+            Element(
+                role=item["role"], text=item["text"], states=tuple(item["states"]), x_px=round(item["x"]), y_px=round(item["y"]),
+                width_px=round(item["width"]), height_px=round(item["height"]),
+            )
+            for item in found
+        )  # fmt: skip
+
+    async def _read(self, frame: Frame, clip: tuple[float, ...], depth: int) -> list[dict[str, Any]]:
+        """One frame's elements, each inner frame replaced by what shows in it."""
+        found: list[dict[str, Any]] = []
+        for item in await frame.evaluate(call(_EXTRACT, {"clip": clip, "frames": True})):
+            if item["role"] != "frame":
+                found.append(item)
+            elif depth < _MAX_DEPTH and item["frame"] < len(frame.child_frames):
+                for part in await self._read(frame.child_frames[item["frame"]], tuple(item["clip"]), depth + 1):
+                    found.append(part | {"x": part["x"] + item["x"], "y": part["y"] + item["y"]})
+        return found
+
+    async def act(self, action: Action) -> dict[str, Any] | None:
+        match action:
+            case actions.Navigate(url=url):
+                if self._policy.way_of_url(url) is Way.REFUSED and not is_below(url, self._root):
+                    self.notes.blocked.append(url)
+                    return {"ignored": f"{url} is not allowed in this session"}
+                return await self._gone(partial(self._page.goto, url, timeout=self._web.settle_limit_s * 1000))
+            case actions.NavigateBack():
+                return await self._gone(partial(self._page.go_back, timeout=self._web.settle_limit_s * 1000))
+            case actions.SelectOption(x=x, y=y, option=option):
+                reason = await self.evaluate(call(SELECT_SCRIPT, x, y, option))
+                return {"ignored": reason} if reason else {}
+            case actions.Hotkey(keys=keys):
+                return await self._hotkey(tuple(key.key for name in keys if (key := find_key(name)) is not None))
+        return None
+
+    async def _gone(self, go: Any) -> dict[str, Any]:
+        try:
+            return {} if await go() is not None else {"ignored": "there is no page to go to"}
+        except Error as error:
+            return {"ignored": str(error).splitlines()[0]}
+
+    async def _hotkey(self, keys: tuple[str, ...]) -> dict[str, Any] | None:
+        async with sandbox_errors(self._browser):
+            match keys:
+                case ("Control", "t"):
+                    await self._context.new_page()
+                case ("Control", "w"):
+                    page = self._page
+                    if len(self._tabs) == 1:
+                        await self._context.new_page()
+                    await page.close()
+                case ("Control", "Tab"):
+                    self._page = self._tabs[(self._tabs.index(self._page) + 1) % len(self._tabs)]
+                    await self._page.bring_to_front()
+                case ("Control", digit) if digit.isdigit() and 0 < int(digit) <= len(self._tabs):
+                    self._page = self._tabs[int(digit) - 1]
+                    await self._page.bring_to_front()
+                case _:
+                    return None
+        return {}
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            await self._proxy.close()
