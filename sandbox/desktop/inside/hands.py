@@ -7,47 +7,46 @@ lacks is put on a spare key first, as input methods for X do.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from Xlib import XK, X, display
 from Xlib.ext import xtest  # noqa: F401  registers Display.xtest_fake_input
 
-REMAP_PAUSE_S = 0.15
-"""Before a spare key is given another character: programs ask for the map when they come to the key's event, not when it was sent."""
-
 
 class Hands:
     """Holds what is pressed until it is let go."""
 
-    def __init__(self) -> None:
+    def __init__(self, let_settle: Callable[[], object]) -> None:
+        """`let_settle` waits until programs have done with the input they were sent."""
+        self._let_settle = let_settle
         self._display = display.Display()
         self._shift = self._display.keysym_to_keycode(XK.XK_Shift_L)
+        self._first_code = self._display.display.info.min_keycode
+        num_codes = self._display.display.info.max_keycode - self._first_code + 1
+        self._map = [list(keysyms) for keysyms in self._display.get_keyboard_mapping(self._first_code, num_codes)]
+        self._spare = [row for row, keysyms in enumerate(self._map) if not any(keysyms)]
         self._codes: dict[int, tuple[int, bool]] = {}
-        self._spare: OrderedDict[int, int | None] = OrderedDict()
+        """Keysyms to key codes, and whether shift is needed."""
+        self._borrowed: list[int] = []
         self._down: dict[int, int] = {}
-        self._read_map()
+        for code, keysyms in enumerate(self._map, start=self._first_code):
+            for level, keysym in enumerate(keysyms[:2]):
+                if keysym:
+                    self._codes.setdefault(keysym, (code, level == 1))
         # A key held down would repeat by the clock, and how often would depend on the machine.
         self._display.change_keyboard_control(auto_repeat_mode=X.AutoRepeatModeOff)
         self.play([["move", 1, 1]])
 
-    def _read_map(self) -> None:
-        lowest = self._display.display.info.min_keycode
-        highest = self._display.display.info.max_keycode
-        for code, keysyms in enumerate(self._display.get_keyboard_mapping(lowest, highest - lowest + 1), start=lowest):
-            if not any(keysyms):
-                self._spare[code] = None
-            for level, keysym in enumerate(keysyms[:2]):
-                if keysym:
-                    self._codes.setdefault(keysym, (code, level == 1))
-
     def play(self, events: list[list[Any]]) -> None:
-        for kind, *values in events:
+        for index, (kind, *values) in enumerate(events):
             if kind == "move":
                 self._display.xtest_fake_input(X.MotionNotify, x=values[0], y=values[1])
             elif kind == "button":
                 self._display.xtest_fake_input(X.ButtonPress if values[1] else X.ButtonRelease, values[0])
             elif kind == "key":
+                if values[1] and values[0] not in self._codes:
+                    self._borrow([event[1] for event in events[index:] if event[0] == "key"])
                 self._key(values[0], values[1])
             elif kind == "pause":
                 self._display.sync()
@@ -59,7 +58,9 @@ class Hands:
             if (code := self._down.pop(keysym, None)) is not None:
                 self._display.xtest_fake_input(X.KeyRelease, code)
             return
-        code, needs_shift = self._codes.get(keysym) or self._borrow(keysym)
+        if keysym not in self._codes:
+            return  # the map has no spare key at all
+        code, needs_shift = self._codes[keysym]
         needs_shift = needs_shift and self._shift not in self._down.values()
         if needs_shift:
             self._display.xtest_fake_input(X.KeyPress, self._shift)
@@ -68,15 +69,20 @@ class Hands:
             self._display.xtest_fake_input(X.KeyRelease, self._shift)
         self._down[keysym] = code
 
-    def _borrow(self, keysym: int) -> tuple[int, bool]:
-        """A spare key, free or the one borrowed longest ago, that now types this character."""
-        code, before = self._spare.popitem(last=False)
-        if before is not None:
+    def _borrow(self, keysyms: list[int]) -> None:
+        """Put the first of these that the map lacks on the spare keys, all at once: every program reads the whole map after a change."""
+        wanted = [keysym for keysym in dict.fromkeys(keysyms) if keysym not in self._codes or keysym in self._borrowed][: len(self._spare)]
+        if not self._spare:
+            return
+        if self._borrowed:
             self._display.sync()
-            time.sleep(REMAP_PAUSE_S)
-            self._codes.pop(before, None)
-        self._spare[code] = keysym
-        self._codes[keysym] = (code, False)
-        self._display.change_keyboard_mapping(code, [[keysym] * 2])
+            self._let_settle()  # programs read the map when they come to a key's event, not when it was sent
+        for keysym in self._borrowed:
+            del self._codes[keysym]
+        self._borrowed = wanted
+        for row, keysym in zip(self._spare, wanted, strict=False):
+            self._map[row] = [keysym] * len(self._map[row])
+            self._codes[keysym] = (self._first_code + row, False)
+        first, last = self._spare[0], self._spare[-1]
+        self._display.change_keyboard_mapping(self._first_code + first, self._map[first : last + 1])
         self._display.sync()
-        return code, False

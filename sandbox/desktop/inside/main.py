@@ -21,6 +21,8 @@ from sandbox.desktop.inside.home import furnish
 
 START_LIMIT_S = 60.0
 OUTPUT_LIMIT_BYTES = 256 * 1024
+REMAP_QUIET_MS, REMAP_LIMIT_MS = 60.0, 2000.0
+"""Before a key is given another character, the ones typed so far have to have arrived."""
 LOG = Path("/tmp/applications.log")
 CONFIG = Path(__file__).with_name("openbox.xml")
 
@@ -86,7 +88,7 @@ class Seat:
         from sandbox.desktop.inside.windows import Windows
 
         self.screen = Screen()
-        self.hands = Hands()
+        self.hands = Hands(lambda: self.screen.settle(REMAP_QUIET_MS, REMAP_LIMIT_MS))
         self.windows = Windows()
         deadline = time.monotonic() + START_LIMIT_S
         while not self.windows.has_manager():
