@@ -32,7 +32,6 @@ from warehouse.errors import DesktopCrashed, SandboxError, SandboxTimeout
 from warehouse.identity import content_id
 
 HERE = Path(__file__).parent
-AGENT_FILES = (HERE / "guest_agent.py", HERE / "__init__.py", HERE.parent / "__init__.py", *sorted((HERE / "inside").glob("*.*")))
 IN_GUEST = "/opt/flywheel"
 MAX_KEPT = 3
 """Kept moments, some hundred MiB each: those used longest ago are removed."""
@@ -197,7 +196,7 @@ class QemuDesktops:
         """Of all that the kept moment depends on."""
         settings, image = self._settings, self._settings.image
         files = [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in (image.disk, image.kernel, image.initrd)]
-        agent = [[path.name, path.read_text(encoding="utf-8")] for path in AGENT_FILES]
+        agent = [[name, content.decode()] for name, content in agent_files().items()]
         sizes = [settings.width_px, settings.height_px, settings.memory_mib]
         return content_id("vm-booted", [files, agent, sizes, accelerator, qemu_version(), KERNEL_LINE, dict(ENVIRONMENT)])
 
@@ -211,6 +210,14 @@ class QemuDesktops:
         if self._desktop is not None:
             await self._desktop.close()
         self._end_machine()
+
+
+@lru_cache(maxsize=1)
+def agent_files() -> dict[str, bytes]:
+    """What runs in the guest, by its path there. Read once, so that all machines of a process have the same, whoever edits it meanwhile."""
+    parts = [HERE.parent / "__init__.py", HERE / "__init__.py", *sorted(path for path in (HERE / "inside").iterdir() if path.is_file())]
+    files = {f"sandbox/{path.relative_to(HERE.parent).as_posix()}": path.read_bytes() for path in parts}
+    return files | {"guest_agent.py": (HERE / "guest_agent.py").read_bytes()}
 
 
 @lru_cache(maxsize=1)
@@ -235,9 +242,8 @@ def seed_archive(token: str, width_px: int, height_px: int) -> bytes:
         "--token-file", f"{IN_GUEST}/token", "--screen", f"{width_px}x{height_px}",
     ]  # fmt: skip
     start = f"#!/bin/sh\ncd /home/user || exit 1\nexec env -i {_assignments(variables)} {shlex.join(agent)}\n"
-    files = {"token": (token.encode(), 0o400), "start": (start.encode(), 0o755), "guest_agent.py": (AGENT_FILES[0].read_bytes(), 0o644)}
-    for path in AGENT_FILES[1:]:
-        files[f"sandbox/{path.relative_to(HERE.parent).as_posix()}"] = (path.read_bytes(), 0o644)
+    files = {"token": (token.encode(), 0o400), "start": (start.encode(), 0o755)}
+    files |= {name: (content, 0o644) for name, content in agent_files().items()}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, (content, mode) in files.items():
