@@ -14,6 +14,7 @@ from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.page_task import PageTasks
 from sandbox.session import Session
 from sandbox.sources import SessionKind
+from warehouse.errors import ConfigError
 
 
 class PooledSession(Session, Protocol):
@@ -78,13 +79,16 @@ async def _desktop(parts: Parts) -> PooledSession:
 
 
 async def _android(parts: Parts) -> PooledSession:
-    """On the device and by the server that adb itself would take: ANDROID_SERIAL, ANDROID_ADB_SERVER_PORT. Raises DeviceMissing."""
+    """On the device and by the server that adb itself would take: ANDROID_SERIAL, ANDROID_ADB_SERVER_PORT. Raises DeviceMissing or
+    ConfigError."""
     from sandbox.android.device import AndroidDevice
     from sandbox.android.session import AndroidSession
     from sandbox.android.source import SOURCE, make_instance
 
-    port = int(os.environ.get("ANDROID_ADB_SERVER_PORT", "5037"))
-    return AndroidSession(await AndroidDevice.open(os.environ.get("ANDROID_SERIAL"), port=port), {SOURCE: make_instance})
+    port = os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
+    if not port.isdecimal():
+        raise ConfigError(f"ANDROID_ADB_SERVER_PORT is {port!r}, expected a port number, e.g. 5037; or unset it.")
+    return AndroidSession(await AndroidDevice.open(os.environ.get("ANDROID_SERIAL"), port=int(port)), {SOURCE: make_instance})
 
 
 MAKERS: Mapping[SessionKind, Maker] = {

@@ -252,7 +252,8 @@ async def use(fleet, then):
         await asyncio.gather(*(session.step(Wait(seconds=60)) for session in (one, two)))
 
 async def main(then):
-    settings = FleetSettings(min_workers=2, max_workers=2, sessions_per_worker=1)
+    lonely_after_s = 6 if then == "SIGSTOP" else 600
+    settings = FleetSettings(min_workers=2, max_workers=2, sessions_per_worker=1, heartbeat_s=0.5, lonely_after_s=lonely_after_s)
     if then == "forget":
         global fleet
         fleet = await Fleet(settings).__aenter__()
@@ -266,9 +267,10 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "raise", "exit", "vanish", "forget"])
+@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP", "raise", "exit", "vanish", "forget"])
 def test_no_process_outlives_its_manager(end: str) -> None:
-    """However the manager ends: killed, interrupted, by an error, by exit; or goes on, with its event loop closed and the fleet not."""
+    """However the manager ends: killed, interrupted, by an error, by exit; or falls silent; or goes on, with its event loop closed and the
+    fleet not."""
     command = [sys.executable, "-c", SCRIPT, end]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).parents[2]
@@ -283,4 +285,6 @@ def test_no_process_outlives_its_manager(end: str) -> None:
         if end == "forget":
             assert manager.poll() is None
         manager.stdin.close()
+        if end == "SIGSTOP":
+            manager.kill()
         manager.wait(30)
