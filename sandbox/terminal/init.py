@@ -100,7 +100,7 @@ def make_socket(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
 
 
 def send_signal(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
-    """To a process's whole session ("session"), or to what runs in the foreground of its terminal ("foreground")."""
+    """To a process's whole session ("session"), to what runs in the foreground of its terminal ("foreground"), or to all there are."""
     whom, leader, signum = arguments[0], int(arguments[1]), int(arguments[2])
     hit = 0
     group = stat_fields(leader)[5] if whom == "foreground" else -1
@@ -108,7 +108,7 @@ def send_signal(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
         try:
             if name.isdigit() and int(name) != 1:
                 fields = stat_fields(int(name))
-                if fields[2] == group if whom == "foreground" else fields[3] == leader:
+                if {"foreground": fields[2] == group, "session": fields[3] == leader, "all": True}[whom]:
                     os.kill(int(name), signum)
                     hit += 1
         except (OSError, IndexError):

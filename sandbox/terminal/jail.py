@@ -226,6 +226,10 @@ class Jail:
         os.set_blocking(our_output, False)
         return JailProcess(control, int(pid), [our_input, our_output])
 
+    async def kill_all(self) -> None:
+        """End every process in the jail but process 1. Raises JailCrashed."""
+        await self._alive().ask("signal", "all", "0", str(int(signal.SIGKILL)))
+
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float = 30.0, limit_bytes: int = 1 << 20, cwd: str = HOME,
         environment: Mapping[str, str] | None = None,

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.terminal.bubblewrap import PYTHON
 from sandbox.terminal.jail import Jail, JailProcess
-from sandbox.terminal.shell import Capture
+from sandbox.terminal.output import Capture
 from sandbox.terminal.tool_errors import ToolError
 from warehouse.errors import JailCrashed
 

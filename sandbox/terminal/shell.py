@@ -20,9 +20,11 @@ from dataclasses import dataclass
 
 from sandbox.terminal.bubblewrap import HOME
 from sandbox.terminal.jail import Jail, JailProcess
-from warehouse.errors import SandboxTimeout
+from sandbox.terminal.output import Capture
+from warehouse.errors import SandboxError, SandboxTimeout
 
 READ_BYTES = 1 << 16
+SHELL = ("/bin/bash", "--noprofile", "--rcfile", "/etc/terminal.sh", "--noediting", "-i")
 START_TIMEOUT_S = 20.0
 TELL_TIMEOUT_S = 10.0
 STUBBORN_AFTER = 3
@@ -32,9 +34,6 @@ IDLE_BYTES_PER_S = 1 << 20
 MAX_REPORT_BYTES = 8192
 KEYS = {"C-c": b"\x03", "C-d": b"\x04"}
 
-CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
-"""The bytes of UTF-8 that begin no character."""
-ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,56 +68,6 @@ class Result:
             return f"error: {self.note}"
         gap = "" if not self.output or self.output.endswith("\n") else "\n"
         return f"{self.output}{gap}[{self.note}]"
-
-
-class Capture:
-    """Keeps the beginning and the end of what is printed, and counts what is dropped between."""
-
-    def __init__(self, limit_chars: int) -> None:
-        self._half = limit_chars * 2  # bytes: a character may take four, and the cut is made in characters
-        self._limit_chars = limit_chars
-        self._head, self._tail = bytearray(), bytearray()
-        self._num_dropped = 0
-        self.num_bytes = 0
-
-    def add(self, data: bytes) -> None:
-        self.num_bytes += len(data)
-        room = self._half - len(self._head)
-        if room > 0 and not self._tail:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > 2 * self._half:
-            extra = len(self._tail) - self._half
-            self._num_dropped += len(bytes(self._tail[:extra]).translate(None, CONTINUATION_BYTES))
-            del self._tail[:extra]
-
-    def take(self) -> str:
-        """The text so far, at most the limit of characters and a line that says how much is left out; then it is empty."""
-        head, tail, half = bytes(self._head), bytes(self._tail), self._limit_chars // 2
-        num_dropped, self._num_dropped = self._num_dropped, 0
-        self._head.clear()
-        self._tail.clear()
-        self.num_bytes = 0
-        if not num_dropped:
-            text = cleaned(head + tail)
-            if len(text) <= self._limit_chars:
-                return text
-            return _joined(text[:half], len(text) - 2 * half, text[-half:])
-        start, end = cleaned(head), cleaned(tail)
-        return _joined(start[:half], num_dropped + max(0, len(start) - half) + max(0, len(end) - half), end[-half:])
-
-
-def _joined(start: str, num_dropped: int, end: str) -> str:
-    return f"{start}\n[… {num_dropped} characters left out …]\n{end}"
-
-
-def cleaned(data: bytes) -> str:
-    """What a person would see of it: no escape sequences, and of a line that was written over its last text."""
-    text = ESCAPES.sub("", data.decode(errors="replace"))
-    if "\r" not in text:
-        return text
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 
 class Terminal:
@@ -170,23 +119,26 @@ class Terminal:
         if self._shell is None or self._shell.exit_code is not None:
             await self._restart()
         self._listen()
-        is_key, stripped = command.strip() in KEYS, command.strip()
-        if not stripped or is_key:
+        self._catch_up()
+        stripped = command.strip()
+        if not stripped or stripped in KEYS:
             if self._ended is None:
-                await asyncio.sleep(0)
                 return Result(output=self._capture.take(), note=f"{self._said()}no command is running")
-            if is_key:
+            if stripped and not self._ended.done():
                 await self._press(stripped)
-        elif self._ended is not None:
+            return await self._outcome(wait_s)
+        if self._ended is not None and self._ended.done():
+            self._news = f"the command before ended with exit code {self._ended.result()}; "
+            self._ended = None
+        if self._ended is not None:
             note = (
                 f"a command still runs (for {time.monotonic() - self._started_s:.0f} s), and this terminal runs one at a time: "
                 "read more of its output with an empty command, interrupt it with C-c, or start such commands with & at the end"
             )
             return Result(output="", note=note, is_error=True)
-        elif "\0" in command:
+        if "\0" in command:
             return Result(output="", note="a command cannot hold a NUL character", is_error=True)
-        else:
-            await self._send(command)
+        await self._send(command)
         return await self._outcome(wait_s)
 
     async def _send(self, command: str) -> None:
@@ -264,10 +216,9 @@ class Terminal:
         return news
 
     async def _after_death(self, exit_code: int) -> Result:
-        while self._receive():  # what it said before it died
-            pass
+        self._catch_up()
         output, self._ended = self._capture.take(), None
-        await self._start()
+        await self._start_again()
         how = f"exit code {exit_code}" if exit_code >= 0 else f"signal {-exit_code}"
         note = f"{self._said()}the shell ended ({how}) and a new one was started: directory, variables and functions are as at first"
         return Result(output=output, note=note, exit_code=exit_code if exit_code >= 0 else 128 - exit_code)
@@ -275,22 +226,38 @@ class Terminal:
     async def _restart(self) -> None:
         """For a shell that died between two calls, as when a background program killed it."""
         self._ended = None
-        self._news = "the shell had ended and a new one was started, as at first; "
-        await self._start()
+        await self._start_again()
+        self._news += "the shell had ended and a new one was started, as at first; "
+
+    async def _start_again(self) -> None:
+        """Where no process can be started any more, because what runs in the background has taken them all, that is ended first."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return await self._start()
+            except OSError as error:
+                if isinstance(error, SandboxError):
+                    raise
+                if time.monotonic() > deadline:
+                    raise SandboxTimeout(f"A shell could not be started again within {START_TIMEOUT_S:g} s: {error}.") from error
+            await self._jail.kill_all()
+            self._news = "everything in the background was killed, because no other process could be started; "
+            await asyncio.sleep(0.02)  # until the dead are gone
 
     async def _start(self) -> None:
+        """Raises OSError where the jail has no process to spare, SandboxError."""
         self._drop()
-        reading, self._commands = os.pipe()
+        self._shell = None
+        reading, writing = os.pipe()
         try:
-            argv = ["/bin/bash", "--noprofile", "--rcfile", "/etc/terminal.sh", "--noediting", "-i"]
-            shell = await self._jail.spawn(argv, tty=True, fds=[reading])
-        except OSError as error:
-            raise SandboxTimeout(
-                f"The jail could not start a shell: {error}. Its {self._jail.limits.processes} processes may be in use."
-            ) from error
+            shell = await self._jail.spawn(SHELL, tty=True, fds=[reading])
+        except BaseException:
+            os.close(writing)
+            raise
         finally:
             os.close(reading)
-        os.set_blocking(self._commands, False)
+        self._commands = writing
+        os.set_blocking(writing, False)
         (self._master,) = shell.take_streams()
         self._shell, self.cwd, self._number, self._unread = shell, HOME, 0, b""
         self._nonce = secrets.token_hex(16)
@@ -304,6 +271,12 @@ class Terminal:
         except TimeoutError as error:
             raise SandboxTimeout(f"A shell did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?") from error
         self._ended = None
+
+    def _catch_up(self) -> None:
+        """Read what is there by now; not without end, for programs in the background may print as fast as we read."""
+        for _ in range(64):
+            if not self._receive():
+                return
 
     def _listen(self) -> None:
         self._num_idle_bytes = 0

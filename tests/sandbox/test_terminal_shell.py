@@ -14,7 +14,8 @@ import pytest
 
 from sandbox.terminal.bubblewrap import JailLimits, find_bubblewrap
 from sandbox.terminal.jail import Jail
-from sandbox.terminal.shell import Capture, Result, Terminal, TerminalLimits, cleaned
+from sandbox.terminal.output import Capture, cleaned
+from sandbox.terminal.shell import Result, Terminal, TerminalLimits
 from warehouse.errors import BubblewrapMissing, JailCrashed
 
 Use = Callable[[Terminal], Coroutine[Any, Any, Any]]
@@ -334,3 +335,45 @@ def test_a_jail_whose_start_is_cut_off_leaves_nothing() -> None:
         assert not left
 
     asyncio.run(use())
+
+
+def test_a_command_that_ended_between_two_calls_is_in_nobodys_way(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        for then, wanted in (("echo next", "[the command before ended with exit code 7; exit code 0]"), ("", "[exit code 7]")):
+            command = "read x < <(while [ ! -e go ]; do sleep 0.05; done); rm go; echo late; (exit 7)"
+            assert (await live.execute(command, wait_s=0.3)).is_running
+            live._jail.workspace.write("go", "")
+            deadline = time.monotonic() + 30
+            while live.is_running and time.monotonic() < deadline:
+                await asyncio.sleep(0.05)
+            result = await live.execute(then)
+            assert result.output == ("late\nnext\n" if then else "late\n") and result.text.endswith(wanted)
+
+    terminal(use)
+
+
+def test_a_shell_that_ends_under_endless_output_is_started_again(terminal: Any) -> None:
+    async def use(live: Terminal) -> None:
+        assert "a new one was started" in (await live.execute("yes & sleep 0.2; exit")).note
+        assert (await live.execute("pkill yes; echo alive")).output.endswith("alive\n")
+
+    terminal(use)
+
+
+def test_a_shell_that_cannot_be_started_again_costs_what_runs_in_the_background(terminal: Any) -> None:
+    async def fill(live: Terminal) -> None:
+        with pytest.raises(OSError, match="temporarily unavailable"):
+            while True:
+                (await live._jail.spawn(["/bin/sleep", "1000"])).forget()
+
+    async def use(live: Terminal) -> None:
+        await fill(live)
+        assert live._shell is not None
+        await live._shell.kill()
+        await live._shell.wait()
+        await fill(live)  # the place that the shell had
+        result = await live.execute("pgrep -c sleep; echo alive")
+        assert "everything in the background was killed" in result.note and "a new one was started" in result.note
+        assert result.output == "0\nalive\n"
+
+    terminal(use, jail_limits=JailLimits(processes=24))
