@@ -70,11 +70,6 @@ class HybridSession:
         """Versions that pixels and behaviour depend on; empty before the first reset."""
         return f"{self._page.environment}; {version(find_bubblewrap())}" if self._page.environment else ""
 
-    @property
-    def tools(self) -> Tools | None:
-        """Of the episode that runs."""
-        return None if self._desk.episode is None else self._desk.episode.tools
-
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for an unknown source or task, SandboxErrors."""
         if self._is_closed:

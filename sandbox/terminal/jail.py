@@ -72,10 +72,6 @@ class JailProcess:
             return 0
         return int(text)
 
-    def forget(self) -> None:
-        for fd in self.take_streams():
-            os.close(fd)
-
 
 class Jail:
     """One jail. Made by `Jail.start`; its `workspace` can be used from the host while programs run in it."""
@@ -89,7 +85,7 @@ class Jail:
 
     @classmethod
     async def start(cls, limits: JailLimits | None = None) -> Jail:
-        """Raises BubblewrapMissing, JailCrashed or SandboxTimeout. Takes about 25 ms."""
+        """Raises BubblewrapMissing, JailCrashed or SandboxTimeout. Takes some tens of milliseconds."""
         limits = limits or JailLimits()
         find_bubblewrap()  # before anything is asked of a kernel that may not be Linux
         cgroup = Cgroup(memory_mib=limits.memory_mib, processes=limits.processes, cpus=limits.cpus)

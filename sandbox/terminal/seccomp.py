@@ -1,5 +1,6 @@
 """The filter of system calls for jails: calls that no task needs and that reach into other processes or deep into the kernel fail with
-"not permitted". It is a second lock: what it names is refused by missing capabilities and namespaces as well, ptrace and TIOCSTI apart.
+"not permitted". For most it is a second lock, behind missing capabilities and namespaces; for ptrace, TIOCSTI, io_uring, bpf, userfaultfd
+and keys it is the first.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
@@ -45,6 +46,12 @@ def terminal() -> Callable[..., Any]:
 
 async def results(terminal: Terminal, *commands: str) -> list[Result]:
     return [await terminal.execute(command) for command in commands]
+
+
+async def start_sleeping(live: Terminal) -> None:
+    """A process that does nothing. Raises OSError where the jail has none to spare."""
+    for fd in (await live._jail.spawn(["/bin/sleep", "1000"])).take_streams():
+        os.close(fd)
 
 
 def texts(terminal: Any, *commands: str) -> list[str]:
@@ -242,7 +249,7 @@ def test_a_jail_full_of_processes_says_so(terminal: Any) -> None:
         await live.execute("for i in $(seq 1 40); do sleep 100 & done 2> /dev/null", wait_s=3)
         with pytest.raises(OSError, match="temporarily unavailable"):
             for _ in range(40):
-                (await live._jail.spawn(["/bin/sleep", "100"])).forget()
+                await start_sleeping(live)
 
     terminal(use, jail_limits=JailLimits(processes=24))
 
@@ -364,7 +371,7 @@ def test_a_shell_that_cannot_be_started_again_costs_what_runs_in_the_background(
     async def fill(live: Terminal) -> None:
         with pytest.raises(OSError, match="temporarily unavailable"):
             while True:
-                (await live._jail.spawn(["/bin/sleep", "1000"])).forget()
+                await start_sleeping(live)
 
     async def use(live: Terminal) -> None:
         await fill(live)

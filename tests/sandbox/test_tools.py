@@ -147,25 +147,28 @@ def test_output_of_python_is_cut(with_tools: Any) -> None:
     with_tools(use)
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (ToolCall(name="shell", arguments={"command": "ls"}), f"there is no tool 'shell'; there are {', '.join(NAMES)}"),
-        (ToolCall(name="execute_bash"), "command: Field required. It takes command"),
-        (ToolCall(name="execute_bash", arguments={"command": 5}), "command: Input should be a valid string"),
-        (ToolCall(name="execute_bash", arguments={"cmd": "ls"}), "cmd: Extra inputs"),
-        (ToolCall(name="execute_bash", arguments={"command": "a\0b"}), "NUL"),
-        (ToolCall(name="JupyterCI", arguments={"code": "1", "timeout": -1}), "timeout"),
-        (ToolCall(name="JupyterCI", arguments={"code": "1", "timeout": 9999}), "timeout"),
-        (ToolCall(name="Search", arguments={"query": ""}), "query"),
-        (ToolCall(name="LinkReader", arguments={"url": "library:///none"}), "there is no document at library:///none"),
-        (ToolCall(name="LinkReader", arguments={"url": "file:///etc/passwd"}), "there is no document"),
-        (ToolCall(name="mcp", arguments={"server": "none", "tool": "x"}), "there is no MCP server 'none'; there are: none"),
-    ],
+WRONG_CALLS = (
+    (ToolCall(name="shell", arguments={"command": "ls"}), f"there is no tool 'shell'; there are {', '.join(NAMES)}"),
+    (ToolCall(name="execute_bash"), "command: Field required. It takes command"),
+    (ToolCall(name="execute_bash", arguments={"command": 5}), "command: Input should be a valid string"),
+    (ToolCall(name="execute_bash", arguments={"cmd": "ls"}), "cmd: Extra inputs"),
+    (ToolCall(name="execute_bash", arguments={"command": "a\0b"}), "NUL"),
+    (ToolCall(name="JupyterCI", arguments={"code": "1", "timeout": -1}), "timeout"),
+    (ToolCall(name="JupyterCI", arguments={"code": "1", "timeout": 9999}), "timeout"),
+    (ToolCall(name="Search", arguments={"query": ""}), "query"),
+    (ToolCall(name="LinkReader", arguments={"url": "library:///none"}), "there is no document at library:///none"),
+    (ToolCall(name="LinkReader", arguments={"url": "file:///etc/passwd"}), "there is no document"),
+    (ToolCall(name="mcp", arguments={"server": "none", "tool": "x"}), "there is no MCP server 'none'; there are: none"),
 )
-def test_a_wrong_call_is_answered_with_what_is_wrong(with_tools: Any, call: ToolCall, said: str) -> None:
-    text = with_tools(lambda tools: tools.call(call))
-    assert text.startswith("error: ") and said in text
+
+
+def test_a_wrong_call_is_answered_with_what_is_wrong(with_tools: Any) -> None:
+    async def use(tools: Tools) -> None:
+        for call, said in WRONG_CALLS:
+            text = await tools.call(call)
+            assert text.startswith("error: ") and said in text, call
+
+    with_tools(use)
 
 
 LIBRARY = LocalLibrary(
