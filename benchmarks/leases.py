@@ -39,7 +39,7 @@ from warehouse.errors import SandboxError
 
 TTL_S = 3
 STEPS_A_LEASE = 6
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,10 @@ class Load:
     """What is asked of the server."""
 
     num_clients: int = 200
-    num_processes: int = 4
+    num_processes: int = 5
     num_sessions: int = 16
     seconds: float = 60.0
-    kill_every_s: float = 4.0
+    kill_every_s: float = 8.0
     tasks: str = "miniwob:quickstart"
     screenshots: bool = True
 
@@ -164,25 +164,29 @@ class Trial:
     async def run(self) -> Result:
         names = [name for name in self.tokens if name.startswith("client")]
         groups = [names[n :: self.load.num_processes] for n in range(self.load.num_processes)]
-        keepers = [asyncio.create_task(self._keep_alive(group)) for group in groups]
-        probing = [asyncio.create_task(self._probe(kind)) for kind in ("others", "wrong")]
-        killing = asyncio.create_task(self._kill_some())
-        async with asyncio.timeout(START_TIMEOUT_S):
-            await self._begun.wait()
-        await asyncio.wait({*keepers, *probing, killing}, timeout=self.load.seconds, return_when=asyncio.FIRST_EXCEPTION)
-        for task in (*keepers, *probing, killing):
+        tasks = [asyncio.create_task(self._keep_alive(group)) for group in groups]
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._begun.wait()
+            tasks += [asyncio.create_task(self._probe(kind)) for kind in ("others", "wrong")]
+            tasks.append(asyncio.create_task(self._kill_some()))
+            done, _ = await asyncio.wait(tasks, timeout=self.load.seconds, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            await self._stop(tasks)
+        await self._await_reclaim()
+        self._sum_up()
+        return self.result
+
+    async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
+        for task in tasks:
             task.cancel()
-        outcomes = await asyncio.gather(*keepers, *probing, killing, return_exceptions=True)
+        await asyncio.wait(tasks)
         for process in self._processes:
             if process.returncode is None:
                 process.kill()
             await process.wait()
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
-        await self._await_reclaim()
-        self._sum_up()
-        return self.result
 
     async def _keep_alive(self, names: list[str]) -> None:
         """A client process, replaced whenever it is killed."""

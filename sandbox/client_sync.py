@@ -85,5 +85,6 @@ class SyncSandbox:
 
     def close(self) -> None:
         """Release every session that is still held; may be called twice."""
-        self._thread.run(self._client.close())
-        self._thread.close()
+        if not self._thread.is_closed:
+            self._thread.run(self._client.close())
+            self._thread.close()

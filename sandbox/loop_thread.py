@@ -20,8 +20,12 @@ class LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._loop.is_closed()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine. Interrupted, it cancels the coroutine and waits until it has ended."""
+        """The result of a coroutine, which is cancelled when the caller is interrupted. Raises SandboxError after `close`."""
         if self._loop.is_closed():
             work.close()
             raise SandboxError("This has been closed; make another one.")

@@ -203,7 +203,8 @@ def _add_server(app: FastAPI) -> None:
 
     @app.get("/metrics", tags=["server"], summary="Counters for Prometheus", response_class=Response)
     async def metrics() -> Response:
-        return Response(await asyncio.to_thread(app.state.metrics.render), media_type=METRICS_TYPE)
+        # In the loop: what it reads changes there.
+        return Response(app.state.metrics.render(), media_type=METRICS_TYPE)
 
 
 def answer(request: Request, codec: Codec[T], value: T, status: int = 200) -> Response:

@@ -44,8 +44,6 @@ class Leases:
         self._num_held: Counter[str] = Counter()
         self._waiting: list[_Waiter] = []
         self._ends: OrderedDict[tuple[str, str], End] = OrderedDict()
-        self._endings: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
         self.is_closing = False
 
     @property
@@ -97,15 +95,6 @@ class Leases:
     def of(self, client: str) -> list[Lease]:
         return [lease for lease in self._live.values() if lease.client == client and lease.end is None]
 
-    async def change(self, wait_s: float) -> None:
-        """Wait until a lease begins or ends, at most so long."""
-        changed = self._changed
-        try:
-            async with asyncio.timeout(wait_s):
-                await changed.wait()
-        except TimeoutError:
-            return
-
     def begin_close(self) -> None:
         """Grant nothing any more, and let viewers go."""
         self.is_closing = True
@@ -113,7 +102,6 @@ class Leases:
             waiter = self._waiting.pop(0)
             if not waiter.place.done():
                 waiter.place.set_exception(SandboxBusy("The server is shutting down."))
-        self._tell()
         for lease in self._live.values():
             lease.journal.tell()
 
@@ -141,7 +129,6 @@ class Leases:
                 raise SandboxBusy(f"No session came free within {wait_s:g} s; ask again.") from error
             raise
         self._metrics.created.inc()
-        self._tell()
         return lease
 
     async def _place(self, client: str, wait_s: float) -> None:
@@ -199,13 +186,8 @@ class Leases:
             made = making.task
             if made.done() and not made.cancelled() and made.exception() is None and made.result() is lease:
                 del self._by_key[name]
-        self._tell()
 
     def _forget_failed(self, client: str, key: str, made: asyncio.Task[Lease]) -> None:
         making = self._by_key.get((client, key))
         if making is not None and making.task is made and (made.cancelled() or made.exception() is not None):
             del self._by_key[client, key]
-
-    def _tell(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()

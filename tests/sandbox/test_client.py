@@ -229,6 +229,7 @@ def test_without_an_event_loop() -> None:
         with pytest.raises(BrowserCrashed), sandbox.lease(TASK) as session:
             session.reset(TASK, 1)
             session.step(ToolCall(name="crash"))
+    sandbox.close()
     with pytest.raises(SandboxError, match="closed"):
         sandbox.sessions()
 
