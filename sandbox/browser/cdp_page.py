@@ -49,6 +49,8 @@ class CdpPage:
         self._is_closed = False
         self._compiled: dict[str, str] = {}
         self._copied = ""
+        self.is_pasting = False
+        """Others wait for the clipboard."""
         self._context_id = self._target_id = self._session_id = ""
 
     @classmethod
@@ -186,7 +188,11 @@ class CdpPage:
     async def perform(self, phases: Sequence[Phase]) -> None:
         if self._input.is_modified(phases) and pastes(phases):
             async with self.browser.clerk.lending(self._copied):
-                await self._perform(phases)
+                self.is_pasting = True
+                try:
+                    await self._perform(phases)
+                finally:
+                    self.is_pasting = False
         else:
             await self._perform(phases)
 

@@ -12,6 +12,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from base64 import b64encode
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,9 +20,10 @@ from sandbox.browser.beginframe import GESTURE_FRAME_MS
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.cdp_page import WORLD, CdpPage
 from sandbox.browser.frames import FrameReader
-from sandbox.browser.input import Gesture, PointerMove, PointerUp
+from sandbox.browser.input import Gesture, Phase, PointerMove, PointerUp
 from sandbox.browser.page import guard_script
 from sandbox.browser.policy import Way, is_below
+from warehouse.errors import BrowserCrashed
 
 if TYPE_CHECKING:
     from sandbox.browser.window import WebWindow
@@ -191,6 +193,10 @@ class Tab(CdpPage):
 
     # ---- gestures ----
 
+    async def perform(self, phases: Sequence[Phase]) -> None:
+        self._limit_at_s = time.monotonic() + self.window.web.settle_limit_s
+        await super().perform(phases)
+
     def _on_drag(self, event: Params) -> None:
         self._drag, self._is_drag_over = event["data"], False
 
@@ -242,7 +248,10 @@ class Tab(CdpPage):
                 async with asyncio.timeout(limit_at_s - time.monotonic()):
                     await self._arrived.wait()
             return ""
-        error = str(answer.result().get("errorText", ""))
+        refusal = answer.exception()
+        if refusal is not None and (self._is_closed or isinstance(refusal, BrowserCrashed)):
+            raise refusal
+        error = str(refusal or answer.result().get("errorText", ""))  # refused: an address that is none
         if error:
             self._loading_frames.discard(self._target_id)
         return "" if error == "net::ERR_ABORTED" else error  # a download, or an answer without content

@@ -87,13 +87,8 @@ class WebWindow:
         self._context_id = await self.browser.create_context(self._on_target, proxyServer=server, proxyBypassList="<-loopback>")
         denied = {"permission": {"name": "clipboard-read"}, "setting": "denied", "browserContextId": self._context_id}
         await connection.send("Browser.setPermission", denied)
-        self._downloads = Downloads(
-            self.browser,
-            self._context_id,
-            workspace=self.surroundings.workspace,
-            staging=self._staging.path,
-            max_mib=self.web.max_download_mib,
-        )
+        workspace, limit_mib = self.surroundings.workspace, self.web.max_download_mib
+        self._downloads = Downloads(self.browser, self._context_id, workspace=workspace, staging=self._staging.path, max_mib=limit_mib)
         await self._downloads.start()
         await self._new_tab()
         if isinstance(self.active, FramedTab):
@@ -159,7 +154,8 @@ class WebWindow:
     # ---- what the browser says ----
 
     def on_dialog(self, tab: Tab, event: Params) -> None:
-        self._dialogs.opened(tab, event, is_awaited=self.browser.is_drawing(tab.session_id))
+        """None may stay open while others wait for the page: for its frame, or for the clipboard."""
+        self._dialogs.opened(tab, event, is_awaited=tab.is_pasting or self.browser.is_drawing(tab.session_id))
 
     def on_chooser(self, tab: Tab, event: Params) -> None:
         self._uploads.asked(tab, event)

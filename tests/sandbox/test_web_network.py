@@ -243,9 +243,12 @@ def test_an_allowed_host_is_reached_and_no_other(web: Bench, monkeypatch: pytest
         transition = await session.step(actions.Wait(seconds=0.2))
         assert await page_value(session, "got") == "refused" and len(outside.dialled) == 1
         assert transition.info["blocked"] == ["http://evil.example/data"]
+        assert "ignored" in (await session.step(actions.Navigate(url="http://a%zz/"))).info
+        transition = await session.step(actions.Navigate(url="http://api.example/data"))
+        assert transition.observation.url == "http://api.example/data"
 
     try:
-        web.run(use, sites=(), address=SHOP_FILE, network="allowed", allowed_hosts=("api.example",))
+        web.run(use, sites=(), address=SHOP_FILE, network="allowed", allowed_hosts=("api.example", "a%zz"))
     finally:
         server.close()
 

@@ -75,6 +75,8 @@ def test_links_lead_on_and_back(web: Bench) -> None:
         ("file:///etc/passwd", "scheme"),
         ("view-source:https://shop.test", "scheme"),
         ("javascript:alert(1)", "not allowed"),
+        ("https://", "not allowed"),
+        ("", "not allowed"),
     ],
 )
 def test_what_may_not_be_opened_is_said(web: Bench, url: str, said: str) -> None:
@@ -257,6 +259,18 @@ def test_text_is_copied_and_pasted_within_the_session(web: Bench) -> None:
         assert await page_value(session, "second.value") == "copied words"
 
     web.run(use)
+
+
+def test_an_observation_may_wait_for_still_frames(web: Bench) -> None:
+    async def use(session: PageSession, first: Observation) -> None:
+        assert "unsettled" not in (await session.step(actions.Wait(seconds=0.1))).info
+        await page_value(
+            session, "document.body.animate([{ background: 'red' }, { background: 'blue' }], { duration: 500, iterations: Infinity }); 0"
+        )
+        transition = await session.step(actions.Wait(seconds=0.1))
+        assert transition.info["unsettled"] == "the page keeps moving" and transition.observation.screenshot is not None
+
+    web.run(use, still_frames=True, settle_limit_s=3.0)
 
 
 def test_a_task_may_ask_for_real_time(web: Bench) -> None:
