@@ -1,8 +1,8 @@
 """Soak: thousands of MiniWoB episodes on a fleet, played by oracles through the collector, a browser killed at random every so many.
 
 Reported: episodes lost (no record, or recorded as crashed), recorded twice, retried; processes left behind at the end; and how much memory
-the manager, the workers and the browsers gain in 1000 episodes (least squares over samples, after a warm-up). Each episode is written down
-as it ends, so an interrupted run goes on where it was; --restart begins anew.
+the manager, the workers and the browsers gain in 1000 episodes (least squares over samples, after a warm-up). Each episode and
+sample is written down as it comes, so an interrupted run goes on where it was; --restart begins anew.
 
     python -m benchmarks.soak --episodes 10000 --json .bench/soak.json
 """
@@ -76,7 +76,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of it. Slopes are MiB in 1000 episodes, of the last uninterrupted run."""
+    """What came of it. Slopes are MiB in 1000 episodes, of the longest uninterrupted run."""
 
     num_episodes: int
     num_lost: int
@@ -97,13 +97,23 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """One uninterrupted run: what it saw and did."""
+    """One uninterrupted run, and where it is written down: a line for each sample, with what was counted so far."""
 
-    samples: list[Sample] = field(default_factory=list)
+    number: int
+    path: Path
+    started_s: float = field(default_factory=time.monotonic)
     worker_pids: set[int] = field(default_factory=set)
     num_kills: int = 0
     num_orphans: int = 0
-    seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started_s
+
+    def write(self, sample: Sample | None) -> None:
+        line = {"run": self.number, "num_kills": self.num_kills, "num_orphans": self.num_orphans, "seconds": self.seconds}
+        with self.path.open("a", encoding="utf-8") as out:
+            print(json.dumps(line | {"sample": None if sample is None else asdict(sample)}), file=out)
 
 
 def requests(settings: SoakSettings) -> list[EpisodeRequest]:
@@ -128,17 +138,15 @@ async def soak(settings: SoakSettings, folder: Path, tell: Callable[[str], None]
     record = folder / "episodes.jsonl"
     done = {line["episode_id"] for line in _lines(record)}
     todo = [request for request in wanted if request.episode_id not in done]
-    run = _Run()
+    runs = folder / "runs.jsonl"
     if todo:
+        run = _Run(number=max((line["run"] for line in _lines(runs)), default=0) + 1, path=runs)
         tell(f"{len(todo)} of {len(wanted)} episodes to play")
         with record.open("a", encoding="utf-8") as out:
             if out.tell():
                 print(file=out)  # after a line that may have been cut off
             await _play(settings, todo, run, len(done), lambda line: print(json.dumps(line), file=out, flush=True), tell)
-        with (folder / "runs.jsonl").open("a", encoding="utf-8") as out:
-            kept = {"samples": [asdict(sample) for sample in run.samples]}
-            print(json.dumps(kept | {name: getattr(run, name) for name in ("num_kills", "num_orphans", "seconds")}), file=out)
-    return report(wanted, list(_lines(record)), list(_lines(folder / "runs.jsonl")))
+    return report(wanted, list(_lines(record)), list(_lines(runs)))
 
 
 async def _play(
@@ -152,7 +160,6 @@ async def _play(
     builder = PromptBuilder("compact")
     chance = random.Random(f"{settings.seed} {num_before}")
     sample_every = max(SAMPLE_EVERY, settings.num_episodes // SAMPLES)
-    started_s = time.monotonic()
     fleet = Fleet(
         FleetSettings(
             min_workers=settings.num_workers, max_workers=settings.num_workers, sessions_per_worker=settings.sessions_per_worker
@@ -171,13 +178,13 @@ async def _play(
                 await _kill_one(fleet, chance)
                 run.num_kills += 1
             if num % sample_every == 0:
-                run.samples.append(await asyncio.to_thread(_sample, fleet.worker_pids(), num_before + num))
+                run.write(await asyncio.to_thread(_sample, fleet.worker_pids(), num_before + num))
             if num % max(1, len(todo) // 20) == 0:
-                seconds = time.monotonic() - started_s
-                tell(f"{num_before + num} episodes, {num / seconds:.1f} a second, {len(todo) / num * seconds - seconds:.0f} s to go")
+                to_go_s = (len(todo) - num) / num * run.seconds
+                tell(f"{num_before + num} episodes, {num / run.seconds:.1f} a second, {to_go_s:.0f} s to go")
         noting.cancel()
     run.num_orphans = await _orphans(run.worker_pids)
-    run.seconds = time.monotonic() - started_s
+    run.write(None)
 
 
 async def _note_workers(fleet: Fleet, run: _Run) -> None:
@@ -246,14 +253,19 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(text)
 
 
-def report(wanted: Sequence[EpisodeRequest], lines: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> Report:
+def report(wanted: Sequence[EpisodeRequest], lines: Sequence[dict[str, Any]], written: Sequence[dict[str, Any]]) -> Report:
+    """From the lines of the episodes, and of the runs."""
     ids = {request.episode_id for request in wanted}
     lines = [line for line in lines if line["episode_id"] in ids]
     seen = Counter(line["episode_id"] for line in lines)
     outcomes = Counter(line["outcome"] for line in lines)
     num_crashed = outcomes[Outcome.CRASHED]
-    samples = runs[-1]["samples"] if runs else []
-    seconds = sum(run["seconds"] for run in runs)
+    by_run: dict[int, list[dict[str, Any]]] = {}
+    for line in written:
+        by_run.setdefault(line["run"], []).append(line)
+    ends = [of_run[-1] for of_run in by_run.values()]
+    samples = [line["sample"] for line in max(by_run.values(), key=len, default=[]) if line["sample"] is not None]
+    seconds = sum(end["seconds"] for end in ends)
     return Report(
         num_episodes=len(wanted),
         num_lost=len(ids - set(seen)) + num_crashed,
@@ -261,8 +273,8 @@ def report(wanted: Sequence[EpisodeRequest], lines: Sequence[dict[str, Any]], ru
         num_crashed=num_crashed,
         num_unsolved=len(lines) - num_crashed - outcomes[Outcome.SUCCESS],
         num_retries=sum(line["num_retries"] for line in lines),
-        num_kills=sum(run["num_kills"] for run in runs),
-        num_orphans=sum(run["num_orphans"] for run in runs),
+        num_kills=sum(end["num_kills"] for end in ends),
+        num_orphans=sum(end["num_orphans"] for end in ends),
         manager_slope_mib=slope(samples, "manager_mib"),
         workers_slope_mib=slope(samples, "workers_mib"),
         browsers_slope_mib=slope(samples, "browsers_mib"),
