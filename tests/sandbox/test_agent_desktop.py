@@ -40,7 +40,10 @@ from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, Sandb
 
 REPOSITORY = Path(__file__).parents[2]
 SIZE_PX = (800, 600)
-PYTHON_PACKAGES = ("mss", "Xlib", "six", "pyautogui", "pyscreeze", "pymsgbox", "pytweening", "mouseinfo")
+PYTHON_PACKAGES = {
+    "own": ("mss", "Xlib", "six"),
+    "current": ("mss", "Xlib", "six", "pyautogui", "pyscreeze", "pymsgbox", "pytweening", "mouseinfo"),
+}
 SCRIPTS = {
     "own": "exec /usr/bin/python3 $AGENT --screen 800x600",
     "current": """
@@ -69,10 +72,10 @@ def running_agent(kind: str, folder: Path) -> Iterator[RunningAgent]:
     token, packages, home = secrets.token_urlsafe(24), folder / "packages", folder / "home"
     packages.mkdir(parents=True)
     home.mkdir()
-    for name in PYTHON_PACKAGES:
+    for name in PYTHON_PACKAGES[kind]:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
-            pytest.skip(f"the Python package {name} is not installed: pip install 'flywheel[desktop]'")
+            pytest.skip(f"the Python package {name} is not installed: pip install 'flywheel[dev]'")
         origin = Path(spec.origin)
         source = origin.parent if origin.name == "__init__.py" else origin
         (packages / source.name).symlink_to(source)
