@@ -30,7 +30,9 @@ from rich.table import Table
 from sandbox.browser.browser import Browser
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, Executable, find_chromium
 from sandbox.desktop.apps import APPS, missing_packages
-from warehouse.errors import FlywheelError
+from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.jail import Jail
+from warehouse.errors import FlywheelError, SandboxError
 from warehouse.home import HOME_VARIABLE, Home
 
 Status = Literal["ok", "warn", "fail"]
@@ -155,19 +157,23 @@ async def _take_frame(executable: Executable) -> tuple[str, int, bool]:
             await browser.close()
 
 
-def check_bubblewrap() -> Check:
-    """Runs one program in a sandbox without a network."""
+def check_terminal() -> Check:
+    """Starts the jail of a terminal session, and says what holds its limits."""
     if sys.platform != "linux":
-        return Check(name="bubblewrap", status="warn", found="only Linux has it", mend="Terminal tools need Linux; the rest runs")
-    program = shutil.which("bwrap")
-    if program is None:
-        return Check(name="bubblewrap", status="warn", found="not installed", mend="For terminal tools: apt-get install bubblewrap")
-    command = [program, "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]
-    ran = _run(command)
-    if ran.returncode == 0:
-        return Check(name="bubblewrap", status="ok", found=f"{_run([program, '--version']).stdout.strip()} at {program} isolates a program")
-    mend = "Allow user namespaces for this user or container; terminal tools need them"
-    return Check(name="bubblewrap", status="warn", found=f"{program} failed: {_last_line(ran.stderr)}", mend=mend)
+        return Check(name="terminal", status="warn", found="only Linux has it", mend="Terminal sessions need Linux; the rest runs")
+    try:
+        held_by = asyncio.run(_jail_something())
+    except SandboxError as error:
+        return Check(name="terminal", status="warn", found="no jail can be made", mend=str(error))
+    return Check(name="terminal", status="ok", found=", ".join(f"{what} held by {by}" for what, by in held_by.items()))
+
+
+async def _jail_something() -> dict[str, str]:
+    jail = await Jail.start(JailLimits())
+    try:
+        return dict(jail.held_by)
+    finally:
+        await jail.close()
 
 
 def check_desktop() -> Check:
@@ -268,7 +274,7 @@ def checks(home: Home) -> list[Check]:
         check_python,
         check_packages,
         check_browser,
-        check_bubblewrap,
+        check_terminal,
         check_desktop,
         lambda: check_home(home),
         lambda: check_disk(home),

@@ -159,7 +159,14 @@ find_or_install_browser() { # $1: fresh where the packages were installed just n
     esac
 }
 
-sandbox_packages() { # $1: light or full; prints the Debian packages that terminal and desktop sessions lack here
+terminal_packages() { # prints the Debian packages that terminal sessions and their tasks lack here
+    local pair
+    for pair in bwrap:bubblewrap setpriv:util-linux git:git curl:curl pgrep:procps /usr/bin/python3:python3; do
+        command -v "${pair%%:*}" >/dev/null || printf '%s ' "${pair##*:}"
+    done
+}
+
+desktop_packages() { # $1: light or full; prints those that desktop sessions lack
     "$venv/bin/python" - "$1" <<'PYTHON'
 import sys
 
@@ -172,8 +179,8 @@ PYTHON
 find_or_install_sandbox_programs() { # terminal and desktop sessions need them; browser sessions and the quickstart do not
     local packages which=${FLYWHEEL_DESKTOP:-light}
     if [ "$(uname -s)" != Linux ] || [ "$which" = none ] || ! is_root_with_apt; then return; fi
-    packages=$(sandbox_packages "$which")
-    [ -n "$packages" ] || return 0
+    packages="$(terminal_packages) $(desktop_packages "$which")"
+    [ -n "${packages// /}" ] || return 0
     say "installing Debian packages for terminals and desktops ($which): $packages"
     # shellcheck disable=SC2086 # words are packages
     apt_install $packages || say "that did not work: such sessions will be missing (flywheel doctor)"
