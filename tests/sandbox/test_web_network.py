@@ -19,7 +19,7 @@ from sandbox.browser.policy import NetworkPolicy, Way, is_below, is_public
 from sandbox.browser.proxy import Outside, Proxy, Stream
 from sandbox.page_task import Site, WebSettings
 from sandbox.session import Observation
-from tests.sandbox.web_pages import SHOP, Bench, bench, page_value
+from tests.sandbox.web_pages import SHOP, Bench, bench, click, page_value
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_the_proxy_enforces_the_policy() -> None:
     asyncio.run(use())
 
 
-@pytest.fixture(scope="module", params=["beginframe", "plain"])
+@pytest.fixture(scope="module", params=["beginframe", pytest.param("plain", marks=pytest.mark.slow)])
 def web(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with bench(request.param) as opened:
         yield opened
@@ -249,6 +249,41 @@ def test_an_allowed_host_is_reached_and_no_other(web: Bench, monkeypatch: pytest
 
     try:
         web.run(use, sites=(), address=SHOP_FILE, network="allowed", allowed_hosts=("api.example", "a%zz"))
+    finally:
+        server.close()
+
+
+def test_a_redirection_leads_no_further_than_a_link(web: Bench) -> None:
+    """From the session's own terminal, as a page, a frame and a request."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1])
+        if asked[-1] == b"/":
+            body = b"<!doctype html><title>home</title><a href='/away'>away</a>"
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        else:
+            writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/latest\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def start() -> Any:
+        return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+    async def connect(port: int) -> Stream:
+        return await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    async def use(session: PageSession, first: Observation) -> None:
+        transition = await session.step(click(first, "away"))
+        assert b"/away" in asked and transition.info["blocked"] == ["http://169.254.169.254/latest"]
+        assert transition.observation.url == "http://localhost:5000/"
+        await page_value(session, "fetch('/away').then(() => 'reached', () => 'refused').then((said) => globalThis.said = said); 0")
+        transition = await session.step(actions.Wait(seconds=0.2))
+        assert await page_value(session, "said") == "refused" and "http://169.254.169.254/latest" in transition.info["blocked"]
+
+    server = web.runner.run(start())
+    try:
+        web.run(use, connect=connect, address="http://localhost:5000/")
     finally:
         server.close()
 
