@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import gymnasium
@@ -11,11 +12,18 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from sandbox import actions
+from sandbox.client import SandboxClient
 from sandbox.gym_env import KEYS, KINDS, FlywheelEnv, env_id, find_task, from_action, register_envs, to_action
+from sandbox.loop_thread import LoopThread
+from sandbox.pool import SessionPool
+from sandbox.server.serve import serving
+from sandbox.server.settings import ServerSettings
+from sandbox.server.tokens import Tokens
 from sandbox.sources import SOURCES
 from sandbox.task import Split
 from warehouse.errors import TaskError
 
+TOKEN = "token-of-an-environment"
 CLICK_BUTTON, LOGIN = "flywheel/miniwob-click-button-v0", "flywheel/miniwob-login-user-v0"
 
 
@@ -113,6 +121,27 @@ def test_several_side_by_side(kind: Any) -> None:
 
 def _make_click_button() -> gymnasium.Env[Any, Any]:
     return gymnasium.make(f"sandbox.gym_ids:{CLICK_BUTTON}")
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    async with SessionPool(size=1) as pool, serving(pool, Tokens({"ann": TOKEN}), ServerSettings(oracles=True)) as url:
+        yield url
+
+
+def test_an_environment_on_a_server(env: gymnasium.Env[Any, Any]) -> None:
+    thread, server = LoopThread("server"), served()
+    url = thread.run(server.__aenter__())
+    remote = FlywheelEnv("miniwob/login-user", make_pool=lambda: SandboxClient(url, TOKEN))
+    try:
+        (here, _), (there, _) = env.reset(seed=7), remote.reset(seed=7)
+        assert np.array_equal(here["screenshot"], there["screenshot"]) and here["instruction"] == there["instruction"]
+        hint = remote.hint()
+        assert hint is not None and not remote.step(hint)[2]
+    finally:
+        remote.close()
+        thread.run(server.__aexit__(None, None, None))
+        thread.close()
 
 
 def test_misuse_is_told() -> None:
