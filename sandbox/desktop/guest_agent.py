@@ -56,7 +56,7 @@ class Refused(Exception):
 def load(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # PyAutoGUI fails in many ways where there is no display
+    except (Exception, SystemExit) as error:  # PyAutoGUI fails in many ways without a display, and exits without tkinter
         problem = f"The Python package {name!r} cannot be used here ({error!r})."
         raise Refused(f"{problem} Install it (pip install {package}); it needs a screen.") from error
 

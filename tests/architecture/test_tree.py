@@ -79,7 +79,7 @@ def test_agents_file_is_short():
     assert len((ROOT / "AGENTS.md").read_text(encoding="utf-8").splitlines()) < 60
 
 
-@pytest.mark.parametrize("script", ["scripts/setup.sh", "scripts/lock.sh", ".ci/run"])
+@pytest.mark.parametrize("script", ["scripts/setup.sh", "scripts/lock.sh", "scripts/build-vm-image.sh", ".ci/run"])
 def test_scripts_parse_and_may_be_run(script: str):
     assert (ROOT / script).stat().st_mode & 0o111
     checked = subprocess.run(["bash", "-n", script], cwd=ROOT, capture_output=True, text=True, timeout=30)
