@@ -130,6 +130,16 @@ async def through(proxy: Proxy, request: str, *, credentials: str | None = None)
     return answer
 
 
+async def smuggled(proxy: Proxy, *requests: str) -> bytes:
+    """What comes of several requests written at once into one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+    header = f"HTTP/1.1\r\nHost: x\r\nProxy-Authorization: {proxy.credentials.header}\r\n\r\n"
+    writer.write("".join(f"{request} {header}" for request in requests).encode())
+    answer = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return answer
+
+
 def test_the_proxy_enforces_the_policy() -> None:
     async def use() -> None:
         async with stand_in() as (port, heard):
@@ -163,6 +173,9 @@ def test_the_proxy_enforces_the_policy() -> None:
                     assert b"403" in await through(proxy, f"CONNECT {target.partition(':')[0]}:{port}")
                 assert b"502" in await through(proxy, "GET http://unknown.example/")
                 assert len(refused) == 12 and not heard and len(outside.dialled) == 1
+                assert (await smuggled(proxy, "GET http://good.example/one", "GET http://10.0.0.1/two")).count(b"200 OK") == 1
+                assert [request.split(b" ")[1] for request in heard] == [b"/one"]
+                heard.clear()
                 for malformed in ("GET /", "GET ftp://good.example/", "CONNECT good.example:99999", "GET http://"):
                     assert b"400" in await through(proxy, malformed)
                 for wrong in ("", "Basic AAAA", proxy.credentials.header + "x"):
