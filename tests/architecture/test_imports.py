@@ -33,6 +33,8 @@ OWNERS = {
     "prefect": ("pipelines/collection.py",),
     "playwright": ("sandbox/browser/",),
     "great_expectations": ("warehouse/expectations.py",),
+    "gymnasium": ("sandbox/gym_env.py", "sandbox/gym_ids.py"),
+    "adbutils": ("sandbox/android/device.py",),
 }
 """Files that may import a heavy library when they are imported themselves; everyone else does so inside a function, if at all."""
 
