@@ -12,6 +12,7 @@ from rich.console import Console
 
 from pipelines import doctor
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, find_chromium
+from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse.home import Home
 
 
@@ -63,6 +64,7 @@ def test_a_missing_browser_fails_with_the_way_to_get_one(monkeypatch: pytest.Mon
 
 def test_missing_tools_are_told_apart_from_broken_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    find_bubblewrap.cache_clear()
     terminal = doctor.check_terminal()
     assert terminal.status == "warn" and ("apt-get install bubblewrap" in terminal.mend or terminal.found == "only Linux has it")
     desktop = doctor.check_desktop()

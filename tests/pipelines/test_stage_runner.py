@@ -26,7 +26,7 @@ from warehouse.locks import FileLock
 
 pytestmark = pytest.mark.timeout(600)
 
-SEED = InitialiseRequest(iteration="0000", stage="seed_policy", seed=0)
+SEED = InitialiseRequest(iteration="0000", stage="seed_policy", seed=0, curricula=("web",))
 def demonstrate(task_list: str, *domains: str) -> DemonstrateRequest:
     return DemonstrateRequest(
         iteration="0000", stage="seed_demonstrations", seed=0, seed_data=SeedSettings(tutorials=1, demonstrations_per_task=1),

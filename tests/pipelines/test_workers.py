@@ -34,7 +34,8 @@ def context(home: Home, iteration: str, stage: str) -> WorkerContext:
 
 
 def seed(home: Home) -> None:
-    seed_worker.run(InitialiseRequest(iteration="0000", stage="seed_policy", seed=0), context(home, "0000", "seed_policy"))
+    request = InitialiseRequest(iteration="0000", stage="seed_policy", seed=0, curricula=("web",))
+    seed_worker.run(request, context(home, "0000", "seed_policy"))
 
 
 @pytest.fixture

@@ -99,7 +99,8 @@ def running_agent(kind: str, folder: Path) -> Iterator[RunningAgent]:
     command = [
         "setpriv", "--pdeathsig=KILL", "--", "bwrap", "--die-with-parent", "--unshare-user", "--uid", "1000", "--gid", "1000",
         "--unshare-pid", "--unshare-ipc", "--dev-bind", "/", "/", "--tmpfs", "/tmp", "--dir", "/tmp/.X11-unix", "--dir", "/tmp/run",
-        "--tmpfs", "/home", "--bind", str(home), HOME, "--bind", str(folder), str(folder), "--proc", "/proc", "--chdir", HOME, "--clearenv",
+        "--tmpfs", "/home", "--bind", str(home), HOME, "--bind", str(folder), str(folder),
+        "--ro-bind", str(REPOSITORY), str(REPOSITORY), "--proc", "/proc", "--chdir", HOME, "--clearenv",
         *(word for name, value in environment.items() for word in ("--setenv", name, value)), "sh", "-c", SCRIPTS[kind],
     ]  # fmt: skip
     log = folder / "log"
