@@ -41,14 +41,7 @@ def task_file() -> TaskFile:
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `small`, `all`. Raises ConfigError for another."""
-    entries = task_file()
-    return {
-        name: Task(
-            source=SOURCE, name=name, domain=DOMAIN, max_steps=entries.tasks[name].max_steps, held_out=entries.tasks[name].held_out,
-            version=VERSION,
-        )
-        for name in entries.members(group, "The hybrid source")
-    }  # fmt: skip
+    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION)
 
 
 def hybrid_instance(task: Task, seed: int) -> HybridInstance:

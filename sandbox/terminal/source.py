@@ -87,6 +87,14 @@ class TaskFile(BaseModel):
             raise ConfigError(f"{where} has no task group {group!r}. Its groups: {', '.join([*self.groups, 'all'])}.")
         return self.groups[group]
 
+    def load(self, group: str | None, *, source: str, domain: str, version: str) -> dict[str, Task]:
+        """A group's tasks by name, in file order. Raises ConfigError for an unknown group."""
+        return {
+            name: Task(source=source, name=name, domain=domain, version=version, max_steps=entry.max_steps, held_out=entry.held_out)
+            for name in self.members(group, f"The source {source}")
+            for entry in [self.tasks[name]]
+        }
+
 
 def read_tasks(package: str, known: Mapping[str, object]) -> TaskFile:
     """The parsed tasks.yaml of a package. Raises ConfigError where it is malformed or names what nothing makes."""
@@ -109,15 +117,8 @@ def task_file() -> TaskFile:
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
-    """Tasks by name, in file order. Groups: `small`, `long`, `all`. Raises ConfigError for another."""
-    entries = task_file()
-    return {
-        name: Task(
-            source=SOURCE, name=name, domain=DOMAIN, max_steps=entries.tasks[name].max_steps, held_out=entries.tasks[name].held_out,
-            version=VERSION,
-        )
-        for name in entries.members(group, "The terminal")
-    }  # fmt: skip
+    """Tasks by name, in file order. Groups: `small`, `memory`, `long`, `all`. Raises ConfigError for another."""
+    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION)
 
 
 class TerminalSource:
