@@ -42,7 +42,7 @@ class TaskEntry(BaseModel):
     goal: Annotated[str, Field(description="which of the game's goals")]
     target: Annotated[float, Field(gt=0, description="what the goal's measure has to reach")]
     max_steps: Annotated[int, Field(ge=1, le=1000)]
-    reference: Annotated[float, Field(gt=0, description="mean score of the oracle at the end of the task: python -m sandbox.games.prove")]
+    reference: Annotated[float, Field(gt=0, description="mean score of the oracle at the end of the task: sandbox/prove.py")]
     held_out: bool = False
 
 

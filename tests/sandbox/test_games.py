@@ -18,11 +18,11 @@ from sandbox.actions import Action, InvalidAction
 from sandbox.browser.chromium import find_chromium
 from sandbox.browser.page_session import PageSession
 from sandbox.games import versions
-from sandbox.games.prove import Attempt, attempt, main, proving_seeds
 from sandbox.games.source import ELEMENTS_SUFFIX, GamesSource, entry_of, load_tasks, task_file
 from sandbox.games.state import GameState, schema_json
 from sandbox.games.versions import PAGES, VERSIONS_FILE, game_names
 from sandbox.pool import SessionPool
+from sandbox.prove import Attempt, attempt, proving_seeds
 from sandbox.session import Element
 from sandbox.task import Task
 from warehouse.errors import ConfigError, TaskError
@@ -297,9 +297,3 @@ def test_a_person_can_play_from_a_file() -> None:
     for game, value in asyncio.run(use()).items():
         state = GameState.model_validate(value)
         assert (state.game, state.seed, state.level, state.goal, state.checksum, state.reward) == (game, 5, 2, "", "", 0)
-
-
-def test_the_proof_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--tasks", SMALL[0], "--seeds", "1", "--sessions", "1"]) == 0
-    assert "1/1" in capsys.readouterr().out
-    assert main(["--tasks", "no-such-task"]) == 2

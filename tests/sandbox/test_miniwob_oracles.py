@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandbox.actions import Action, Click, SelectOption, TypeText
 from sandbox.miniwob.oracles import ORACLES, oracle_action
-from sandbox.miniwob.prove import MARKERS, Attempt, Proof, attempt, chosen_tasks, main, proving_seeds, write_markdown
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool import SessionPool
+from sandbox.prove import attempt, proving_seeds
 from sandbox.session import Element, Observation
-from warehouse.errors import ConfigError
 
 QUICKSTART = [*load_tasks("quickstart"), *load_tasks("unseen")]
 LUCK = {"tic-tac-toe"}
@@ -129,34 +127,3 @@ def test_an_instance_starts_the_same_twice(live_pool: Callable[..., Any]) -> Non
 
     with live_pool(SessionPool(size=1)) as live:
         live.run(run)
-
-
-def test_the_proof_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--tasks", "click-dialog", "--seeds", "2", "--disturb", "0.2", "--sessions", "1"]) == 0
-    printed = capsys.readouterr().out
-    assert "click-dialog" in printed and "2 of 2" in printed
-
-
-def test_the_proof_refuses_an_unknown_task() -> None:
-    assert main(["--tasks", "no-such-task"]) == 2
-    assert [task.name for task in chosen_tasks(None, "unseen")] == list(load_tasks("unseen"))
-
-
-def test_the_table_keeps_the_rows_of_other_tasks(tmp_path: Path) -> None:
-    tasks = load_tasks()
-    page = tmp_path / "page.md"
-    page.write_text("\n".join(["before", *MARKERS, "after"]))
-    won, lost = Attempt(seed=1, is_success=True, num_steps=2), Attempt(seed=2, is_success=False, num_steps=4)
-    write_markdown([Proof(task=tasks["click-tab"], plain=(won, lost))], page)
-    write_markdown([Proof(task=tasks["click-link"], plain=(won,))], page)
-    write_markdown([Proof(task=tasks["click-tab"], plain=(won, won))], page)
-    lines = page.read_text().splitlines()
-    assert lines[0] == "before" and lines[-1] == "after"
-    assert lines[-4:-2] == ["| click-link | pointing | train | 3 | 1/1 | 2.0 |  |", "| click-tab | pointing | train | 3 | 2/2 | 2.0 |  |"]
-
-
-def test_a_file_without_a_place_for_the_table_is_refused(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("nothing here")
-    with pytest.raises(ConfigError, match="no place for the table"):
-        write_markdown([], page)
