@@ -96,6 +96,9 @@ class PageSettings:
     pages that stand still between actions. Timers fire at their time either way."""
     action_times_ms: tuple[tuple[str, float], ...] = ()
     """Kinds of action ("click", "type", …) that more or less page time passes after than `step_time_ms`."""
+    images: tuple[str, ...] = ()
+    """Pictures that the page may come to show, by their paths below the root. They are loaded with the page: one that had to be fetched
+    first would be in the screenshot or not by chance."""
     web: WebSettings | None = None
     """A web session instead of one page."""
     real_time: bool = False

@@ -36,7 +36,10 @@ class CdpPage:
     """A page in a browser context (hence a renderer process) of its own. Subclasses add time, frames and screenshots."""
 
     _fetch_options: ClassVar[Params] = {"patterns": [{"urlPattern": "*"}]}
-    _guard: ClassVar[str] = guard_script(opens_files=False)
+    _opens_files: ClassVar[bool] = False
+    """A click on a file field asks for a file."""
+    _is_drawn: ClassVar[bool] = False
+    """Its frames are drawn by us, one at a time."""
 
     def __init__(self, browser: Browser, settings: PageSettings, root: Path) -> None:
         self.browser = browser
@@ -107,9 +110,13 @@ class CdpPage:
             self._send("Runtime.enable"),
             self._send("Fetch.enable", self._fetch_options),
             self._send("Runtime.addBinding", {"name": COPIED, "executionContextName": WORLD}),
-            self._send("Page.addScriptToEvaluateOnNewDocument", {"source": self._guard, "worldName": WORLD}),
+            self._send("Page.addScriptToEvaluateOnNewDocument", {"source": self._guard(), "worldName": WORLD}),
             *(self._send(method, params) for method, params in STORED_COMMANDS),
         ]
+
+    def _guard(self) -> str:
+        images = [(self._root / path).as_uri() for path in self._settings.images]
+        return guard_script(opens_files=self._opens_files, images=images, is_drawn=self._is_drawn)
 
     def _metrics(self) -> Params:
         width, height = self._settings.viewport_px

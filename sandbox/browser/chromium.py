@@ -41,7 +41,9 @@ FLAGS = (
     "--disable-extensions", "--disable-default-apps", "--disable-breakpad", "--disable-client-side-phishing-detection",
     "--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows", "--disable-renderer-backgrounding",
     "--disable-hang-monitor", "--disable-popup-blocking", "--disable-smooth-scrolling", "--disable-search-engine-choice-screen",
-    "--disable-features=Translate,MediaRouter,OptimizationHints,AcceptCHFrame,BackForwardCache,Prerender2,PaintHolding",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,AcceptCHFrame,BackForwardCache,Prerender2,PaintHolding,"
+    # a frame that waits for a scroll which only the next frame brings is never drawn: as when a button is held on a scrollbar
+    "WaitForLateScrollEvents",
     "--password-store=basic", "--use-mock-keychain",
     # the same pixels on every machine with the same fonts
     "--lang=en-US", "--force-device-scale-factor=1", "--force-color-profile=srgb", "--font-render-hinting=none", "--disable-lcd-text",

@@ -74,8 +74,9 @@ class Page(Protocol):
         ...
 
     async def rest(self) -> None:
-        """Let go of every button and key, take the pointer out of sight, drop focus, selection, scrolling, copied text and the window's
-        name. What the page's scripts hold in memory stays: a task whose restart does not set that right needs a fresh page."""
+        """Let go of every button and key, take the pointer out of sight, drop focus and where Tab goes on from, selection, scrolling,
+        copied text and the window's name. What the page's scripts hold in memory stays: a task whose restart does not set that right
+        needs a fresh page."""
         ...
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
@@ -122,6 +123,12 @@ REST_SCRIPT = """(() => {
   if (document.activeElement && document.activeElement !== document.body) document.activeElement.blur();
   const selection = getSelection();
   if (selection) selection.removeAllRanges();
+  // where Tab goes on from: the beginning
+  const start = document.createElement("span");
+  start.tabIndex = -1;
+  document.documentElement.prepend(start);
+  start.focus({preventScroll: true});
+  start.remove();
   scrollTo(0, 0);
   window.name = "";
 })()"""
@@ -143,10 +150,11 @@ def call(function: str, *arguments: Any) -> str:
     return f"({function})({', '.join(json.dumps(argument) for argument in arguments)})"
 
 
-def guard_script(*, opens_files: bool) -> str:
-    """What every document runs first. With `opens_files` a click on a file field asks for a file; other pickers stay shut."""
+def guard_script(*, opens_files: bool, images: Sequence[str] = (), is_drawn: bool = False) -> str:
+    """What every document runs first. With `opens_files` a click on a file field asks for a file; other pickers stay shut. `images` are
+    addresses of pictures to load with the document; `is_drawn`: it wants every frame, for pages whose frames we draw."""
     pickers = ["color", "date", "datetime-local", "month", "time", "week", *([] if opens_files else ["file"])]
-    return call(Path(__file__).with_name("guard.js").read_text(encoding="utf-8").strip(), pickers)
+    return call(Path(__file__).with_name("guard.js").read_text(encoding="utf-8").strip(), pickers, list(images), is_drawn)
 
 
 @asynccontextmanager

@@ -21,7 +21,6 @@ from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.cdp_page import WORLD, CdpPage
 from sandbox.browser.frames import FrameReader
 from sandbox.browser.input import Gesture, Phase, PointerMove, PointerUp
-from sandbox.browser.page import guard_script
 from sandbox.browser.policy import Way, is_below
 from warehouse.errors import BrowserCrashed
 
@@ -39,7 +38,7 @@ class Tab(CdpPage):
     """A mix-in before the class that gives a page its time and frames."""
 
     _fetch_options: ClassVar[Params] = {"patterns": [{"urlPattern": "*"}], "handleAuthRequests": True}
-    _guard: ClassVar[str] = guard_script(opens_files=True)
+    _opens_files: ClassVar[bool] = True
 
     def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
         super().__init__(window.browser, window.settings, window.root)

@@ -7,7 +7,9 @@ The pages and their verifiers come unchanged from the `miniwob` package (MiniWoB
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
@@ -96,7 +98,7 @@ class TaskEntry(BaseModel):
     max_steps: Annotated[int, Field(ge=1, le=100)]
     held_out: bool = False
     oracle: Annotated[bool, Field(description="oracles.py solves it")] = True
-    fresh_page: Annotated[bool, Field(description="a second start in the same document gives another instance")] = False
+    fresh_page: Annotated[bool, Field(description="a restart keeps something, as a scrolled text or a focus ring")] = False
 
 
 class TaskFile(BaseModel):
@@ -161,6 +163,18 @@ SETTINGS = PageSettings(
 )
 
 
+_PARTS = re.compile(r"(?:common/special/[\w-]+|core/jquery-ui)/")
+
+
+@cache
+def _settings(root: Path, page: str) -> PageSettings:
+    """With the pictures in the folders that the page takes scripts or styles from."""
+    folders = sorted(set(_PARTS.findall((root / "miniwob" / f"{page}.html").read_text(encoding="utf-8"))))
+    found = (path for folder in folders for path in sorted((root / folder).rglob("*")))
+    images = tuple(path.relative_to(root).as_posix() for path in found if path.suffix in (".png", ".gif", ".jpg"))
+    return replace(SETTINGS, images=images)
+
+
 class MiniWobSource:
     """PageTask for MiniWoB++. Stateless."""
 
@@ -180,8 +194,7 @@ class MiniWobSource:
         return _state_script()
 
     def settings(self, task: Task) -> PageSettings:
-        _entry_name(task)
-        return SETTINGS
+        return _settings(self.root, _entry_name(task))
 
     def url(self, task: Task) -> str:
         return (self.root / "miniwob" / f"{_entry_name(task)}.html").as_uri()

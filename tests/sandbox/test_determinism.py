@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.reproducibility import any_action, compare
 from sandbox import actions
-from sandbox.actions import Action
 from sandbox.browser.page_session import PageSession
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool import SessionPool
-from sandbox.session import Element, Observation
+from sandbox.session import Element
+from sandbox.sources import tasks_in
 from sandbox.task import Task
 
 TASKS = (
@@ -29,26 +30,6 @@ TASKS = (
 )
 
 
-def random_action(observation: Observation, generator: random.Random) -> Action:
-    """Anything a policy might do, so that episodes go astray in every way."""
-    element = generator.choice(observation.elements) if observation.elements else None
-    point = (element.x_px, element.y_px) if element else (80, 100)
-    other = {"x": generator.randrange(160), "y": generator.randrange(60, 210)}
-    return generator.choice(
-        [
-            actions.Click(x=point[0], y=point[1]),
-            actions.Click(x=point[0], y=point[1]),
-            actions.Click(**other),
-            actions.MoveTo(x=point[0], y=point[1]),
-            actions.TypeText(text=generator.choice(["ab", "x\n", "Zoë"])),
-            actions.Hotkey(keys=(generator.choice(["tab", "enter", "down", "escape"]),)),
-            actions.Scroll(direction="down", **other),
-            actions.Drag(x=point[0], y=point[1], to_x=other["x"], to_y=other["y"]),
-            actions.Wait(seconds=0.3),
-        ]
-    )
-
-
 Trace = list[tuple[str | None, tuple[Element, ...], float, bool]]
 
 
@@ -57,7 +38,7 @@ async def episode(session: PageSession, task: Task, seed: int, num_steps: int = 
     observation = await session.reset(task, seed)
     trace: Trace = [(observation.screenshot_id, observation.elements, 0.0, False)]
     for _ in range(num_steps):
-        transition = await session.step(random_action(observation, generator))
+        transition = await session.step(any_action(observation, generator))
         observation = transition.observation
         trace.append((observation.screenshot_id, observation.elements, transition.reward, transition.terminated))
         if transition.terminated or transition.truncated:
@@ -99,6 +80,38 @@ def test_the_same_seed_and_actions_give_the_same_pixels(two_browsers: Any, anoth
     traces = two_browsers.run(on_used_pages)
     assert another_browser.run(on_a_fresh_page) == traces[2]
     assert traces[1] != traces[2]
+
+
+SEVERAL_WAYS = ["scroll-text", "stock-market", "email-inbox-reply", "tic-tac-toe", "choose-date-medium", "social-media"]
+SEVERAL_WAYS += ["shapes-6", "catch-4"]
+"""Pages with inner scrolling, timers, pictures that come later, animations of two kinds, dragging, and time that runs."""
+
+
+def test_two_workers_show_the_same() -> None:
+    tasks = tasks_in(["miniwob", "games:all"])
+    report = asyncio.run(compare([tasks[name] for name in SEVERAL_WAYS], 1))
+    assert report.num_distinct_screens > 5 * len(SEVERAL_WAYS)
+    assert report.differences == ()
+
+
+def test_a_button_held_on_a_scrollbar_scrolls_on(live_pool: Any) -> None:
+    """Scrolling that no input asks for each time: frames must not wait for it."""
+
+    async def use(pool: SessionPool) -> None:
+        task = load_tasks()["scroll-text"]
+        async with pool.lease(task) as session:
+            await session.reset(task, 1)
+            page = session._page
+            assert page is not None
+            await session.step(actions.MouseDown(x=150, y=129))  # the arrow at its lower end
+            at_first = await page.evaluate("document.querySelector('textarea').scrollTop")
+            await session.step(actions.Wait(seconds=1))
+            later = await page.evaluate("document.querySelector('textarea').scrollTop")
+            await session.step(actions.MouseUp(x=150, y=129))
+            assert later > at_first
+
+    with live_pool(SessionPool(kind="beginframe", size=1)) as live:
+        live.run(use)
 
 
 def test_between_our_calls_everything_stands_still(live_pool: Any, html_source: Any, html_task: Any) -> None:
