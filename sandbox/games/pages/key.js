@@ -38,29 +38,41 @@ game((kit) => {
 
   const isFree = (blocks, at) => at[0] === SIZE - blocks[0].length;
 
-  /** Every board one slide away, as [block, place]. */
-  function slides(blocks, at) {
+  // A board is also one number, its code: the places of its blocks as digits, the key's the lowest. Creating a level looks at very many.
+  const BASE = SIZE - 1; // places of the shortest block
+  const codeOf = (at) => at.reduceRight((code, place) => code * BASE + place, 0);
+
+  function placesOf(blocks, code) {
+    const at = new Array(blocks.length);
+    for (let number = 0; number < blocks.length; number++) {
+      at[number] = code % BASE;
+      code = (code - at[number]) / BASE;
+    }
+    return at;
+  }
+
+  /** The code of every board one slide away. */
+  function slides(blocks, code) {
+    const at = placesOf(blocks, code);
     const taken = occupied(blocks, at);
     const found = [];
-    for (let number = 0; number < blocks.length; number++) {
+    for (let number = 0, weight = 1; number < blocks.length; number++, weight *= BASE) {
       const [low, high] = range(blocks, at, number, taken);
-      for (let place = low; place <= high; place++) if (place !== at[number]) found.push([number, place]);
+      for (let place = low; place <= high; place++) if (place !== at[number]) found.push(code + (place - at[number]) * weight);
     }
     return found;
   }
 
-  /** Places of all blocks by their text, each with the least number of slides from any of `starts`; null beyond MAX_STATES. */
+  /** Codes of boards, each with the least number of slides from any of `starts`; null beyond MAX_STATES. */
   function distances(blocks, starts) {
-    const found = new Map(starts.map((at) => [at.join(), 0]));
+    const found = new Map(starts.map((code) => [code, 0]));
     const queue = [...starts];
-    for (const at of queue) {
-      const far = found.get(at.join()) + 1;
-      for (const [number, place] of slides(blocks, at)) {
-        const other = at.with(number, place);
-        const text = other.join();
-        if (found.has(text)) continue;
+    for (const code of queue) {
+      const far = found.get(code) + 1;
+      for (const other of slides(blocks, code)) {
+        if (found.has(other)) continue;
         if (found.size >= MAX_STATES) return null;
-        found.set(text, far);
+        found.set(other, far);
         queue.push(other);
       }
     }
@@ -86,14 +98,13 @@ game((kit) => {
   function create({ blocks: num, slides: [low, high] }, random) {
     for (;;) {
       const board = randomBoard(num, random);
-      const reached = distances(board.blocks, [board.at]);
+      const reached = distances(board.blocks, [codeOf(board.at)]);
       if (!reached) continue;
-      const places = [...reached.keys()].map((text) => text.split(",").map(Number));
-      const far = distances(board.blocks, places.filter((at) => isFree(board.blocks, at)));
-      const wanted = [...far].filter(([, distance]) => distance >= low && distance <= high).map(([text]) => text).sort();
+      const far = distances(board.blocks, [...reached.keys()].filter((code) => isFree(board.blocks, placesOf(board.blocks, code))));
+      const wanted = [...far].filter(([, distance]) => distance >= low && distance <= high);
       if (!wanted.length) continue;
-      const at = random.pick(wanted).split(",").map(Number);
-      const par = far.get(at.join());
+      const at = random.pick(wanted.map(([code]) => placesOf(board.blocks, code).join()).sort()).split(",").map(Number);
+      const par = far.get(codeOf(at));
       return { blocks: board.blocks, at, par, moves: 0, chosen: -1, hand: null, moved: null };
     }
   }
@@ -200,18 +211,20 @@ game((kit) => {
   // ---- oracle: the shortest way to a freed key, from the board as it is
 
   function hint(model, { view }) {
-    const cameFrom = new Map([[model.at.join(), null]]);
-    const queue = [model.at];
-    for (const at of queue) {
-      if (isFree(model.blocks, at)) {
-        let [text, step] = [at.join(), null];
-        while (cameFrom.get(text)) ({ text, step } = cameFrom.get(text));
-        return dragOf(model, step, view);
+    const start = codeOf(model.at);
+    const cameFrom = new Map([[start, start]]);
+    const queue = [start];
+    for (const code of queue) {
+      if (isFree(model.blocks, placesOf(model.blocks, code))) {
+        let first = code;
+        while (cameFrom.get(first) !== start) first = cameFrom.get(first);
+        const at = placesOf(model.blocks, first);
+        const number = at.findIndex((place, number) => place !== model.at[number]);
+        return number < 0 ? null : dragOf(model, [number, at[number]], view);
       }
-      for (const [number, place] of slides(model.blocks, at)) {
-        const other = at.with(number, place);
-        if (cameFrom.has(other.join())) continue;
-        cameFrom.set(other.join(), { text: at.join(), step: [number, place] });
+      for (const other of slides(model.blocks, code)) {
+        if (cameFrom.has(other)) continue;
+        cameFrom.set(other, code);
         queue.push(other);
       }
     }
