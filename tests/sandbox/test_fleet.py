@@ -255,7 +255,7 @@ def test_processes_that_cannot_be_forked_are_told_to_who_waits(html_task: Any) -
     async def use(fleet: Fleet) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
         try:
-            with pytest.raises(SandboxError, match="No sandbox process could be started.*Too many open files"):
+            with pytest.raises(SandboxError, match=r"No sandbox process could be started.*Too many open files"):
                 async with asyncio.timeout(30), fleet.lease(html_task()):
                     pass
         finally:

@@ -12,8 +12,15 @@ import pytest
 from sandbox.fleet.channel import Channel, error_from_plain, error_to_plain
 from sandbox.fleet.settings import FleetSettings
 from warehouse.errors import (
-    BrowserMissing, ConfigError, DesktopCrashed, LeaseLost, PageNotReady, SandboxError, SandboxTimeout, WorkerCrashed,
-)  # fmt: skip
+    BrowserMissing,
+    ConfigError,
+    DesktopCrashed,
+    LeaseLost,
+    PageNotReady,
+    SandboxError,
+    SandboxTimeout,
+    WorkerCrashed,
+)
 
 
 async def answer(method: str, params: dict[str, Any]) -> Any:

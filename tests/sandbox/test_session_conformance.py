@@ -33,9 +33,11 @@ SEED = 3
 
 
 def case(place: str, kind: SessionKind) -> Any:
-    marks = []
+    marks: list[pytest.MarkDecorator] = []
     if kind == "desktop":
         marks.append(pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}"))
+    if (place, kind) == ("fleet", "desktop"):  # the dearest, and a desktop behind a server shows the same
+        marks.append(pytest.mark.slow)
     return pytest.param(place, kind, marks=marks, id=f"{place}-{kind}")
 
 
