@@ -267,12 +267,16 @@ class PageSession:
             raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
         return self._instance
 
-    async def close(self) -> None:
-        self._is_closed = True
+    async def leave(self) -> None:
+        """Close the page; the next reset opens another. For who ends what the page shares with an episode."""
         self._instance = None
         page, self._page = self._page, None
         if page is not None:
             await page.close()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self.leave()
 
 
 def _relative(source: PageTask, task: Task) -> str:

@@ -39,7 +39,7 @@ class Control:
         return fds[0]
 
     def exit_of(self, pid: int) -> asyncio.Future[int]:
-        """Done when the program has ended, with its exit code."""
+        """Done when the program has ended, with its exit code, or JailCrashed where that was not heard of."""
         return self._exits.setdefault(pid, self._loop.create_future())
 
     async def ask(self, operation: str, *arguments: str, fds: Sequence[int] = ()) -> Answer:
@@ -67,6 +67,10 @@ class Control:
             raise JailCrashed("The jail's process 1 has ended. Start another jail.") from error
         finally:
             self._answers.pop(number, None)
+
+    def tell(self, text: str) -> None:
+        """What process 1 waits for before it is ready. Raises OSError where it has ended."""
+        self._socket.send(text.encode())
 
     def _receive(self) -> None:
         try:
@@ -100,10 +104,7 @@ class Control:
         self.is_open = False
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for waiting in (self._ready, *self._answers.values()):
+        for waiting in (self._ready, *self._answers.values(), *self._exits.values()):
             if not waiting.done():
                 waiting.set_exception(JailCrashed("The jail's process 1 has ended. Start another jail."))
                 waiting.exception()  # whoever awaits gets it; nobody need
-        for ended in self._exits.values():
-            if not ended.done():
-                ended.set_result(-9)
