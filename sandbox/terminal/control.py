@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 from warehouse.errors import JailCrashed, SandboxTimeout
 
@@ -104,7 +105,8 @@ class Control:
         self.is_open = False
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for waiting in (self._ready, *self._answers.values(), *self._exits.values()):
+        awaited: list[asyncio.Future[Any]] = [self._ready, *self._answers.values(), *self._exits.values()]
+        for waiting in awaited:
             if not waiting.done():
                 waiting.set_exception(JailCrashed("The jail's process 1 has ended. Start another jail."))
                 waiting.exception()  # whoever awaits gets it; nobody need
