@@ -122,7 +122,7 @@ def type_in_notepad(rng: random.Random) -> Instance:
 
 
 def close_windows_program(rng: random.Random) -> Instance:
-    """Wine's Notepad and WineMine are open; one is to be closed, the other to stay."""
+    """Wine's Notepad and, before it, the smaller WineMine are open; one is to be closed, the other to stay."""
     name = PurePosixPath(f"{rng.choice(NOUNS)}.txt")
     classes = {"notepad.exe": f"{name} - Notepad", "winemine.exe": "WineMine"}
     wanted = rng.choice(list(classes))
@@ -136,14 +136,16 @@ def close_windows_program(rng: random.Random) -> Instance:
         found = {window.window_class.lower(): window for window in moment.windows}
         if kept not in found or wanted not in found:
             return None
-        if moment.top != found[wanted]:
-            return raise_window(moment, found[wanted])
-        return click(frame_button(moment, found[wanted], "close"))
+        if moment.top == found[wanted]:
+            return click(frame_button(moment, found[wanted], "close"))
+        if moment.top is not None and moment.find("header", found[wanted].title) is None:
+            return click(frame_button(moment, moment.top, "minimise"))  # it covers the other, which Alt+Tab leaves out
+        return raise_window(moment, found[wanted])
 
     return Instance(
         instruction=f'Close the window "{classes[wanted]}" and leave the other one open.',
         files={name: b""},
-        launches=tuple(rng.sample([Launch(app="notepad", files=(name,)), Launch(app="winemine")], 2)),
+        launches=(Launch(app="notepad", files=(name,)), Launch(app="winemine")),
         verify=verify,
         oracle=oracle,
     )

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sandbox.actions import Action, TypeText
-from sandbox.desktop.desktop import Desktop, Window
+from sandbox.desktop.desktop import Desktop
 from sandbox.desktop.instance import Instance, Launch, Moment, Oracle, Verify, click, frame_button, press, raise_window
 from sandbox.desktop.tasks_editor import file_holds
 from sandbox.desktop.tasks_files import tree_is

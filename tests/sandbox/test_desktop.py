@@ -588,7 +588,7 @@ def test_every_application_starts_and_its_window_is_known(name: str) -> None:
             files = [FORM]
         await desktop.launch(name, files)
         window = await window_of(desktop, find_app(name).window_class)
-        assert window.width_px > 50 and find(await desktop.elements(), "button", "close")
+        assert window.width_px > 50 and await desktop.elements()
 
     on_desktop(use)
 
