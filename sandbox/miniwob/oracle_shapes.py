@@ -206,7 +206,7 @@ def move_grid_item(screen: Screen) -> Action | None:
     if down < 0 and right > 0:
         ahead = items[target - 1]
         return Drag(x=item.x_px - 8, y=item.y_px + LATE_PX, to_x=ahead.x_px + 12, to_y=ahead.y_px + LATE_PX)
-    return drag(item, goal.x_px + (4 if goal.x_px > item.x_px else -4), goal.y_px + (4 if goal.y_px > item.y_px else -4))
+    return drag(item, goal.x_px + (4 if right > 0 else -4), goal.y_px + (4 if target > index else -4))
 
 
 def sort_numbers(screen: Screen) -> Action | None:

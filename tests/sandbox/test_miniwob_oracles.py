@@ -16,8 +16,11 @@ from sandbox.prove import attempt, proving_seeds
 from sandbox.session import Element, Observation
 
 QUICKSTART = [*load_tasks("quickstart"), *load_tasks("unseen")]
-FEWER = {"tic-tac-toe": 1}
-"""How many of three instances are solved where not all can be: the page's player has the first move in half the games, and a draw is lost."""
+FEWER = {
+    "tic-tac-toe": 1,  # the page's player has the first move in half the games, and a draw is lost
+    "email-inbox-forward": 2,  # in the third instance two mails are by the sender that is named, and only one of them counts
+}
+"""How many of the first three instances are solved, where not all can be."""
 
 
 def element(role: str, text: str, y: int, *states: str) -> Element:
