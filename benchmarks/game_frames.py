@@ -1,9 +1,9 @@
 """Frames a second of the games under the virtual clock, beside real time: 60 frames a second of page time, a screenshot at every tenth.
 
 Each game is played by its oracle, an action and a screenshot in ten frames; asking the oracle is not timed, and what the page draws
-meanwhile is not counted. The page counts the calls of requestAnimationFrame: under the virtual clock they must be exactly the frames that were asked for. `real time` is the same in a browser
-without begin-frame control, which draws as fast as a screen would and no faster: its share of 60 frames a second is what was not missed.
-CPU milliseconds a frame count us and the browser, and depend less on a busy machine.
+meanwhile is not counted. The page counts the calls of requestAnimationFrame: under the virtual clock they must be exactly the frames that
+were asked for. `real time` is the same in a browser without begin-frame control, which draws as fast as a screen would and no faster: its
+share of 60 frames a second is what was not missed. CPU milliseconds a frame count us and the browser, and depend less on a busy machine.
 
     python benchmarks/game_frames.py --seconds 20 --json .bench/game_frames.json
 """
