@@ -110,6 +110,7 @@ class Seats:
         for seat in self.all:
             seat.slot.num_seats += 1
         self._running: list[_Running] = []
+        self._ending: list[Host] = []
         self._is_closed = False
 
     def wish(self, task: Task | None) -> Wish:
@@ -209,7 +210,7 @@ class Seats:
         running, self._running = self._running, []
         for slot in self._slots:
             slot.running.clear()
-        await asyncio.gather(*(each.host.close() for each in running))
+        await asyncio.gather(*(each.host.close() for each in running), *(host.close() for host in self._ending))
 
     def kill(self) -> None:
         """End every browser at once, without waiting: for when the event loop goes away."""
@@ -261,7 +262,13 @@ class Seats:
             self._running.remove(running)
             running.slot.num_failures += 1
             self.counts.num_crashes += 1
-            await running.host.close()
+            await self._end(running.host)
+
+    async def _end(self, host: Host) -> None:
+        """Close a browser that is listed no more. Where this is cancelled, the end of all does it."""
+        self._ending.append(host)
+        await host.close()
+        self._ending.remove(host)
 
     async def _end_if_hung(self, running: _Running) -> None:
         ping = asyncio.ensure_future(running.host.ping())
@@ -304,7 +311,7 @@ class Seats:
                 if seat.running is running:
                     seat.kind = seat.page = None
                     await self._discard(seat)
-            await running.host.close()
+            await self._end(running.host)
 
     async def _discard(self, seat: LocalSeat) -> None:
         """Close the seat's session. Where that fails or takes long, its browser goes with it."""
