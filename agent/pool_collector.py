@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, nullcontext
-from typing import Annotated, Protocol
+from contextlib import AbstractContextManager, aclosing, nullcontext
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,25 +19,11 @@ from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.episode_loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, run_episode
 from agent.policy import Policy
 from agent.prompt import PromptBuilder
-from sandbox.session import Session
-from sandbox.task import Task
+from sandbox.pool_protocol import Pool
 from warehouse.errors import SandboxError
 
 Live = Callable[[], AbstractContextManager[None]]
 """Entered while an episode runs on a session; the batcher counts by it."""
-
-
-class Pool(Protocol):
-    """Sessions to lend. A session whose browser died is replaced by the time it is lent again."""
-
-    def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AbstractAsyncContextManager[Session]:
-        """A session that is the caller's until the block ends, best one that has `task` loaded; without screenshots where none are
-        wanted. Raises SandboxError when none can be had."""
-        ...
-
-    async def close(self) -> None:
-        """End the sessions; may be called twice."""
-        ...
 
 
 class CollectorSettings(BaseModel):

@@ -22,7 +22,8 @@ from rich.table import Table
 
 from sandbox import actions
 from sandbox.browser.input import Refusal, gestures
-from sandbox.desktop.local import QUIET_MS, LocalDesktop, LocalDesktops
+from sandbox.desktop.local import LocalDesktop, LocalDesktops
+from sandbox.desktop.requested import QUIET_MS
 from sandbox.desktop.session import DesktopSession
 from sandbox.desktop.source import load_tasks
 

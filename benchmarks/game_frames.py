@@ -1,9 +1,9 @@
 """Frames a second of the games under the virtual clock, beside real time: 60 frames a second of page time, a screenshot at every tenth.
 
-Each game is played by its oracle, an action and a screenshot in ten frames; asking the oracle is not timed. The page counts the calls of
-requestAnimationFrame: under the virtual clock they must be exactly the frames that were asked for. `real time` is the same in a browser
-without begin-frame control, which draws as fast as a screen would and no faster: its share of 60 frames a second is what was not missed.
-CPU milliseconds a frame count us and the browser, and depend less on a busy machine.
+Each game is played by its oracle, an action and a screenshot in ten frames; asking the oracle is not timed, and what the page draws
+meanwhile is not counted. The page counts the calls of requestAnimationFrame: under the virtual clock they must be exactly the frames that
+were asked for. `real time` is the same in a browser without begin-frame control, which draws as fast as a screen would and no faster: its
+share of 60 frames a second is what was not missed. CPU milliseconds a frame count us and the browser, and depend less on a busy machine.
 
     python benchmarks/game_frames.py --seconds 20 --json .bench/game_frames.json
 """
@@ -24,6 +24,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from sandbox.browser.page import Page
 from sandbox.games.source import GamesSource, entry_of, load_tasks
 from sandbox.page_task import PageSettings
 from sandbox.pool import SessionPool
@@ -65,38 +66,41 @@ class Figure:
         return self.frames_asked == self.frames_seen
 
 
+@dataclass(slots=True, kw_only=True)
+class Spent:
+    """What steps took and gave; what happens between them is not counted, neither time nor frames."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    page_ms: float = 0.0
+    frames_seen: int = 0
+    num_steps: int = 0
+
+    def figure(self, game: str, kind: str) -> Figure:
+        # In real time the page goes on while its frames are counted: then its own time is the time that they took.
+        took_s = self.page_ms / 1000 if kind == "plain" else self.wall_s
+        frames_per_s = self.frames_seen / took_s
+        return Figure(
+            game=game, kind=kind, frames_per_s=frames_per_s, times_real_time=frames_per_s * FRAME_MS / 1000,
+            cpu_ms_per_frame=self.cpu_s / self.frames_seen * 1000, frames_asked=round(self.page_ms / FRAME_MS),
+            frames_seen=self.frames_seen, screenshots=self.num_steps,
+        )  # fmt: skip
+
+
 async def measure(pool: SessionPool, task: Task, page_seconds: float) -> Figure:
-    """Play until so much page time went by, on instance after instance."""
+    """Play until so much page time went by in steps, on instance after instance."""
     spent = Spent()
-    page_ms = 0.0
-    asked = seen = seed = 0
-    while page_ms < page_seconds * 1000:
+    seed = 0
+    while spent.page_ms < page_seconds * 1000:
         async with pool.lease(task) as session:
             await session.reset(task, seed)
             page = session._page
             if page is None:
                 raise ValueError("a session without a page after its reset")
             await page.evaluate(COUNT_FRAMES)
-            before, seen_before = page.time_ms, int(await page.evaluate("framesSeen"))
-            await play(session, page_seconds - page_ms / 1000, spent)
-            frames = (page.time_ms - before) / FRAME_MS
-            seen += int(await page.evaluate("framesSeen")) - seen_before
-            asked += round(frames)
-            page_ms += page.time_ms - before
+            await play(session, page, page_seconds, spent)
         seed += 1
-    return Figure(
-        game=entry_of(task).game, kind=pool.kind, frames_per_s=seen / spent.wall_s, times_real_time=seen / spent.wall_s * FRAME_MS / 1000,
-        cpu_ms_per_frame=spent.cpu_s / seen * 1000, frames_asked=asked, frames_seen=seen, screenshots=spent.num_steps,
-    )  # fmt: skip
-
-
-@dataclass(slots=True, kw_only=True)
-class Spent:
-    """What steps took, hints aside."""
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    num_steps: int = 0
+    return spent.figure(entry_of(task).game, pool.kind)
 
 
 def cpu_s(processes: Sequence[psutil.Process]) -> float:
@@ -104,18 +108,25 @@ def cpu_s(processes: Sequence[psutil.Process]) -> float:
     return sum(each.user + each.system for each in times)
 
 
-async def play(session: Session, page_seconds: float, spent: Spent) -> None:
+async def moment(page: Page) -> tuple[float, int]:
+    """Page time, and the frames until then."""
+    return page.time_ms, int(await page.evaluate("framesSeen"))
+
+
+async def play(session: Session, page: Page, page_seconds: float, spent: Spent) -> None:
     """Steps until the episode or the page time is over."""
     us = psutil.Process()
     processes = [us, *us.children(recursive=True)]
-    left_ms = page_seconds * 1000
-    while left_ms > 0 and (action := await session.hint()) is not None:
+    while spent.page_ms < page_seconds * 1000 and (action := await session.hint()) is not None:
+        before_ms, seen_before = await moment(page)
         cpu_before_s, started = cpu_s(processes), time.perf_counter()
         transition = await session.step(action)
         spent.wall_s += time.perf_counter() - started
         spent.cpu_s += cpu_s(processes) - cpu_before_s
+        after_ms, seen_after = await moment(page)
+        spent.page_ms += after_ms - before_ms
+        spent.frames_seen += seen_after - seen_before
         spent.num_steps += 1
-        left_ms -= FRAMES_PER_SCREENSHOT * FRAME_MS
         if transition.observation.screenshot is None:
             raise ValueError("a step without a screenshot")
         if transition.terminated or transition.truncated:

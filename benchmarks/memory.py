@@ -1,7 +1,6 @@
-"""What working and episodic memory are worth: one small policy, told more or less of its past, on tasks whose end needs their beginning.
+"""What working and episodic memory are worth: one small policy, told more or less of its past, on a task whose end needs its beginning.
 
-    pairs-covered-4    eight face-down tiles, fourteen clicks: what was seen under a tile has to be found again
-    words-said-once    six scripts, each of which says a word and is gone; all six words are wanted at the end
+    which-word-was-said    six scripts, each of which says a word and is gone; one of the six words is asked for at the end
 
 One policy is trained on tutorials; every arm fine-tunes it on oracle demonstrations written with that arm's memory, and is measured
 greedily on holdout instances. Working memory is the last k steps; episodic memory is one line about all earlier ones; notes say what came
@@ -43,7 +42,7 @@ from warehouse.home import atomic_write
 from warehouse.statistics import wilson
 
 ROOT = Path(".bench/memory")
-TASKS = {"tasks.lists": ["games:memory-elements", "terminal:memory"], "tasks.domains": ["games", "terminal"], "tasks.rl_domains": None}
+TASKS = {"tasks.lists": ["terminal:recall"], "tasks.domains": ["terminal"], "tasks.rl_domains": None}
 ARMS: dict[str, dict[str, Any]] = {
     "k = 4, episodic": {"agent.window": 4, "agent.episodic_chars": 600},
     "k = 4": {"agent.window": 4, "agent.episodic_chars": 0},

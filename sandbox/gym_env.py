@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,7 @@ from PIL import Image
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.loop_thread import LoopThread
+from sandbox.pool_protocol import Pool
 from sandbox.session import Element, Observation, Session
 from sandbox.sources import SOURCES, all_tasks
 from sandbox.task import Split, Task
@@ -43,14 +44,6 @@ KEYS: tuple[tuple[str, ...], ...] = (
     ("home",), ("end",), ("pageup",), ("pagedown",), ("ctrl", "a"), ("ctrl", "c"), ("ctrl", "v"), ("ctrl", "x"), ("ctrl", "z"),
 )  # fmt: skip
 DIRECTIONS: tuple[actions.Direction, ...] = ("up", "down", "left", "right")
-
-
-class Pool(Protocol):
-    """Sessions to lend: a local pool, the fleet, or a client of a server."""
-
-    def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AbstractAsyncContextManager[Session]: ...
-
-    async def close(self) -> None: ...
 
 
 class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
@@ -87,10 +80,15 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         self._split = None if split is None else Split(split)
         self._make_pool = make_pool or _local_pool
         self._thread: LoopThread | None = None
-        self._opened: list[AbstractAsyncContextManager[Any]] = []
+        self._opened = AsyncExitStack()
+        """The pool and the lease of the session."""
         self._session: Session | None = None
         self._seen: Observation | None = None
-        self._screen_px = screen_px or self._usual_screen_px()
+        try:
+            self._screen_px = screen_px or self._usual_screen_px()
+        except BaseException:
+            self.close()  # nobody else can: there will be no environment
+            raise
         width, height = self._screen_px
         self.observation_space = spaces.Dict(
             {
@@ -184,18 +182,18 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
                 return seed
 
     def _open(self) -> Session:
-        pool = self._make_pool()
-        lent = self._run(pool.__aenter__())
-        self._opened.append(pool)
-        lease = lent.lease(self.task)
-        session: Session = self._run(lease.__aenter__())
-        self._opened.append(lease)
+        """A session of a pool of its own; where there is none, there is no pool either."""
+        try:
+            pool = self._run(self._opened.enter_async_context(self._make_pool()))
+            session: Session = self._run(self._opened.enter_async_context(pool.lease(self.task)))
+        except BaseException:
+            self._close_session()
+            raise
         return session
 
     def _close_session(self) -> None:
         self._session, self._seen = None, None
-        while self._opened:
-            self._run(self._opened.pop().__aexit__(None, None, None))
+        self._run(self._opened.aclose())
 
     def _run(self, work: Any) -> Any:
         if self._thread is None:

@@ -44,9 +44,9 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maker:
-    """`max_at_once`: how many sessions of the kind one pool has, unless it is told otherwise; None: as many as it has seats. `is_kept`:
-    a session that is free is kept for the next lease, because it has what costs time to make; else it ends with the lease.
-    `needs_browser`: it opens pages in a browser of the pool."""
+    """`max_at_once`: how many sessions of the kind one pool has, unless it is told otherwise; None: as many as it has seats, or, of
+    desktops, as the machine's own file says. `is_kept`: a session that is free is kept for the next lease, because it has what costs
+    time to make; else it ends with the lease. `needs_browser`: it opens pages in a browser of the pool."""
 
     make: Callable[[Parts], Awaitable[PooledSession]]
     max_at_once: int | None = None
@@ -72,10 +72,10 @@ async def _hybrid(parts: Parts) -> PooledSession:
 
 
 async def _desktop(parts: Parts) -> PooledSession:
-    from sandbox.desktop.local import LocalDesktops
-    from sandbox.desktop.session import DesktopSession
+    """From where the machine's own file says (FLYWHEEL_DESKTOPS). Raises ConfigError."""
+    from sandbox.desktop.config import machine_provider
 
-    return DesktopSession(LocalDesktops())
+    return machine_provider().session()
 
 
 async def _android(parts: Parts) -> PooledSession:
@@ -95,10 +95,15 @@ MAKERS: Mapping[SessionKind, Maker] = {
     "page": Maker(make=_page, needs_browser=True),
     "terminal": Maker(make=_terminal, is_kept=False),
     "hybrid": Maker(make=_hybrid, is_kept=False, needs_browser=True),
-    "desktop": Maker(make=_desktop, max_at_once=4),
+    "desktop": Maker(make=_desktop),
     "android": Maker(make=_android, max_at_once=1),
 }
 
+
 def limits_at_once(wanted: Mapping[SessionKind, int] | None = None) -> dict[SessionKind, int]:
-    """How many sessions of a kind there may be at once: as wanted, else as the table says. Kinds without a limit are not named."""
-    return {kind: maker.max_at_once for kind, maker in MAKERS.items() if maker.max_at_once is not None} | dict(wanted or {})
+    """How many sessions of a kind there may be at once: as wanted, else as the table says. Kinds without a limit are not named. Raises
+    ConfigError for a malformed file of desktops."""
+    from sandbox.desktop.config import machine_provider
+
+    limits = {kind: maker.max_at_once for kind, maker in MAKERS.items() if maker.max_at_once is not None}
+    return limits | {"desktop": machine_provider().at_once} | dict(wanted or {})

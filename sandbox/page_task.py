@@ -35,7 +35,7 @@ class PageState:
         try:
             return cls(
                 instruction=str(value["instruction"]),
-                elements=tuple(_element(item) for item in value["elements"]),
+                elements=tuple(Element.from_json(item) for item in value["elements"]),
                 reward=float(value["reward"]),
                 done=bool(value["done"]),
                 info=dict(value.get("info", {})),
@@ -75,6 +75,8 @@ class WebSettings:
     """An observation also waits for two equal frames in a row."""
     max_download_mib: float = 64.0
     """A larger download is cancelled."""
+    max_downloads_mib: float = 256.0
+    """All downloads of an episode together; how many there may be, and at once, is the session's business (downloads.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,15 +220,3 @@ class WebTask(Protocol):
 
 PageTasks = Mapping[str, PageTask]
 """Sources by `Task.source`."""
-
-
-def _element(item: Mapping[str, Any]) -> Element:
-    return Element(
-        role=str(item["role"]),
-        text=str(item["text"]),
-        states=tuple(str(state) for state in item["states"]),
-        x_px=int(item["x"]),
-        y_px=int(item["y"]),
-        width_px=int(item["width"]),
-        height_px=int(item["height"]),
-    )

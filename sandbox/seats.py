@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 MAX_LAUNCHES = 3
 BASE_MEMORY_MIB, SESSION_MEMORY_MIB = 1000.0, 150.0
+END_MEMORY_FACTOR = 4.0
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -39,6 +40,8 @@ class Upkeep:
     recycle_age_s: float = 3600.0
     recycle_memory_mib: float | None = None
     """Default: a base and something a session, which a leak exceeds and pages do not."""
+    end_memory_mib: float | None = None
+    """A browser with more is ended while it is used, before the machine runs out. Default: four times the above's default."""
     idle_s: float = 300.0
     """A session unused for so long is closed, and then a browser without sessions."""
     heartbeat_s: float = 5.0
@@ -107,6 +110,7 @@ class Seats:
         for seat in self.all:
             seat.slot.num_seats += 1
         self._running: list[_Running] = []
+        self._ending: list[Host] = []
         self._is_closed = False
 
     def wish(self, task: Task | None) -> Wish:
@@ -179,6 +183,9 @@ class Seats:
         await asyncio.gather(*(self._end_if_hung(running) for running in self._running if running.host.is_alive))
         for running in [running for running in self._running if running.host.is_alive]:
             running.memory_mib = await asyncio.to_thread(running.host.memory_mib)
+            limit_mib = self.upkeep.end_memory_mib or END_MEMORY_FACTOR * _usual_memory_mib(running.slot)
+            if running.memory_mib > limit_mib:
+                running.host.kill(f"The browser had {running.memory_mib:.0f} MiB of memory, more than the {limit_mib:.0f} MiB allowed.")
         since_s = time.monotonic() - self.upkeep.idle_s
         for seat in self.all:
             if not seat.is_in_use and seat.session is not None and seat.free_since_s < since_s:
@@ -203,7 +210,7 @@ class Seats:
         running, self._running = self._running, []
         for slot in self._slots:
             slot.running.clear()
-        await asyncio.gather(*(each.host.close() for each in running))
+        await asyncio.gather(*(each.host.close() for each in running), *(host.close() for host in self._ending))
 
     def kill(self) -> None:
         """End every browser at once, without waiting: for when the event loop goes away."""
@@ -255,7 +262,13 @@ class Seats:
             self._running.remove(running)
             running.slot.num_failures += 1
             self.counts.num_crashes += 1
-            await running.host.close()
+            await self._end(running.host)
+
+    async def _end(self, host: Host) -> None:
+        """Close a browser that is listed no more. Where this is cancelled, the end of all does it."""
+        self._ending.append(host)
+        await host.close()
+        self._ending.remove(host)
 
     async def _end_if_hung(self, running: _Running) -> None:
         ping = asyncio.ensure_future(running.host.ping())
@@ -274,7 +287,7 @@ class Seats:
     def _is_worn(self, running: _Running) -> bool:
         if running.is_retired or not running.host.is_alive:
             return False
-        allowed_mib = self.upkeep.recycle_memory_mib or BASE_MEMORY_MIB + SESSION_MEMORY_MIB * running.slot.num_seats
+        allowed_mib = self.upkeep.recycle_memory_mib or _usual_memory_mib(running.slot)
         return (
             running.num_resets >= self.upkeep.recycle_resets
             or time.monotonic() - running.born_s > self.upkeep.recycle_age_s
@@ -298,7 +311,7 @@ class Seats:
                 if seat.running is running:
                     seat.kind = seat.page = None
                     await self._discard(seat)
-            await running.host.close()
+            await self._end(running.host)
 
     async def _discard(self, seat: LocalSeat) -> None:
         """Close the seat's session. Where that fails or takes long, its browser goes with it."""
@@ -320,6 +333,10 @@ def wish_of(task: Task | None, sources: PageTasks) -> Wish:
         return Wish(kind="page")
     kind = "page" if task.source in sources else kind_of(task)
     return Wish(kind=kind, page=(task.source, task.name) if kind == "page" else None)
+
+
+def _usual_memory_mib(slot: _Slot) -> float:
+    return BASE_MEMORY_MIB + SESSION_MEMORY_MIB * slot.num_seats
 
 
 def _is_usable(seat: LocalSeat) -> bool:

@@ -6,8 +6,9 @@ a Verdict; what the infrastructure does wrong is a SandboxError (warehouse/error
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from sandbox.actions import Action
 from sandbox.task import Task
@@ -27,6 +28,20 @@ class Element:
     y_px: int
     width_px: int
     height_px: int
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """From what a page's script or a desktop tells: role, text, states, x, y, width, height, in pixels. Raises KeyError, TypeError or
+        ValueError for anything else."""
+        return cls(
+            role=str(value["role"]),
+            text=str(value["text"]),
+            states=tuple(str(state) for state in value["states"]),
+            x_px=round(value["x"]),
+            y_px=round(value["y"]),
+            width_px=round(value["width"]),
+            height_px=round(value["height"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.android.device import AndroidDevice, join
+from sandbox.android.device import MAX_ERROR_CHARACTERS, AndroidDevice, join
 from sandbox.android.emulator import load_snapshot
 from sandbox.android.gestures import commands
 from sandbox.android.instance import AndroidInstance, AndroidMoment, AndroidTasks, says_the_same
@@ -142,7 +142,7 @@ class AndroidSession:
     async def step(self, action: Action) -> Transition:
         running = self._running()
         if running.is_over:
-            observation = await self._observe(running)
+            observation = await self._limited(self._observe(running), self._limits.step_s, f"A look at {running.task.name}")
             return Transition(
                 observation=observation, reward=0.0, terminated=True, truncated=False, info={"ignored": "the episode is over"}
             )
@@ -180,10 +180,17 @@ class AndroidSession:
         lines = commands(action, size_px)
         if isinstance(lines, Refusal):
             return {"ignored": lines.reason}, ""
-        if lines:
-            await self._device.shell(join(lines))
-            await asyncio.sleep(self._limits.settle_s)
-        return {}, ""
+        return (await self._send(join(lines)) if lines else {}), ""
+
+    async def _send(self, command: str) -> dict[str, Any]:
+        """Carry out a command that a policy chose. What this Android refuses, an older one for instance `input keycombination`, is
+        the policy's to know and no failure of the device."""
+        result = await self._device.shell(command, check=False)
+        await asyncio.sleep(self._limits.settle_s)
+        if result.exit_code == 0:
+            return {}
+        said = (result.stderr or result.stdout).decode(errors="replace").strip()[:MAX_ERROR_CHARACTERS]
+        return {"ignored": f"the device refused {command!r}: {said}"}
 
     async def _open_app(self, name: str) -> dict[str, Any]:
         activities = await self._device.launchable()
@@ -194,9 +201,7 @@ class AndroidSession:
         candidates += [package for package in packages if wanted and wanted.replace(" ", "") in package.casefold()]
         if not candidates:
             return {"ignored": f"there is no app {name!r}; packages with an icon: {', '.join(packages)}"}
-        await self._device.shell(f"{START_APP} -n {shlex.quote(activities[candidates[0]])}")
-        await asyncio.sleep(self._limits.settle_s)
-        return {}
+        return await self._send(f"{START_APP} -n {shlex.quote(activities[candidates[0]])}")
 
     async def _observe(self, running: _Running, output: str = "") -> Observation:
         """The tree first: UI Automator waits until nothing moves, so the picture is of the same moment."""

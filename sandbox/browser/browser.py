@@ -27,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT_S = 60.0
 FRAME_TIMEOUT_S = 2.0
+NO_SANDBOX = "; no sandbox"
+"""Ends the version of a browser without Chromium's own sandbox."""
 _NO_SANDBOX_SIGNS = ("No usable sandbox", "Failed to move to new namespace", "sandbox_linux.cc", "zygote_host_impl_linux.cc")
 
 
@@ -48,7 +50,7 @@ class Browser:
     @classmethod
     async def launch(cls, *, begin_frame: bool, executable: Executable | None = None, flags: tuple[str, ...] = ()) -> Browser:
         """Start a browser and wait until it answers. Where the kernel allows Chromium no sandbox of its own it starts without,
-        still as the unprivileged user. Raises BrowserMissing or BrowserCrashed."""
+        still as the unprivileged user, and its version says so. Raises BrowserMissing or BrowserCrashed."""
         executable = executable or find_chromium()
         if begin_frame and not executable.has_begin_frame_control:
             raise BrowserMissing(
@@ -88,7 +90,7 @@ class Browser:
         version, _ = await asyncio.gather(
             self.connection.send("Browser.getVersion"), self.connection.send("Target.setAutoAttach", attaching)
         )
-        self.version = f"{version['product']}; flags {self.process.flags_digest}"
+        self.version = f"{version['product']}; flags {self.process.flags_digest}" + ("" if self.process.is_sandboxed else NO_SANDBOX)
 
     async def create_context(self, on_target: OnTarget, **options: Any) -> str:
         """A browser context: cookies, storage and caches of its own. `on_target` gets its pages and workers, each before it runs, and

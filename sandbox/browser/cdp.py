@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from warehouse.errors import BrowserCrashed, SandboxError
+
+_LOG = logging.getLogger(__name__)
 
 Params = dict[str, Any]
 Listener = Callable[[Params], None]
@@ -74,7 +77,8 @@ class Connection:
         return future
 
     def listen(self, session_id: str | None, method: str, listener: Listener) -> None:
-        """Call `listener(params)` on every such event of a session (None: the browser's own); one listener for each."""
+        """Call `listener(params)` on every such event of a session (None: the browser's own); one listener for each. What a listener raises
+        is logged: the pipe is every session's."""
         self._listeners[session_id, method] = listener
 
     def expect(self, session_id: str, method: str) -> asyncio.Future[Params]:
@@ -140,7 +144,10 @@ class Connection:
         else:
             key, params = (message.get("sessionId"), message["method"]), message.get("params", {})
             if (listener := self._listeners.get(key)) is not None:
-                listener(params)
+                try:
+                    listener(params)
+                except Exception:
+                    _LOG.exception("Hearing of %s failed; the browser's other events are not touched by it.", key[1])
             expected = self._expected.pop(key, None)
             if expected is not None and not expected.done():
                 expected.set_result(params)
@@ -156,9 +163,9 @@ class _ReadEnd(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         *complete, rest = data.split(b"\0")
         for piece in complete:
-            self._pieces.append(piece)
-            self._receive(json.loads(b"".join(self._pieces)))
+            message = b"".join([*self._pieces, piece])
             self._pieces.clear()
+            self._receive(json.loads(message))
         if rest:
             self._pieces.append(rest)
 

@@ -18,8 +18,18 @@ from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.clipboard import pastes
 from sandbox.browser.input import CdpInput, Gesture, Phase, PointerMove, Wheel
-from sandbox.browser.page import REST_SCRIPT, STORED_COMMANDS, STORED_EVENTS, PageNotes, guard_script
-from sandbox.browser.policy import is_below
+from sandbox.browser.page import (
+    FORGET_COMMAND,
+    FORGET_SCRIPT,
+    HAS_STORED_SCRIPT,
+    REST_SCRIPT,
+    STORED_COMMANDS,
+    STORED_EVENTS,
+    USAGE_COMMAND,
+    PageNotes,
+    guard_script,
+)  # fmt: skip
+from sandbox.browser.policy import is_below, told
 from sandbox.page_task import PageSettings
 from warehouse.errors import BrowserCrashed, SandboxError
 
@@ -184,7 +194,8 @@ class CdpPage:
         self._compiled.clear()
         answer = await self._send("Page.navigate", {"url": url})
         if answer.get("errorText"):
-            raise SandboxError(f"The page {url} could not be opened: {answer['errorText']}. Is the file there and below {self._root}?")
+            where = told(url, self._root)
+            raise SandboxError(f"The page {where} could not be opened: {answer['errorText']}. Is the file there, below its source's root?")
         self._wanted_loader_id = answer["loaderId"]
 
     def _on_binding(self, event: Params) -> None:
@@ -210,6 +221,11 @@ class CdpPage:
     @abstractmethod
     async def rest(self) -> None: ...
 
+    async def is_reusable(self) -> bool:
+        has_stored = await self.evaluate(HAS_STORED_SCRIPT)
+        usage = (await self._send(*USAGE_COMMAND))["usage"]
+        return not (has_stored or usage or self.notes.has_stored)
+
     @abstractmethod
     async def _perform(self, phases: Sequence[Phase]) -> None:
         """Carry out gestures, in the page's time."""
@@ -227,7 +243,8 @@ class CdpPage:
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
             reason = details.get("exception", {}).get("description") or details.get("text")
-            raise SandboxError(f"A script failed in the page: {str(reason)[:300]}. The script began with {expression[:80]!r}.")
+            reason = told(str(reason), self._root)[:300]
+            raise SandboxError(f"A script failed in the page: {reason}. The script began with {expression[:80]!r}.")
         return answer["result"].get("value")
 
     def _send_gesture(self, gesture: Gesture) -> list[asyncio.Future[Params]]:
@@ -237,7 +254,10 @@ class CdpPage:
         self._copied = ""
         width, height = self._settings.viewport_px
         commands = [self._send(method, params) for method, params in self._input.rest(width - 1, height - 1)]
-        return [*commands, self._send("Runtime.evaluate", {"expression": REST_SCRIPT})]
+        if self._settings.web is not None:
+            return [*commands, self._send("Runtime.evaluate", {"expression": REST_SCRIPT})]
+        self._send(*FORGET_COMMAND)
+        return [*commands, self._send("Runtime.evaluate", {"expression": f"{REST_SCRIPT}; {FORGET_SCRIPT}"})]
 
     async def close(self) -> None:
         if self._is_closed:

@@ -19,10 +19,12 @@ from pathlib import Path
 
 from sandbox.browser import namespace
 from sandbox.browser.scratch import Profile, browser_user, readable_root
+from sandbox.page_task import WebSettings
 from warehouse.errors import BrowserMissing, ConfigError
 from warehouse.identity import content_id
 
 EXECUTABLE_VARIABLE = "FLYWHEEL_CHROMIUM"
+NO_SANDBOX_VARIABLE = "FLYWHEEL_OPEN_WITHOUT_SANDBOX"
 
 _HEADLESS_SHELLS = ("/usr/lib/chromium/chromium-headless-shell", "/usr/lib64/chromium-browser/headless_shell")
 _HEADLESS_SHELL_NAMES = ("chromium-headless-shell", "chrome-headless-shell", "headless_shell")
@@ -122,6 +124,7 @@ class ChromiumProcess:
         """Blocks for some milliseconds. Raises ConfigError or OSError where the program cannot be started."""
         self._profile = Profile()
         self._is_reaped = False
+        self.is_sandboxed = sandboxed
         self.log_path = self._profile.path / "chromium.log"
         self.proxy_host = f"{secrets.token_hex(16)}.invalid"
         """The one name that resolves in this browser, to its loopback: where the proxies of its sessions listen. No page knows it."""
@@ -196,6 +199,16 @@ class ChromiumProcess:
             os.waitpid(self.pid, 0)
             self._is_reaped = True
         self._profile.remove()
+
+
+def check_sandbox(web: WebSettings, *, is_sandboxed: bool) -> None:
+    """Raises ConfigError where a web session would show whatever the open network holds in a Chromium without a sandbox of its own."""
+    if web.network == "open" and not is_sandboxed and os.environ.get(NO_SANDBOX_VARIABLE) != "1":
+        raise ConfigError(
+            "This task's network is 'open' and Chromium runs without its own sandbox here, so a page that breaks its renderer has the "
+            "rights of the browser's user. Let unprivileged users make namespaces (kernel.unprivileged_userns_clone=1, or the container's "
+            f"seccomp profile) and use the kind beginframe or plain; or set {NO_SANDBOX_VARIABLE}=1 to run such tasks all the same."
+        )
 
 
 def resolver_flag(proxy_host: str) -> str:

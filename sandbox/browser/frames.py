@@ -41,18 +41,7 @@ class FrameReader:
         """What shows in the area from the top left corner of the page."""
         tree = (await self._send("Page.getFrameTree", {}))["frameTree"]
         found = await self._read(tree, (0.0, 0.0, float(area_px[0]), float(area_px[1])), 0)
-        return tuple(
-            Element(
-                role=str(item["role"]),
-                text=str(item["text"]),
-                states=tuple(item["states"]),
-                x_px=round(item["x"]),
-                y_px=round(item["y"]),
-                width_px=round(item["width"]),
-                height_px=round(item["height"]),
-            )
-            for item in found
-        )
+        return tuple(Element.from_json(item) for item in found)
 
     async def select(self, x: float, y: float, script: str, option: str) -> str:
         """Run a (x, y, option) script in the innermost frame at a point, in its coordinates; its answer."""

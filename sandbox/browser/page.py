@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +46,11 @@ STORED_COMMANDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("Storage.trackCacheStorageForOrigin", {"origin": "file://"}),
 )
 
+HAS_STORED_SCRIPT = "(() => { try { return localStorage.length + sessionStorage.length > 0; } catch { return true; } })()"
+"""What a page can say at once. One that may not look is not a page of files any more."""
+USAGE_COMMAND: tuple[str, dict[str, Any]] = ("Storage.getUsageAndQuota", {"origin": "file://"})
+"""What the browser can say of databases and caches; by its answer the events of what was stored before have come."""
+
 
 class Page(Protocol):
     """One page in a browser. Every method may raise a SandboxError; a cancelled one leaves the page unusable."""
@@ -75,8 +80,12 @@ class Page(Protocol):
 
     async def rest(self) -> None:
         """Let go of every button and key, take the pointer out of sight, drop focus and where Tab goes on from, selection, scrolling,
-        copied text and the window's name. What the page's scripts hold in memory stays: a task whose restart does not set that right
-        needs a fresh page."""
+        copied text, the window's name and, of a page of one task, the history. What the page's scripts hold in memory stays: a task
+        whose restart does not set that right needs a fresh page."""
+        ...
+
+    async def is_reusable(self) -> bool:
+        """Whether the next episode may start in it: nothing was stored that would outlive the document. Asks the page itself."""
         ...
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
@@ -134,6 +143,11 @@ REST_SCRIPT = """(() => {
 })()"""
 
 
+FORGET_SCRIPT = "if (location.hash || history.state !== null) history.replaceState(null, '', location.pathname + location.search);"
+FORGET_COMMAND: tuple[str, dict[str, Any]] = ("Page.resetNavigationHistory", {})
+"""For pages of one task, which go nowhere: what their scripts made of the history, refused while a navigation is under way."""
+
+
 def crop_png(png: bytes, size_px: tuple[int, int]) -> bytes:
     """The top left part of an image, pixels unchanged, as a lightly compressed PNG."""
     with Image.open(io.BytesIO(png)) as image:
@@ -143,6 +157,12 @@ def crop_png(png: bytes, size_px: tuple[int, int]) -> bytes:
     out = io.BytesIO()
     part.save(out, format="PNG", compress_level=1)
     return out.getvalue()
+
+
+def tabs_line(tabs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The agent's line about the tabs of `WebPage.status`; none for a single one."""
+    names = [f"{'*' if tab['active'] else ''}[{n}] {tab['title'] or tab['url']}" for n, tab in enumerate(tabs, start=1)]
+    return ["tabs: " + " ".join(names)] if len(tabs) > 1 else []
 
 
 def call(function: str, *arguments: Any) -> str:

@@ -18,6 +18,7 @@ from sandbox.actions import Action
 from sandbox.browser.browser import environment
 from sandbox.browser.input import Refusal, gestures
 from sandbox.browser.page import SELECT_SCRIPT, Page, PageNotes, WebPage, call, crop_png, time_limit
+from sandbox.browser.policy import told
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
 from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
@@ -45,6 +46,8 @@ class _Instance:
     seed: int
     source: PageTask
     settings: PageSettings
+    root: Path
+    """Of its files, as the browser sees them."""
     page: Page
     web: WebPage | None
     """The page, where it is a web session's."""
@@ -91,14 +94,14 @@ class PageSession:
         self.num_resets += 1
         instance, self._instance = self._instance, None
         key = (task.source, task.name)
-        notes = None if instance is None else instance.page.notes
-        page_is_clean = notes is not None and notes.left_for is None and not notes.has_stored and self._page_key == key
+        has_stayed = instance is not None and instance.page.notes.left_for is None and self._page_key == key
         try:
             async with time_limit(self._limits.ready_s, f"Starting {task.name}"):
-                settings = source.settings(task)
+                root, settings = readable_root(source.root), source.settings(task)
                 fresh = source.needs_fresh_page(task) or settings.web is not None
-                if self._page is None or not page_is_clean or fresh:
-                    page = await self._load(task, source)
+                await self._drop_unless_reusable((settings, root))
+                if self._page is None or not has_stayed or fresh:
+                    page = await self._load(task, source, (settings, root))
                     if not fresh:
                         await self._start(page, source, task, seed)
                         await page.settle(0, screenshot=False)
@@ -108,14 +111,24 @@ class PageSession:
                 self._page_key = key
                 web = page if settings.web is not None and isinstance(page, WebPage) else None
                 self._instance = _Instance(
-                    task=task, seed=seed, source=source, settings=settings, page=page, web=web, start_ms=page.time_ms
+                    task=task, seed=seed, source=source, settings=settings, root=root, page=page, web=web, start_ms=page.time_ms
                 )
                 return await self._observe(self._instance)
         except SandboxTimeout as error:
-            raise PageNotReady(f"{error} Page: {source.url(task)}") from error
+            self._page_key = None
+            raise PageNotReady(f"{error} Page: {told(source.url(task), source.root)}") from error
         except BaseException:
             self._page_key = None
             raise
+
+    async def _drop_unless_reusable(self, window: tuple[PageSettings, Path]) -> None:
+        """Close the page we have where the next episode needs another window or other files, where the last one did not end well, or where
+        it left something in the browser context."""
+        page = self._page
+        if page is None or (self._page_key is not None and self._page_window == window and await page.is_reusable()):
+            return
+        self._page = None
+        await page.close()
 
     @staticmethod
     async def _start(page: Page, source: PageTask, task: Task, seed: int) -> None:
@@ -136,16 +149,11 @@ class PageSession:
         if self._is_closed:
             raise SandboxError("The session is closed; lease another one.")
 
-    async def _load(self, task: Task, source: PageTask) -> Page:
-        """The task's page, loaded and ready, in the page we have or a new one where the window or the files are other ones. A web session
-        always gets a new one, in a browser context of its own."""
-        root, settings = readable_root(source.root), source.settings(task)
-        is_other = self._page_key is None or self._page_window != (settings, root) or settings.web is not None
-        if self._page is not None and (is_other or self._page.notes.has_stored):
-            page, self._page = self._page, None
-            await page.close()
+    async def _load(self, task: Task, source: PageTask, window: tuple[PageSettings, Path]) -> Page:
+        """The task's page, loaded and ready, in the page we have or a new one."""
+        settings, root = window
         if self._page is None:
-            self._page, self._page_window = await self._open_page(settings, root, self.surroundings), (settings, root)
+            self._page, self._page_window = await self._open_page(settings, root, self.surroundings), window
         self._page_key = None
         address = source.url(task)
         await self._page.load((root / _relative(source, task)).as_uri() if address.startswith("file:") else address)
@@ -153,8 +161,8 @@ class PageSession:
         while not await self._page.evaluate(f"Boolean({source.ready_script})"):
             if time.monotonic() > deadline:
                 raise PageNotReady(
-                    f"The page of {task.name} ({source.url(task)}) loaded, but was not ready within {self._limits.ready_s * 0.8:g} s: "
-                    f"{source.ready_script!r} stayed false."
+                    f"The page of {task.name} ({told(address, source.root)}) loaded, but was not ready within "
+                    f"{self._limits.ready_s * 0.8:g} s: {source.ready_script!r} stayed false."
                 )
             await self._page.settle(settings.step_time_ms, screenshot=False)
             await asyncio.sleep(0)
@@ -163,7 +171,8 @@ class PageSession:
     async def step(self, action: Action) -> Transition:
         instance = self._running()
         if instance.is_over:
-            observation = await self._observe(instance)
+            async with time_limit(self._limits.step_s, f"A look at {instance.task.name}"):
+                observation = await self._observe(instance)
             info = {"ignored": "the episode is over"}
             return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=info)
         pause_s = action.seconds if isinstance(action, actions.Wait) else 0.0
@@ -171,7 +180,7 @@ class PageSession:
             info = await self._act(instance, action)
             observation = await self._observe(instance, dict(instance.settings.action_times_ms).get(action.kind))
         instance.actions.append(action)
-        info |= _noted(instance.page.notes)
+        info |= _noted(instance.page.notes, instance.root)
         info |= instance.state.info if instance.state is not None else {}
         info |= instance.web.status() if instance.web is not None else {}
         has_left = instance.page.notes.left_for is not None
@@ -248,7 +257,7 @@ class PageSession:
     async def evaluate(self) -> Verdict:
         instance = self._running()
         if instance.state is None:
-            reason = f"the page was left for {instance.page.notes.left_for}"
+            reason = f"the page was left for {told(str(instance.page.notes.left_for), instance.root)}"
             return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(reason,))
         return instance.source.verdict(instance.state)
 
@@ -267,12 +276,16 @@ class PageSession:
             raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
         return self._instance
 
-    async def close(self) -> None:
-        self._is_closed = True
+    async def leave(self) -> None:
+        """Close the page; the next reset opens another. For who ends what the page shares with an episode."""
         self._instance = None
         page, self._page = self._page, None
         if page is not None:
             await page.close()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        await self.leave()
 
 
 def _relative(source: PageTask, task: Task) -> str:
@@ -281,16 +294,17 @@ def _relative(source: PageTask, task: Task) -> str:
     try:
         return path.relative_to(source.root).as_posix()
     except ValueError as error:
-        raise TaskError(f"The page of {task.name} is {path}, which is not below its source's root {source.root}.") from error
+        where = told(source.url(task), source.root)
+        raise TaskError(f"The page of {task.name} is {where}, which is not below its source's root; put it there.") from error
 
 
-def _noted(notes: PageNotes) -> dict[str, Any]:
+def _noted(notes: PageNotes, root: Path) -> dict[str, Any]:
     """Takes what was noted since the last step."""
     info: dict[str, Any] = {}
     if notes.dialogs:
         info["dialogs"], notes.dialogs = notes.dialogs, []
     if notes.blocked:
-        info["blocked"], notes.blocked = notes.blocked, []
+        info["blocked"], notes.blocked = [told(url, root) for url in notes.blocked], []
     if notes.left_for is not None:
-        info["left_for"] = notes.left_for
+        info["left_for"] = told(notes.left_for, root)
     return info

@@ -1,7 +1,7 @@
 """PlaywrightPage: a page driven by Playwright in a full Chromium, in real time. The independent check of our own sessions, and the way
 to sites that need a whole browser.
 
-Its own input, its own waiting, its own screenshots: only the tasks are the same. As root Playwright starts Chromium without its sandbox.
+Its own input, its own waiting, its own screenshots: only the tasks are the same. Playwright starts Chromium without its sandbox.
 Its pages share the browser's clipboard, so a text that one episode copied can be pasted in the next.
 """
 
@@ -11,17 +11,29 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, BrowserContext, Dialog, Error, Frame, Playwright, Request, Route, async_playwright
+from playwright.async_api import Browser, BrowserContext, CDPSession, Dialog, Error, Frame, Playwright, Request, Route, async_playwright
 from playwright.async_api import Page as TheirPage
 
+from sandbox.browser.browser import NO_SANDBOX
 from sandbox.browser.chromium import FLAGS, find_chromium, resolver_flag
 from sandbox.browser.input import Gesture, Insert, KeyStroke, Pause, Phase, PointerDown, PointerMove, PointerUp, Wheel, find_key
-from sandbox.browser.page import REST_SCRIPT, STORED_COMMANDS, STORED_EVENTS, Page, PageNotes, guard_script
-from sandbox.browser.policy import is_below
+from sandbox.browser.page import (
+    FORGET_COMMAND,
+    FORGET_SCRIPT,
+    HAS_STORED_SCRIPT,
+    REST_SCRIPT,
+    STORED_COMMANDS,
+    STORED_EVENTS,
+    USAGE_COMMAND,
+    Page,
+    PageNotes,
+    guard_script,
+)  # fmt: skip
+from sandbox.browser.policy import is_below, told
 from sandbox.page_task import PageSettings, Surroundings
 from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
 
@@ -108,10 +120,12 @@ class PlaywrightPage:
         self._buttons: set[str] = set()
         self._born_s = time.monotonic()
         self._answers: set[asyncio.Future[None]] = set()
+        self._devtools: CDPSession | None = None
+        """For what Playwright has no word for; a web session's window does without."""
 
     @property
     def browser_version(self) -> str:
-        return f"Chrome/{self._browser.version}"
+        return f"Chrome/{self._browser.version}{NO_SANDBOX}"
 
     @property
     def time_ms(self) -> float:
@@ -124,7 +138,7 @@ class PlaywrightPage:
         self._page.on("dialog", self._on_dialog)
         self._page.on("popup", lambda popup: self._later(popup.close()))
         self._page.on("framenavigated", self._on_navigated)
-        devtools = await self._context.new_cdp_session(self._page)
+        self._devtools = devtools = await self._context.new_cdp_session(self._page)
         for event in STORED_EVENTS:
             devtools.on(event, self._on_stored)
         for method, params in STORED_COMMANDS:
@@ -174,14 +188,14 @@ class PlaywrightPage:
     async def load(self, url: str) -> None:
         self._is_loading = True
         try:
-            async with sandbox_errors(self._browser):
+            async with sandbox_errors(self._browser, self._root):
                 await self._page.goto(url, timeout=0)
         finally:
             self._is_loading = False
         self.notes = PageNotes(has_stored=self.notes.has_stored)
 
     async def evaluate(self, expression: str) -> Any:
-        async with sandbox_errors(self._browser):
+        async with sandbox_errors(self._browser, self._root):
             return await self._page.evaluate(expression)
 
     async def perform(self, phases: Sequence[Phase]) -> None:
@@ -227,6 +241,18 @@ class PlaywrightPage:
             size = self._page.viewport_size or {"width": 1, "height": 1}
             await self._page.mouse.move(size["width"] - 1, size["height"] - 1)
             await self._page.evaluate(REST_SCRIPT)
+            if self._devtools is not None:
+                await self._page.evaluate(FORGET_SCRIPT)
+                with suppress(Error):  # a navigation is just being refused: the next episode's rest forgets it
+                    await self._devtools.send(*FORGET_COMMAND)
+
+    async def is_reusable(self) -> bool:
+        if self._devtools is None:
+            return False
+        async with sandbox_errors(self._browser):
+            has_stored = await self._page.evaluate(HAS_STORED_SCRIPT)
+            usage = (await self._devtools.send(*USAGE_COMMAND))["usage"]
+        return not (has_stored or usage or self.notes.has_stored)
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
         async with sandbox_errors(self._browser):
@@ -240,11 +266,11 @@ class PlaywrightPage:
 
 
 @asynccontextmanager
-async def sandbox_errors(browser: Browser) -> AsyncIterator[None]:
-    """Playwright's errors as ours."""
+async def sandbox_errors(browser: Browser, root: Path = Path("/")) -> AsyncIterator[None]:
+    """Playwright's errors as ours, with files told by their path from `root`."""
     try:
         yield
     except Error as error:
         if not browser.is_connected() or "crashed" in str(error):
             raise BrowserCrashed(f"The browser went away while Playwright drove it: {str(error)[:300]}") from error
-        raise SandboxError(f"Playwright could not go on: {str(error)[:300]}") from error
+        raise SandboxError(f"Playwright could not go on: {told(str(error), root)[:300]}") from error

@@ -16,10 +16,11 @@ from playwright.async_api import Page as TheirPage
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser import namespace
+from sandbox.browser.chromium import check_sandbox
 from sandbox.browser.input import find_key
-from sandbox.browser.page import SELECT_SCRIPT, call, guard_script
+from sandbox.browser.page import SELECT_SCRIPT, call, guard_script, tabs_line
 from sandbox.browser.playwright_page import PlaywrightPage, sandbox_errors
-from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below
+from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, told
 from sandbox.browser.proxy import Outside, Proxy
 from sandbox.browser.workspace_files import Refused, put_download
 from sandbox.page_task import PageSettings, Surroundings, WebSettings
@@ -41,6 +42,7 @@ class PlaywrightWindow(PlaywrightPage):
         web, around = settings.web, surroundings or Surroundings()
         if web is None or web.dialogs == "ask":
             raise ConfigError("Playwright's sessions answer dialogs by themselves: use the kind beginframe or plain for dialogs='ask'.")
+        check_sandbox(web, is_sandboxed=False)
         policy = NetworkPolicy(web, has_terminal=around.connect is not None)
         proxy = Proxy(policy, connect=around.connect, outside=Outside())
         await proxy.start(namespace.listener(0, own=False))
@@ -95,7 +97,9 @@ class PlaywrightWindow(PlaywrightPage):
     async def _save(self, download: Download) -> None:
         try:
             path = await download.path()
-            if self._around.workspace is not None and path.stat().st_size <= self._web.max_download_mib * 1024 * 1024:
+            if path.stat().st_size > self._web.max_download_mib * 1024 * 1024:
+                raise Refused(f"it is larger than {self._web.max_download_mib:g} MiB")
+            if self._around.workspace is not None:
                 self._lines.append(f"downloaded {put_download(self._around.workspace, path, download.suggested_filename)}")
         except (Refused, Error) as error:
             self._lines.append(f"download failed: {error}")
@@ -120,7 +124,7 @@ class PlaywrightWindow(PlaywrightPage):
 
     @property
     def url(self) -> str:
-        return self._page.url.removeprefix(self._root.as_uri() + "/")
+        return told(self._page.url, self._root)
 
     @property
     def has_dialog(self) -> bool:
@@ -139,28 +143,20 @@ class PlaywrightWindow(PlaywrightPage):
         return png
 
     def status(self) -> dict[str, Any]:
-        return {"tabs": [{"title": self._titles.get(tab, ""), "url": tab.url, "active": tab is self._page} for tab in self._tabs]}
+        return {"tabs": self._listed()}
+
+    def _listed(self) -> list[dict[str, Any]]:
+        return [{"title": self._titles.get(tab, ""), "url": told(tab.url, self._root), "active": tab is self._page} for tab in self._tabs]
 
     def news(self) -> list[str]:
         lines, self._lines = self._lines, []
-        if len(self._tabs) > 1:
-            names = [
-                f"{'*' if tab is self._page else ''}[{n}] {self._titles.get(tab) or tab.url}" for n, tab in enumerate(self._tabs, start=1)
-            ]
-            lines.append("tabs: " + " ".join(names))
-        return lines
+        return lines + tabs_line(self._listed())
 
     async def elements(self) -> tuple[Element, ...]:
         width, height = self._settings.area_px
         async with sandbox_errors(self._browser):
             found = await self._read(self._page.main_frame, (0.0, 0.0, float(width), float(height)), 0)
-        return tuple(
-            Element(
-                role=item["role"], text=item["text"], states=tuple(item["states"]), x_px=round(item["x"]), y_px=round(item["y"]),
-                width_px=round(item["width"]), height_px=round(item["height"]),
-            )
-            for item in found
-        )  # fmt: skip
+        return tuple(Element.from_json(item) for item in found)
 
     async def _read(self, frame: Frame, clip: tuple[float, ...], depth: int) -> list[dict[str, Any]]:
         """One frame's elements, each inner frame replaced by what shows in it."""
@@ -193,7 +189,7 @@ class PlaywrightWindow(PlaywrightPage):
         try:
             return {} if await go() is not None else {"ignored": "there is no page to go to"}
         except Error as error:
-            return {"ignored": str(error).splitlines()[0]}
+            return {"ignored": told(str(error).splitlines()[0], self._root)}
 
     async def _hotkey(self, keys: tuple[str, ...]) -> dict[str, Any] | None:
         async with sandbox_errors(self._browser):

@@ -1,4 +1,5 @@
-"""What a page may reach: pure decisions about addresses, for one page's files and for a web session's network. Nothing is connected here.
+"""What a page may reach: pure decisions about addresses, for one page's files and for a web session's network, and how addresses are told.
+Nothing is connected here.
 
 The same decision is made twice for every request of a web session: where the browser asks whether it may (cdp_page.py, tabs.py) and,
 for good, where the connection would be made (proxy.py).
@@ -121,8 +122,21 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def is_below(url: str, root: Path) -> bool:
     """Whether a page whose files lie below `root` may load an address: those files, and what it carries in itself."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
     if parts.scheme in {"data", "blob"}:
         return True
     path = unquote(parts.path)
     return parts.scheme == "file" and not parts.netloc and ".." not in path.split("/") and path.startswith(root.as_posix() + "/")
+
+
+def told(text: str, root: Path) -> str:
+    """An address, or a text with addresses, as it is recorded and said: files by their path from `root`, so that it is the same on every
+    machine and names none of its folders."""
+    if "file:" not in text:
+        return text
+    for height, folder in enumerate([root, *root.parents[:-1]]):
+        text = text.replace(folder.as_uri() + "/", "../" * height)
+    return text

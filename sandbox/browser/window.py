@@ -28,11 +28,12 @@ from sandbox.browser.beginframe import PageClock
 from sandbox.browser.browser import Browser
 from sandbox.browser.cdp import Params
 from sandbox.browser.cdp_page import create_target
+from sandbox.browser.chromium import check_sandbox
 from sandbox.browser.dialogs import Dialogs
 from sandbox.browser.downloads import Downloads
 from sandbox.browser.input import Phase, find_key
-from sandbox.browser.page import SELECT_SCRIPT, PageNotes
-from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below
+from sandbox.browser.page import SELECT_SCRIPT, PageNotes, tabs_line
+from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, told
 from sandbox.browser.proxy import Outside, Proxy
 from sandbox.browser.tab_kinds import FramedTab, tab_class
 from sandbox.browser.tabs import Tab
@@ -49,6 +50,7 @@ class WebWindow:
     def __init__(self, browser: Browser, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> None:
         if settings.web is None:
             raise ConfigError("A web window needs PageSettings.web.")
+        check_sandbox(settings.web, is_sandboxed=browser.process.is_sandboxed)
         self.browser, self.settings, self.root, self.web = browser, settings, root, settings.web
         self.surroundings = surroundings or Surroundings()
         self.notes = PageNotes()
@@ -87,8 +89,9 @@ class WebWindow:
         self._context_id = await self.browser.create_context(self._on_target, proxyServer=server, proxyBypassList="<-loopback>")
         denied = {"permission": {"name": "clipboard-read"}, "setting": "denied", "browserContextId": self._context_id}
         await connection.send("Browser.setPermission", denied)
-        workspace, limit_mib = self.surroundings.workspace, self.web.max_download_mib
-        self._downloads = Downloads(self.browser, self._context_id, workspace=workspace, staging=self._staging.path, max_mib=limit_mib)
+        self._downloads = Downloads(
+            self.browser, self._context_id, self.web, workspace=self.surroundings.workspace, staging=self._staging.path
+        )
         await self._downloads.start()
         await self._new_tab()
         if isinstance(self.active, FramedTab):
@@ -98,7 +101,10 @@ class WebWindow:
 
     def _on_target(self, info: Params, session_id: str) -> None:
         if info["type"] != "page":
-            self.active.guard_worker(session_id)
+            if self._active is not None:
+                self._active.guard_worker(session_id)
+            else:  # nobody is left to ask what it may load
+                self.browser.connection.send("Target.closeTarget", {"targetId": info["targetId"]})
             return
         kind = tab_class(begin_frame=self.browser.begin_frame, real_time=self.settings.real_time)
         tab: Tab = kind(self, info, session_id)
@@ -177,7 +183,7 @@ class WebWindow:
     async def load(self, url: str) -> None:
         reason = await self._dialogs.unless_one_opens(self.active.go(url), "")
         if reason:
-            raise SandboxError(f"The page {url} could not be opened: {reason}. Does the task's network policy allow it?")
+            raise SandboxError(f"The page {told(url, self.root)} could not be opened: {reason}. Does the task's network policy allow it?")
         await self.settle(0, screenshot=False)
 
     async def evaluate(self, expression: str) -> Any:
@@ -207,6 +213,9 @@ class WebWindow:
 
     async def rest(self) -> None:
         await self.active.rest()
+
+    async def is_reusable(self) -> bool:
+        return False
 
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
         """While a dialog is open nothing passes: the screenshot is the last one with the dialog over it."""
@@ -262,8 +271,7 @@ class WebWindow:
     @property
     def url(self) -> str:
         """The active tab's address; a page of the task by its path below the root."""
-        url = self.active.url
-        return url.removeprefix(self.root.as_uri() + "/")
+        return told(self.active.url, self.root)
 
     async def elements(self) -> tuple[Element, ...]:
         if self._dialogs.current is not None:
@@ -276,21 +284,20 @@ class WebWindow:
 
     def status(self) -> dict[str, Any]:
         """For Transition.info: the tabs, and what has not settled."""
-        tabs = [{"title": tab.title, "url": tab.url, "active": tab is self._active} for tab in self._tabs]
-        info: dict[str, Any] = {"tabs": tabs}
+        info: dict[str, Any] = {"tabs": self._listed()}
         if self._dialogs.current is None and self.active.unsettled is not None:
             info["unsettled"] = self.active.unsettled
         return info
+
+    def _listed(self) -> list[dict[str, Any]]:
+        return [{"title": tab.title, "url": told(tab.url, self.root), "active": tab is self._active} for tab in self._tabs]
 
     def news(self) -> list[str]:
         """For the agent, a line each: downloads that came, a file field that waits, the tabs where there are several."""
         lines = self._downloads.came() if self._downloads is not None else []
         if self._uploads.is_asked:
             lines.append("a file field waits: type the path of a workspace file, or press escape")
-        if len(self._tabs) > 1:
-            names = [f"{'*' if tab is self._active else ''}[{n}] {tab.title or tab.url}" for n, tab in enumerate(self._tabs, start=1)]
-            lines.append("tabs: " + " ".join(names))
-        return lines
+        return lines + tabs_line(self._listed())
 
     async def act(self, action: Action) -> dict[str, Any] | None:
         """What the window does of itself with an action, for Transition.info; None: it is the page's."""

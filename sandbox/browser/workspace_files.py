@@ -110,6 +110,8 @@ def stage_upload(workspace: Path, relative: str, staging: Path) -> Path:
                 copy.chmod(0o644)
     except OSError as error:
         raise Refused(f"{relative!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a zero byte
+        raise Refused(f"{relative!r} is not a file name") from error
     return copy
 
 

@@ -1,4 +1,5 @@
-"""AgentDesktop: the Desktop protocol over a guest agent's HTTP (sandbox/desktop/guest_agent.py), wherever the agent runs.
+"""AgentDesktop: the Desktop protocol over a guest agent's HTTP (sandbox/desktop/guest_agent.py), wherever the agent runs; and
+AgentDesktops, for a machine that somebody else keeps running.
 
 Every request has a connection of its own: a machine that is put back to a snapshot knows nothing of connections made since.
 """
@@ -8,28 +9,30 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from sandbox.browser.input import Phase
-from sandbox.desktop import keys
+from sandbox.cache import cache_folder
 from sandbox.desktop.apps import find_app
-from sandbox.desktop.desktop import CommandResult, FileEntry, Window, WindowChange
-from sandbox.desktop.local import QUIET_MS, SETTLE_LIMIT_MS
-from sandbox.session import Element
+from sandbox.desktop.requested import RequestedDesktop, inside_home
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
+from warehouse.locks import FileLock
 
 AGENT_VERSION = "1"
+POLL_S = 0.2
 
 
-class AgentDesktop:
+class AgentDesktop(RequestedDesktop):
     """The desktop behind an agent. `close` leaves the agent running: whoever started its machine ends it."""
 
     def __init__(self, host: str, port: int, token: str, *, call_s: float = 60.0) -> None:
         """For `open`. `call_s` is the longest that one request may take."""
-        self._host, self._port, self._token, self._call_s = host, port, token, call_s
+        super().__init__(call_s)
+        self._host, self._port, self._token = host, port, token
         self._health: dict[str, Any] = {}
         self._is_closed = False
 
@@ -63,54 +66,20 @@ class AgentDesktop:
     async def screenshot(self) -> bytes:
         return (await self._request("GET", "/v1/screenshot"))[1]
 
-    async def elements(self) -> tuple[Element, ...]:
-        return tuple(
-            Element(
-                role=item["role"], text=item["text"], states=tuple(item["states"]), x_px=item["x"], y_px=item["y"],
-                width_px=item["width"], height_px=item["height"],
-            )
-            for item in await self._call("elements")
-        )  # fmt: skip
-
-    async def perform(self, phases: Sequence[Phase]) -> None:
-        events = keys.events(phases)
-        pause_s = sum(event[1] for event in events if event[0] == "pause") / 1000
-        await self._call("input", limit_s=self._call_s + pause_s, events=events)
-
-    async def settle(self) -> bool:
-        return bool(await self._call("settle", quiet_ms=QUIET_MS, limit_ms=SETTLE_LIMIT_MS))
-
-    async def windows(self) -> tuple[Window, ...]:
-        return tuple(Window(**item) for item in await self._call("windows"))
-
-    async def change_window(self, window_id: int, change: WindowChange) -> None:
-        await self._call("change_window", window_id=window_id, change=change)
-
-    async def place_window(self, window_id: int, x_px: int, y_px: int, width_px: int | None = None, height_px: int | None = None) -> None:
-        await self._call("place_window", window_id=window_id, box=[x_px, y_px, width_px, height_px])
-
     async def launch(self, app: str, files: Sequence[PurePosixPath] = ()) -> None:
         command = list(find_app(app).command)
         if self._health["platform"] == "win32" and command[0] == "wine":
             command = command[1:]
-        command += [_inside_home(path) for path in files]  # programs start in the home folder
+        command += [inside_home(path) for path in files]  # programs start in the home folder
         if not await self._call("launch", command=command):
             raise DesktopMissing(f"The guest has no program {command[0]!r} for the application {app!r}. Install it in the guest's image.")
 
     async def put_file(self, path: PurePosixPath, content: bytes) -> None:
-        await self._request("PUT", f"/v1/file?{urlencode({'path': _inside_home(path)})}", content)
+        await self._request("PUT", f"/v1/file?{urlencode({'path': inside_home(path)})}", content)
 
     async def get_file(self, path: PurePosixPath) -> bytes | None:
-        status, content = await self._request("GET", f"/v1/file?{urlencode({'path': _inside_home(path)})}")
+        status, content = await self._request("GET", f"/v1/file?{urlencode({'path': inside_home(path)})}")
         return None if status == 404 else content
-
-    async def list_files(self) -> tuple[FileEntry, ...]:
-        return tuple(FileEntry(path=PurePosixPath(path), is_folder=is_folder) for path, is_folder in await self._call("list_files"))
-
-    async def run(self, command: Sequence[str], timeout_s: float = 10.0) -> CommandResult:
-        limit_s = self._call_s + timeout_s
-        code, stdout, stderr = await self._call("run", limit_s=limit_s, command=list(command), timeout_s=timeout_s)
-        return CommandResult(exit_code=code, stdout=stdout, stderr=stderr)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -146,8 +115,75 @@ class AgentDesktop:
             connection.close()
 
 
-def _inside_home(path: PurePosixPath) -> str:
-    """Raises ValueError for a path that is not below the home."""
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"{str(path)!r} does not lie in the desktop's home folder: give a relative path without '..'.")
-    return path.as_posix()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """A machine with an agent. `restore` is a command of ours that puts the machine back to how it was; `restore_s` is how long that may
+    take, and then as long again until the agent answers."""
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    restore: tuple[str, ...]
+    restore_s: float = 300.0
+    call_s: float = 60.0
+
+
+class AgentDesktops:
+    """Desktops of one machine, one at a time; a lock keeps other processes of this host away from it until `close`."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._lock = FileLock(cache_folder() / f"agent-{settings.host}-{settings.port}.lock")
+        self._desktop: AgentDesktop | None = None
+
+    async def fresh(self) -> AgentDesktop:
+        """The machine's desktop, put back. Raises SandboxError where another session has the machine or it cannot be put back, and what
+        AgentDesktop.open raises."""
+        settings = self._settings
+        if not self._lock.is_held and not self._lock.acquire():
+            raise SandboxError(
+                f"The machine at {settings.host}:{settings.port} is in use by process {self._lock.holder()}: it has one desktop. Wait for "
+                "that process to end, or give this one another machine."
+            )
+        if self._desktop is not None:
+            await self._desktop.close()
+            self._desktop = None
+        await self._restore()
+        self._desktop = await self._answering()
+        return self._desktop
+
+    async def _restore(self) -> None:
+        command, limit_s = self._settings.restore, self._settings.restore_s
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+            )
+        except OSError as error:
+            raise SandboxError(f"The command that puts a machine back, {command[0]!r}, cannot be run: {error.strerror}.") from error
+        try:
+            _, said = await asyncio.wait_for(process.communicate(), limit_s)
+        except TimeoutError as error:
+            raise SandboxTimeout(f"{' '.join(command)!r} did not put the machine back within {limit_s:g} s.") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode != 0:
+            told = said[-300:].decode(errors="replace").strip()
+            raise SandboxError(f"{' '.join(command)!r} did not put the machine back (exit code {process.returncode}): {told}")
+
+    async def _answering(self) -> AgentDesktop:
+        settings, deadline = self._settings, time.monotonic() + self._settings.restore_s
+        while True:
+            try:
+                return await AgentDesktop.open(settings.host, settings.port, settings.token, call_s=settings.call_s)
+            except (DesktopCrashed, SandboxTimeout):  # it starts
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(POLL_S)
+
+    async def close(self) -> None:
+        if self._desktop is not None:
+            await self._desktop.close()
+            self._desktop = None
+        self._lock.release()

@@ -88,3 +88,10 @@ def raise_window(moment: Moment, window: Window) -> Action:
     """Bring a window to the top: by its title where that shows, else by going through the windows."""
     title = moment.find("header", " ".join(window.title.split()))
     return click(title) or press("alt", "tab")
+
+
+def frame_button(moment: Moment, window: Window, name: str) -> Element | None:
+    """A button of a window's frame: level with its title, just above the contents."""
+    buttons = [button for button in moment.all("button") if button.text == name]
+    above = [b for b in buttons if b.y_px < window.y_px + 8 and window.x_px <= b.x_px <= window.x_px + window.width_px]
+    return min(above, key=lambda button: window.y_px - button.y_px, default=None)

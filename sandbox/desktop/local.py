@@ -11,27 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sandbox.browser.input import Phase
-from sandbox.desktop import keys
 from sandbox.desktop.apps import find_app, packages_id, require
 from sandbox.desktop.box import HOME, Box, BoxSettings
-from sandbox.desktop.desktop import CommandResult, FileEntry, Window, WindowChange
+from sandbox.desktop.requested import RequestedDesktop, inside_home
 from sandbox.desktop.wine import MAKING_LIMIT_S, furnish_command, make_template, windows_path
-from sandbox.session import Element
 from warehouse.errors import SandboxError
-
-QUIET_MS = 100.0
-"""The screen has settled when it stood still, and no program wanted the processor, for so long."""
-SETTLE_LIMIT_MS = 4000.0
-"""An animation never settles: then the screen is taken as it is after this."""
 
 FURNISHING_LIMIT_S = 60.0
 
 
-class LocalDesktop:
+class LocalDesktop(RequestedDesktop):
     """One display of this machine with its applications, in a box."""
 
     def __init__(self, box: Box) -> None:
+        super().__init__(box.settings.call_s)
         self._box = box
         self._version = ""
         self._has_wine = False
@@ -71,30 +64,10 @@ class LocalDesktop:
     async def screenshot(self) -> bytes:
         return (await self._box.call("screenshot"))[1]
 
-    async def elements(self) -> tuple[Element, ...]:
-        return tuple(_element(item) for item in await self._call("elements"))
-
-    async def perform(self, phases: Sequence[Phase]) -> None:
-        events = keys.events(phases)
-        pause_s = sum(event[1] for event in events if event[0] == "pause") / 1000
-        await self._call("input", events=events, limit_s=self._box.settings.call_s + pause_s)
-
-    async def settle(self) -> bool:
-        return bool(await self._call("settle", quiet_ms=QUIET_MS, limit_ms=SETTLE_LIMIT_MS))
-
-    async def windows(self) -> tuple[Window, ...]:
-        return tuple(Window(**item) for item in await self._call("windows"))
-
-    async def change_window(self, window_id: int, change: WindowChange) -> None:
-        await self._call("change_window", window_id=window_id, change=change)
-
-    async def place_window(self, window_id: int, x_px: int, y_px: int, width_px: int | None = None, height_px: int | None = None) -> None:
-        await self._call("place_window", window_id=window_id, box=[x_px, y_px, width_px, height_px])
-
     async def launch(self, app: str, files: Sequence[PurePosixPath] = ()) -> None:
         found = find_app(app)
         require([app])
-        paths = [PurePosixPath(HOME, _inside_home(path)) for path in files]
+        paths = [PurePosixPath(HOME, inside_home(path)) for path in files]
         if found.needs_wine and not self._has_wine:
             await _make_wine_template()
             laid_out = await self.run(furnish_command(), timeout_s=FURNISHING_LIMIT_S)
@@ -105,19 +78,11 @@ class LocalDesktop:
         await self._call("launch", command=[*found.command, *names])
 
     async def put_file(self, path: PurePosixPath, content: bytes) -> None:
-        await self._call("put_file", content, path=_inside_home(path))
+        await self._call("put_file", content, path=inside_home(path))
 
     async def get_file(self, path: PurePosixPath) -> bytes | None:
-        was_found, content = await self._box.call("get_file", path=_inside_home(path))
+        was_found, content = await self._box.call("get_file", path=inside_home(path))
         return content if was_found else None
-
-    async def list_files(self) -> tuple[FileEntry, ...]:
-        return tuple(FileEntry(path=PurePosixPath(path), is_folder=is_folder) for path, is_folder in await self._call("list_files"))
-
-    async def run(self, command: Sequence[str], timeout_s: float = 10.0) -> CommandResult:
-        limit_s = self._box.settings.call_s + timeout_s
-        code, stdout, stderr = await self._call("run", command=list(command), timeout_s=timeout_s, limit_s=limit_s)
-        return CommandResult(exit_code=code, stdout=stdout, stderr=stderr)
 
     async def processes(self) -> list[str]:
         """Names of the programs that run in the box."""
@@ -177,22 +142,3 @@ async def _make_wine_template() -> None:
             await desktop.close()
 
     await make_template(run)
-
-
-def _inside_home(path: PurePosixPath) -> str:
-    """Raises ValueError for a path that is not below the home."""
-    if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"{str(path)!r} does not lie in the desktop's home folder: give a relative path without '..'.")
-    return path.as_posix()
-
-
-def _element(item: dict[str, Any]) -> Element:
-    return Element(
-        role=item["role"],
-        text=item["text"],
-        states=tuple(item["states"]),
-        x_px=item["x"],
-        y_px=item["y"],
-        width_px=item["width"],
-        height_px=item["height"],
-    )

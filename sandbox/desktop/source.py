@@ -43,6 +43,7 @@ MAKERS: Mapping[str, Callable[[random.Random], Instance]] = {
     "calc-cell": tasks_large.fill_cell,
     "calc-sum": tasks_large.sum_column,
     "notepad-type": tasks_large.type_in_notepad,
+    "wine-close": tasks_large.close_windows_program,
 }
 
 

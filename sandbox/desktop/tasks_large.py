@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from sandbox.actions import Action, TypeText
 from sandbox.desktop.desktop import Desktop
-from sandbox.desktop.instance import Instance, Launch, Moment, Verify, click, press, raise_window
+from sandbox.desktop.instance import Instance, Launch, Moment, Verify, click, frame_button, press, raise_window
 from sandbox.desktop.tasks_editor import file_holds
 from sandbox.desktop.words import NOUNS
 
@@ -117,5 +117,35 @@ def type_in_notepad(rng: random.Random) -> Instance:
         files={TEXT: b""},
         launches=(Launch(app="notepad", files=(TEXT,)),),
         verify=file_holds(TEXT, text),
+        oracle=oracle,
+    )
+
+
+def close_windows_program(rng: random.Random) -> Instance:
+    """Wine's Notepad and, before it, the smaller WineMine are open; one is to be closed, the other to stay."""
+    name = PurePosixPath(f"{rng.choice(NOUNS)}.txt")
+    classes = {"notepad.exe": f"{name} - Notepad", "winemine.exe": "WineMine"}
+    wanted = rng.choice(list(classes))
+    kept = next(window_class for window_class in classes if window_class != wanted)
+
+    async def verify(desktop: Desktop) -> list[str]:
+        left = sorted(window.window_class.lower() for window in await desktop.windows())
+        return [] if left == [kept] else [f"windows of {left} are open and not only of {kept}"]
+
+    def oracle(moment: Moment) -> Action | None:
+        found = {window.window_class.lower(): window for window in moment.windows}
+        if kept not in found or wanted not in found:
+            return None
+        if moment.top == found[wanted]:
+            return click(frame_button(moment, found[wanted], "close"))
+        if moment.top is not None and moment.find("header", found[wanted].title) is None:
+            return click(frame_button(moment, moment.top, "minimise"))  # it covers the other, which Alt+Tab leaves out
+        return raise_window(moment, found[wanted])
+
+    return Instance(
+        instruction=f'Close the window "{classes[wanted]}" and leave the other one open.',
+        files={name: b""},
+        launches=(Launch(app="notepad", files=(name,)), Launch(app="winemine")),
+        verify=verify,
         oracle=oracle,
     )

@@ -9,12 +9,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from sandbox.actions import Action, TypeText
-from sandbox.desktop.desktop import Desktop, Window
-from sandbox.desktop.instance import Instance, Launch, Moment, Oracle, Verify, click, press, raise_window
+from sandbox.desktop.desktop import Desktop
+from sandbox.desktop.instance import Instance, Launch, Moment, Oracle, Verify, click, frame_button, press, raise_window
 from sandbox.desktop.tasks_editor import file_holds
 from sandbox.desktop.tasks_files import tree_is
 from sandbox.desktop.words import BUTTONS, COLOURS, NOUNS, file_name
-from sandbox.session import Element
 
 FORM = PurePosixPath(".form.json")
 ANSWER = PurePosixPath(".form.json.answer")
@@ -83,7 +82,7 @@ def close_window(rng: random.Random) -> Instance:
         window = moment.window(f"^{wanted}$")
         if window is None or moment.window(f"^(?!{wanted})") is None:
             return None
-        return click(_frame_button(moment, window, "close")) if window == moment.top else raise_window(moment, window)
+        return click(frame_button(moment, window, "close")) if window == moment.top else raise_window(moment, window)
 
     return _windows(f'Close the window "{wanted}".', titles, verify, oracle)
 
@@ -102,7 +101,7 @@ def maximise_window(rng: random.Random) -> Instance:
         window = wrong or moment.window(f"^{wanted}$")
         if window is None:
             return None
-        return click(_frame_button(moment, window, "maximise")) if window == moment.top else raise_window(moment, window)
+        return click(frame_button(moment, window, "maximise")) if window == moment.top else raise_window(moment, window)
 
     return _windows(f'Maximise the window "{wanted}".', titles, verify, oracle)
 
@@ -163,10 +162,3 @@ def _windows(instruction: str, titles: Sequence[str], verify: Verify, oracle: Or
         verify=verify,
         oracle=oracle,
     )
-
-
-def _frame_button(moment: Moment, window: Window, name: str) -> Element | None:
-    """A button of a window's frame: level with its title, just above the contents."""
-    buttons = [button for button in moment.all("button") if button.text == name]
-    above = [b for b in buttons if b.y_px < window.y_px + 8 and window.x_px <= b.x_px <= window.x_px + window.width_px]
-    return min(above, key=lambda button: window.y_px - button.y_px, default=None)

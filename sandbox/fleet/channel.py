@@ -8,6 +8,7 @@ whoever answers.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import traceback
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,9 @@ from typing import Any, Self
 import msgpack
 
 from warehouse import errors
-from warehouse.errors import FlywheelError, SandboxError, WorkerCrashed
+from warehouse.errors import FlywheelError, LeaseLost, SandboxError, WorkerCrashed
+
+_LOG = logging.getLogger(__name__)
 
 REQUEST, REPLY, ERROR = 0, 1, 2
 LENGTH_BYTES = 4
@@ -124,7 +127,12 @@ class Channel(asyncio.Protocol):
             if self._answer is None:
                 raise SandboxError(f"This end answers nothing, and was asked {method!r}.")
             self._send([REPLY, number, await self._answer(method, params)])
+        except asyncio.CancelledError:
+            self._send([ERROR, number, error_to_plain(LeaseLost("The call was cut off: its lease is over. Take another one."))])
+            raise
         except Exception as error:
+            if not isinstance(error, FlywheelError):
+                _LOG.exception("%r failed, which is a defect.", method)
             self._send([ERROR, number, error_to_plain(error)])
 
     def _lose(self, reason: str) -> None:
@@ -142,10 +150,11 @@ class Channel(asyncio.Protocol):
 
 
 def error_to_plain(error: BaseException) -> dict[str, str | None]:
-    """An error as it crosses the channel. What is none of ours, hence a defect, takes its last traceback lines along."""
+    """An error as it crosses the channel. Of what is none of ours, hence a defect, only the class and the function cross: messages end up
+    in stored episodes, where this machine's paths are of no use."""
     if not isinstance(error, FlywheelError):
-        where = "".join(traceback.format_exception(error)[-3:])
-        return {"type": "SandboxError", "message": f"A sandbox process failed, which is a defect: {error!r}. {where}", "cause": None}
+        message = f"A sandbox process failed, which is a defect: {type(error).__name__} in {_place(error)}. Its traceback is in the log."
+        return {"type": "SandboxError", "message": message, "cause": None}
     cause = type(error.__cause__).__name__ if isinstance(error.__cause__, FlywheelError) else None
     return {"type": type(error).__name__, "message": str(error), "cause": cause}
 
@@ -156,6 +165,12 @@ def error_from_plain(plain: dict[str, str | None]) -> FlywheelError:
     if plain["cause"] is not None:
         error.__cause__ = _class_of(plain["cause"])(plain["message"])
     return error
+
+
+def _place(error: BaseException) -> str:
+    """The function that raised it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return f"{frames[-1].f_globals.get('__name__')}.{frames[-1].f_code.co_qualname}" if frames else "an unknown function"
 
 
 def _class_of(name: str | None) -> type[FlywheelError]:

@@ -1,5 +1,5 @@
 """Fleet: leases on sessions in worker processes. Workers come with the waiting line and go when idle; what crashes, hangs or wears out is
-replaced; a lease that its user forgot is taken back.
+replaced; a lease that its user forgot, or on which a call hangs, is taken back.
 
 Policy. A lease that has waited `grow_after_s` brings workers, as many as the line needs, up to `max_workers`; a worker unused for
 `shrink_after_s` ends, down to `min_workers`. A worn worker (leases, age, memory) gets no new lease and ends when its last one does. A
@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sandbox import wire
 from sandbox.browser.host import resolve
 from sandbox.fleet.process import WorkerProcess
-from sandbox.fleet.remote import RemoteSession
+from sandbox.fleet.remote import FleetSession
 from sandbox.fleet.settings import FleetSettings
 from sandbox.kinds import limits_at_once
 from sandbox.lease_queue import LeaseQueue, Seat
@@ -49,7 +48,7 @@ class FleetStats(PoolStats):
     num_workers_dismissed: int
     """Ended because nobody needed them."""
     num_reclaimed: int
-    """Leases taken back from users who forgot them."""
+    """Leases taken back: their users forgot them, or a call on them hung."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -71,7 +70,7 @@ class Fleet:
         self._starting: set[asyncio.Task[None]] = set()
         self._processes: set[WorkerProcess] = set()
         """Every worker whose process may still run, whatever became of it."""
-        self._leases: dict[RemoteSession, _FleetSeat] = {}
+        self._leases: dict[FleetSession, _FleetSeat] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -99,15 +98,15 @@ class Fleet:
         return self.settings.max_workers * self.settings.sessions_per_worker
 
     @asynccontextmanager
-    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[RemoteSession]:
-        """As SessionPool.lease. A lease that is not used for `lease_ttl_s` is taken back: the next call on its session raises LeaseLost."""
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[FleetSession]:
+        """As SessionPool.lease. A lease that is not used for `lease_ttl_s`, or has a call under way for `call_limit_s`, is taken back: that
+        call, and every later one on its session, raises LeaseLost."""
         seat = await self._take(task)
-        session = RemoteSession(seat.worker.channel, seat.number, screenshots=screenshots)
+        session = FleetSession(seat.worker.channel, seat.number, screenshots=screenshots)
         self._leases[session] = seat
         keep, condemned = False, None
         try:
-            plain = None if task is None else wire.TASK.to_plain(task)
-            await seat.worker.ask("check_out", seat=seat.number, task=plain, screenshots=screenshots)
+            await session.check_out(task)
             seat.worker.num_leases += 1
             yield session
             keep = not session.is_closed
@@ -175,7 +174,7 @@ class Fleet:
         self._num_leases += 1
         return seat
 
-    async def _put_back(self, seat: _FleetSeat, session: RemoteSession, *, keep: bool, condemned: str | None) -> None:
+    async def _put_back(self, seat: _FleetSeat, session: FleetSession, *, keep: bool, condemned: str | None) -> None:
         """Once for each lease, whoever ends it first: its user, or the fleet, because it was forgotten."""
         if self._leases.pop(session, None) is None:
             return
@@ -228,10 +227,10 @@ class Fleet:
 
     async def _start_worker(self) -> None:
         """After failures the next start waits, longer each time; after MAX_STARTS of them those who wait are told."""
-        worker = WorkerProcess(self.settings, self._lose)
-        self._processes.add(worker)
-        self._num_started += 1
         try:
+            worker = WorkerProcess(self.settings, self._lose)
+            self._processes.add(worker)
+            self._num_started += 1
             await worker.start()
         except (SandboxError, ConfigError, OSError) as error:
             self._num_failed_starts += 1
@@ -289,10 +288,15 @@ class Fleet:
         self._retired = [other for other in self._retired if other is not worker]
 
     def _reclaim(self) -> None:
-        """Take back what nobody used for long. Its user learns of it with the next call."""
-        ttl_s = self.settings.lease_ttl_s
-        for session, seat in [(session, seat) for session, seat in self._leases.items() if session.unused_s > ttl_s]:
-            session.end(f"The session was not used for {ttl_s:g} s and was taken back; lease another one, or raise lease_ttl_s.")
+        """Take back what nobody used for long, and what hangs. Its user learns of it with the call that hangs, or the next one."""
+        ttl_s, limit_s = self.settings.lease_ttl_s, self.settings.call_limit_s
+        for session, seat in list(self._leases.items()):
+            if session.unused_s > ttl_s:
+                session.end(f"The session was not used for {ttl_s:g} s and was taken back; lease another one, or raise lease_ttl_s.")
+            elif session.call_age_s > limit_s:
+                session.end(f"A call took longer than {limit_s:g} s; the session was taken back. Lease another one, or raise call_limit_s.")
+            else:
+                continue
             self._num_reclaimed += 1
             putting_back = asyncio.create_task(self._put_back(seat, session, keep=False, condemned=None), name="reclaim")
             self._closing.add(putting_back)

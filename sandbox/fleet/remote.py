@@ -1,7 +1,8 @@
-"""RemoteSession: a session in a worker process, as its user sees it. Satisfies Session."""
+"""FleetSession: a session in a worker process, as its user sees it. Satisfies Session."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from sandbox.task import Task
 from warehouse.errors import LeaseLost, SandboxError
 
 
-class RemoteSession:
+class FleetSession:
     """One lease on one seat of a worker. Once the lease is over, every call raises LeaseLost and says why. `screenshots` may be set
     before a reset."""
 
@@ -24,7 +25,8 @@ class RemoteSession:
         self._over: str | None = None
         self._is_reset = False
         self.is_closed = False
-        self._num_calls = 0
+        self._calls: dict[asyncio.Task[Any], float] = {}
+        """Calls under way, and when they began."""
         self._used_s = time.monotonic()
 
     @property
@@ -35,11 +37,22 @@ class RemoteSession:
     @property
     def unused_s(self) -> float:
         """Seconds since the last call; 0 while one is under way."""
-        return 0.0 if self._num_calls else time.monotonic() - self._used_s
+        return 0.0 if self._calls else time.monotonic() - self._used_s
+
+    @property
+    def call_age_s(self) -> float:
+        """Seconds that the oldest call under way has taken; 0 without one."""
+        return time.monotonic() - min(self._calls.values()) if self._calls else 0.0
 
     def end(self, reason: str) -> None:
-        """The lease is over: calls raise LeaseLost with the reason. The first reason stands."""
+        """The lease is over: calls, those under way too, raise LeaseLost with the reason. The first reason stands."""
         self._over = self._over or reason
+        for call in self._calls:
+            call.cancel()
+
+    async def check_out(self, task: Task | None) -> None:
+        """Have the seat get a session that can run the task: what the fleet does first."""
+        await self._call("check_out", task=None if task is None else wire.TASK.to_plain(task), screenshots=self.screenshots)
 
     async def reset(self, task: Task, seed: int) -> Observation:
         self._is_reset = False
@@ -72,9 +85,15 @@ class RemoteSession:
     async def _call(self, method: str, **params: Any) -> Any:
         if self._over is not None:
             raise LeaseLost(self._over)
-        self._num_calls += 1
+        call = asyncio.create_task(self._channel.call(method, seat=self._seat, **params))
+        self._calls[call] = time.monotonic()
         try:
-            return await self._channel.call(method, seat=self._seat, **params)
+            return await call
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._over is None or (caller is not None and caller.cancelling()):
+                raise
+            raise LeaseLost(self._over) from None
         finally:
-            self._num_calls -= 1
+            del self._calls[call]
             self._used_s = time.monotonic()

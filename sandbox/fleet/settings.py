@@ -35,6 +35,7 @@ class FleetSettings(BaseModel):
     grow_after_s: Seconds = Field(0.5, description="a lease that has waited so long brings more workers, up to max_workers")
     shrink_after_s: Seconds = Field(60.0, description="a worker unused for so long is ended, down to min_workers")
     lease_ttl_s: Seconds = Field(900.0, description="a leased session that its user did not touch for so long is taken back")
+    call_limit_s: Seconds = Field(1800.0, description="a leased session with a call under way for so long hangs, and is taken back")
     idle_s: Seconds = Field(300.0, description="a free session unused for so long is closed, and then a browser without sessions")
 
     heartbeat_s: Seconds = Field(5.0, description="between two questions whether a worker, or a browser of it, still answers")
@@ -60,6 +61,11 @@ class FleetSettings(BaseModel):
             raise ValueError(
                 f"browsers_per_worker is {self.browsers_per_worker}, more than sessions_per_worker, {self.sessions_per_worker}: "
                 "a browser without a session is of no use"
+            )
+        if self.call_limit_s <= max(self.ready_limit_s, self.step_limit_s):
+            raise ValueError(
+                f"call_limit_s is {self.call_limit_s:g}, expected more than ready_limit_s, {self.ready_limit_s:g}, and step_limit_s, "
+                f"{self.step_limit_s:g}: it is for calls that these do not end"
             )
         return self
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sandbox import actions
 from sandbox.actions import Action
@@ -37,6 +39,8 @@ class _Episode:
     task: Task
     instance: HybridInstance
     tools: Tools
+    workspace_fd: int
+    """Of the folder that the page shares."""
     actions: list[Action] = field(default_factory=list)
     answer: str | None = None
     output: str = ""
@@ -82,8 +86,9 @@ class HybridSession:
                 tools = await open_tools(self._settings, instance.work)
         except TimeoutError as error:
             raise SandboxTimeout(f"Starting {task.name} took longer than {RESET_TIMEOUT_S:g} s. Is the machine overloaded?") from error
-        self._desk.episode = _Episode(task=task, instance=instance, tools=tools)
-        self._page.surroundings = Surroundings(workspace=tools.jail.workspace.path, connect=tools.jail.connect)
+        workspace_fd = tools.jail.workspace.duplicate()
+        self._desk.episode = _Episode(task=task, instance=instance, tools=tools, workspace_fd=workspace_fd)
+        self._page.surroundings = Surroundings(workspace=Path(f"/proc/self/fd/{workspace_fd}"), connect=tools.jail.connect)
         try:
             return self._seen(self._desk.episode, await self._page.reset(task, seed))
         except BaseException:
@@ -139,16 +144,23 @@ class HybridSession:
         return self._desk.episode
 
     async def _end_episode(self) -> None:
+        """The page first: as long as it lives, it may read and write the episode's files."""
         episode, self._desk.episode = self._desk.episode, None
-        if episode is not None:
-            await episode.tools.close()
+        try:
+            await self._page.leave()
+        finally:
+            if episode is not None:
+                try:
+                    await episode.tools.close()
+                finally:
+                    os.close(episode.workspace_fd)
 
     async def close(self) -> None:
         self._is_closed = True
         try:
-            await self._page.close()
-        finally:
             await self._end_episode()
+        finally:
+            await self._page.close()
 
 
 class _Desk:

@@ -184,18 +184,29 @@ GRID_PLACES = [
     "top left", "top center", "top right", "center left", "center", "center right", "bottom left", "bottom center", "bottom right",
 ]  # fmt: skip
 GRID_STEPS = {"up": -3, "down": 3, "left": -1, "right": 1}
+LATE_PX = 16
+"""From an item's middle to near its edge: a drag from there to the same place of another row enters that row last."""
 
 
 def move_grid_item(screen: Screen) -> Action | None:
+    """drag-items-grid. The page makes room at once for what is dragged: ahead of an item when the pointer comes over its left half going
+    left or straight up, else behind it. So on the way up and right the item ahead of the goal is the one to come to; and where the way
+    and the order of the items point apart, a row is entered at its end, so that no other item of it gives way first."""
     wanted = screen.match(r"Drag (\S+) (?:to the )?(.+)\.")
     items = screen.all("item")
     item = next((e for e in items if wanted and e.text == wanted[0]), None)
     if not wanted or item is None or len(items) != 9:
         return None
-    where = wanted[1].removesuffix(" by one")
-    target = items.index(item) + GRID_STEPS[where] if where in GRID_STEPS else GRID_PLACES.index(where)
+    where, index = wanted[1].removesuffix(" by one"), items.index(item)
+    target = index + GRID_STEPS[where] if where in GRID_STEPS else GRID_PLACES.index(where)
     goal = items[target]
-    return drag(item, goal.x_px + (4 if goal.x_px > item.x_px else -4), goal.y_px + (4 if goal.y_px > item.y_px else -4))
+    down, right = target // 3 - index // 3, target % 3 - index % 3
+    if down > 0 and right < 0:
+        return Drag(x=item.x_px, y=item.y_px - LATE_PX, to_x=goal.x_px - 6, to_y=goal.y_px - LATE_PX)
+    if down < 0 and right > 0:
+        ahead = items[target - 1]
+        return Drag(x=item.x_px - 8, y=item.y_px + LATE_PX, to_x=ahead.x_px + 12, to_y=ahead.y_px + LATE_PX)
+    return drag(item, goal.x_px + (4 if right > 0 else -4), goal.y_px + (4 if target > index else -4))
 
 
 def sort_numbers(screen: Screen) -> Action | None:

@@ -21,11 +21,11 @@ from fastapi.responses import JSONResponse
 
 from sandbox import wire
 from sandbox.actions import Action
+from sandbox.pool_protocol import Pool
 from sandbox.server import bodies, calls, live
 from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.bodies import STARTED, STEPPED
 from sandbox.server.guard import App, Guard
-from sandbox.server.lease import Pool
 from sandbox.server.leases import Leases
 from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics

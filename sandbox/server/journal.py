@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from sandbox.actions import ACTION, Action, ToolCall
@@ -50,7 +51,7 @@ class Journal:
         self._see(observation)
 
     def note_step(self, action: Action, transition: Transition) -> None:
-        self._print(action, transition.observation.output)
+        self._print(action, transition)
         self.reward += transition.reward
         self.is_over = transition.terminated or transition.truncated
         self.num_steps += 1
@@ -90,11 +91,17 @@ class Journal:
             self._screens.append((str(observation.screenshot_id), observation.screenshot))
         self.tell()
 
-    def _print(self, action: Action, output: str) -> None:
-        if not isinstance(action, ToolCall) and not output:
-            return
-        said = f"$ {_call_text(action)}\n" if isinstance(action, ToolCall) else ""
-        self.output = (self.output + said + output + ("\n" if output and not output.endswith("\n") else ""))[-OUTPUT_CHARS_KEPT:]
+    def _print(self, action: Action, transition: Transition) -> None:
+        """A call with all that it printed; after any other action only what is new, for observations keep the last call's output."""
+        output = transition.observation.output
+        if isinstance(action, ToolCall) and "ignored" not in transition.info:
+            said = f"$ {_call_text(action)}\n{output}"
+        else:
+            before = self.observation.output.splitlines() if self.observation is not None else []
+            lines = output.splitlines()
+            num_same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, lines, strict=False)))
+            said = "\n".join(lines[num_same:])
+        self.output = (self.output + said + ("\n" if said and not said.endswith("\n") else ""))[-OUTPUT_CHARS_KEPT:]
 
 
 def _call_text(call: ToolCall) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from sandbox.pool_protocol import Pool
 from sandbox.server.journal import Journal
 from sandbox.server.problems import OutOfOrder
 from sandbox.server.settings import ServerSettings
@@ -26,18 +26,6 @@ ENDS: tuple[End, ...] = ("released", "overdue", "lifetime", "failed", "shutdown"
 CLOSE_TIMEOUT_S = 20.0
 
 Work = Callable[[Session], Awaitable[Any]]
-
-
-class Pool(Protocol):
-    """Sessions to lend: sandbox/pool.py's, the fleet's, or another server's."""
-
-    def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AbstractAsyncContextManager[Session]:
-        """A session that is the caller's until the block ends."""
-        ...
-
-    async def close(self) -> None:
-        """End the sessions; may be called twice."""
-        ...
 
 
 class _Distrusted(Exception):

@@ -9,7 +9,8 @@ import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
-from sandbox.server.lease import EXPLANATIONS, End, Lease, Pool
+from sandbox.pool_protocol import Pool
+from sandbox.server.lease import EXPLANATIONS, End, Lease
 from sandbox.server.metrics import Metrics
 from sandbox.server.settings import ServerSettings
 from sandbox.task import Task

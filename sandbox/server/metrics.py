@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from sandbox.server.lease import ENDS, Pool
+from sandbox.pool_protocol import Pool
+from sandbox.server.lease import ENDS
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STEP_EDGES_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 
+from sandbox.pool_protocol import Pool
 from sandbox.server.app import create_app
-from sandbox.server.lease import Pool
 from sandbox.server.leases import Leases
 from sandbox.server.settings import ServerSettings
 from sandbox.server.tokens import Tokens

@@ -9,7 +9,9 @@ import hmac
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from warehouse.errors import ConfigError
@@ -104,10 +106,13 @@ def _read_private(path: Path) -> str:
 
 
 def _make_token(path: Path) -> None:
+    """Written aside and linked, so that another server of this home finds no token or a whole one; the first that links is everyone's."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # only its owner may read it
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:  # another server of this home was faster
-        return
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(secrets.token_urlsafe(32) + "\n")
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+        with suppress(FileExistsError):
+            os.link(aside, path)
+    finally:
+        os.unlink(aside)

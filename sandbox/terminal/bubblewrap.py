@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sandbox.browser.scratch import browser_user
 from sandbox.terminal.seccomp import filter_program
@@ -50,8 +50,17 @@ ETC: Mapping[str, str] = {
 }
 """Files of a jail's /etc that are made here."""
 
+ETC_OF_OPEN: Mapping[str, str] = {"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n"}
+"""What is otherwise there where the network is open."""
+
 LENT_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "mime.types", "magic", "perl")
 """Files of the host's /etc that programs need and that tell nothing."""
+
+LENT_ETC_OF_OPEN = ("resolv.conf", "ssl/certs")
+"""And those that they need to reach something by its name."""
+
+Network = Literal["none", "open"]
+"""`none`: a loopback of the jail's own, and nothing else. `open`: the host's network as it is, its loopback included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +77,8 @@ class JailLimits:
     """/tmp and /dev/shm, each."""
     open_files: int = 512
     """Of one process."""
+    network: Network = "none"
+    """Said by who runs the sandbox (config.py), never by a task."""
 
 
 @lru_cache(maxsize=1)
@@ -85,11 +96,10 @@ def version(program: str) -> str:
     return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
 
 
-def command_line(
-    limits: JailLimits, *, counts_memory: bool, control: int, telling: int, held: int, contents: Sequence[int]
-) -> list[str]:
-    """bubblewrap's command line; `contents` are the descriptors of `memory_files`. Without a control group that counts memory, each process
-    is limited by itself. The order of mounts counts: what comes later lies on top."""
+def command_line(limits: JailLimits, *, control: int, telling: int, held: int, contents: Sequence[int]) -> list[str]:
+    """bubblewrap's command line; `contents` are the descriptors of `memory_files`. The order of mounts counts: what comes later lies on
+    top."""
+    is_open = limits.network == "open"
     scratch = str(limits.scratch_mib << 20)
     mounts = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
@@ -98,7 +108,7 @@ def command_line(
         elif Path("/", name).is_dir():
             mounts += ["--ro-bind", f"/{name}", f"/{name}"]
     mounts += ["--perms", "0755", "--dir", "/etc"]
-    for name in LENT_ETC:
+    for name in (*LENT_ETC, *(LENT_ETC_OF_OPEN if is_open else ())):
         mounts += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name, fd in zip(ETC, contents, strict=False):
         mounts += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
@@ -106,12 +116,11 @@ def command_line(
     mounts += ["--tmpfs", "/tmp", "--size", str(limits.workspace_mib << 20), "--tmpfs", HOME]
     for place in ("/usr/local", "/dev", "/"):
         mounts += ["--remount-ro", place]
-    address_mib = -1 if counts_memory else limits.memory_mib
-    settings = (control, limits.processes, limits.open_files, limits.cpu_s, address_mib)
+    settings = (control, limits.processes, limits.open_files, limits.cpu_s)
     return [
-        find_bubblewrap(), "--unshare-user", "--unshare-all", "--disable-userns", "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL",
-        "--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv", *mounts, "--chdir", HOME,
-        "--seccomp", str(contents[-1]), "--info-fd", str(telling), "--block-fd", str(held),
+        find_bubblewrap(), "--unshare-user", "--unshare-all", *(["--share-net"] if is_open else []), "--disable-userns", "--uid", str(UID),
+        "--gid", str(UID), "--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--clearenv",
+        *mounts, "--chdir", HOME, "--seccomp", str(contents[-1]), "--info-fd", str(telling), "--block-fd", str(held),
         PYTHON, "-ISc", INIT, *map(str, settings),
     ]  # fmt: skip
 
@@ -129,9 +138,10 @@ def launch(command: Sequence[str], fds: Sequence[int]) -> subprocess.Popen[bytes
         raise BubblewrapMissing(f"{command[0]} has gone: on Debian, as root: apt-get install bubblewrap.") from error
 
 
-def memory_files() -> list[int]:
+def memory_files(network: Network) -> list[int]:
     """Descriptors of what bubblewrap is to read: the files of ETC in their order, then the filter of system calls. One use each."""
-    return [_memory_file(content) for content in (*(text.encode() for text in ETC.values()), filter_program())]
+    files = {**ETC, **(ETC_OF_OPEN if network == "open" else {})}
+    return [_memory_file(content) for content in (*(text.encode() for text in files.values()), filter_program())]
 
 
 def _memory_file(content: bytes) -> int:

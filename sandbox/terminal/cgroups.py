@@ -38,9 +38,10 @@ class Cgroup:
     """A control group of one jail; empty until a process is added."""
 
     def __init__(self, *, memory_mib: int, processes: int, cpus: float) -> None:
-        self._folders: list[Path] = []
+        self._folders: dict[Path, tuple[str, ...]] = {}
+        """And the controllers of each."""
         self.held: dict[str, str] = {}
-        """Which of memory, pids and cpu are held, and by which version."""
+        """Which of memory, pids and cpu are held, and by which version; of a process only once it is added."""
         name = f"{PREFIX}-{os.getpid()}-{next(_numbers)}"
         remove_ended()
         for hierarchy in hierarchies():
@@ -53,7 +54,7 @@ class Cgroup:
             folder = hierarchy.folder / name
             with suppress(OSError):
                 folder.mkdir()
-                self._folders.append(folder)
+                self._folders[folder] = hierarchy.controllers
                 for controller in hierarchy.controllers:
                     (folder / files[controller]).write_text(settings[controller])
                     self.held[controller] = f"cgroup v{hierarchy.version}"
@@ -64,14 +65,14 @@ class Cgroup:
                             (folder / swap).write_text(value)
 
     def add(self, pid: int) -> None:
-        """Put a process, and whatever it starts from now on, into the group."""
-        for folder in list(self._folders):
+        """Put a process, and whatever it starts from now on, into the group; `held` is then what holds it."""
+        for folder, controllers in list(self._folders.items()):
             try:
                 (folder / "cgroup.procs").write_text(str(pid))
             except OSError:  # version 2 lets only who owns both groups move a process
-                self._folders.remove(folder)
-                folder.rmdir()
-                self.held.clear()
+                del self._folders[folder]
+                _to_remove.append(folder)
+                self.held = {name: how for name, how in self.held.items() if name not in controllers}
 
     def memory_mib(self) -> float | None:
         """What the group uses now; None where memory is not counted."""
@@ -85,7 +86,7 @@ class Cgroup:
         """Once its processes have ended. May be called twice. The kernel may need a moment more to see that a group is empty: then it is
         removed with the next one, or when the last one goes."""
         _to_remove.extend(self._folders)
-        self._folders = []
+        self._folders = {}
         remove_ended()
 
 

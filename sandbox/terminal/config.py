@@ -1,10 +1,11 @@
 """The file that says what the tools of terminal and hybrid sessions reach on a machine: a library for Search and LinkReader, MCP servers,
-limits. It is named by the environment variable FLYWHEEL_TOOLS; without one, sessions have an empty library, no servers, and the limits of
-bubblewrap.py and shell.py.
+the network, limits. It is named by the environment variable FLYWHEEL_TOOLS; without one, sessions have an empty library, no servers, no
+network, and the limits of bubblewrap.py and shell.py.
 
     library: {folder: ~/handbooks}          # or {search: "http://localhost:7000/s?q={query}", read: "http://localhost:7000/r?u={url}"}
     mcp_servers:
       calculator: {command: [/usr/bin/python3, -m, calculator]}
+    network: none                           # or open: the host's, see docs/isolation.md
     limits: {memory_mib: 2048, workspace_mib: 512}
 """
 
@@ -18,7 +19,7 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.bubblewrap import JailLimits, Network
 from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.search import HttpLibrary, Library, LocalLibrary
 from sandbox.terminal.tools import ToolSettings
@@ -71,11 +72,12 @@ class ToolsConfig(BaseModel):
 
     library: LibraryConfig | None = None
     mcp_servers: dict[str, McpServer] = {}
+    network: Annotated[Network, Field(description="what programs in a terminal reach: nothing, or whatever the host does")] = "none"
     limits: LimitsConfig = LimitsConfig()
 
     def settings(self) -> ToolSettings:
         """Raises ConfigError where what is named cannot be opened."""
-        limits = replace(JailLimits(), **self.limits.model_dump(exclude_none=True))
+        limits = replace(JailLimits(network=self.network), **self.limits.model_dump(exclude_none=True))
         return ToolSettings(jail=limits, library=self.library.open() if self.library else LocalLibrary({}), mcp_servers=self.mcp_servers)
 
 

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from itertools import count
+from typing import Any
 
 from warehouse.errors import JailCrashed, SandboxTimeout
 
@@ -39,7 +40,7 @@ class Control:
         return fds[0]
 
     def exit_of(self, pid: int) -> asyncio.Future[int]:
-        """Done when the program has ended, with its exit code."""
+        """Done when the program has ended, with its exit code, or JailCrashed where that was not heard of."""
         return self._exits.setdefault(pid, self._loop.create_future())
 
     async def ask(self, operation: str, *arguments: str, fds: Sequence[int] = ()) -> Answer:
@@ -67,6 +68,10 @@ class Control:
             raise JailCrashed("The jail's process 1 has ended. Start another jail.") from error
         finally:
             self._answers.pop(number, None)
+
+    def tell(self, text: str) -> None:
+        """What process 1 waits for before it is ready. Raises OSError where it has ended."""
+        self._socket.send(text.encode())
 
     def _receive(self) -> None:
         try:
@@ -100,10 +105,8 @@ class Control:
         self.is_open = False
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for waiting in (self._ready, *self._answers.values()):
+        awaited: list[asyncio.Future[Any]] = [self._ready, *self._answers.values(), *self._exits.values()]
+        for waiting in awaited:
             if not waiting.done():
                 waiting.set_exception(JailCrashed("The jail's process 1 has ended. Start another jail."))
                 waiting.exception()  # whoever awaits gets it; nobody need
-        for ended in self._exits.values():
-            if not ended.done():
-                ended.set_result(-9)

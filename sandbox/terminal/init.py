@@ -4,7 +4,8 @@ It starts programs, makes sockets, sends signals, each when asked over the one s
 the jail descends from it and so inherits every restriction. Being process 1, it cannot be killed from inside; nor traced (it is not
 dumpable). When it ends, the kernel ends everything else in the jail. The host's side is jail.py.
 
-A message is fields joined by NUL, with file descriptors beside it: id, operation, arguments. Answers: id, "ok" or "error", a text.
+The first message is a number: how many MiB each process may address, -1 where a control group counts memory. Every other is fields joined
+by NUL, with file descriptors beside it: id, operation, arguments. Answers: id, "ok" or "error", a text.
 Unasked: "0", "exit", process id, status (negative: the signal that ended it).
 """
 
@@ -100,7 +101,7 @@ def make_socket(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
 
 
 def send_signal(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
-    """To a process's whole session ("session"), to what runs in the foreground of its terminal ("foreground"), or to all there are."""
+    """To a process ("process"), its whole session ("session"), what runs in the foreground of its terminal ("foreground"), or "all"."""
     whom, leader, signum = arguments[0], int(arguments[1]), int(arguments[2])
     hit = 0
     group = stat_fields(leader)[5] if whom == "foreground" else -1
@@ -108,7 +109,8 @@ def send_signal(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
         try:
             if name.isdigit() and int(name) != 1:
                 fields = stat_fields(int(name))
-                if {"foreground": fields[2] == group, "session": fields[3] == leader, "all": True}[whom]:
+                hits = {"process": int(name) == leader, "foreground": fields[2] == group, "session": fields[3] == leader, "all": True}
+                if hits[whom]:
                     os.kill(int(name), signum)
                     hit += 1
         except (OSError, IndexError):
@@ -162,22 +164,23 @@ def reap(control: _socket.socket) -> None:
             control.send(f"0\0exit\0{pid}\0{os.waitstatus_to_exitcode(status)}".encode())
 
 
-def main(control_fd: int, num_processes: int, open_files: int, cpu_s: int, address_mib: int) -> None:
+def main(control_fd: int, num_processes: int, open_files: int, cpu_s: int) -> None:
     for limit, value in (
         (resource.RLIMIT_NPROC, num_processes),
         (resource.RLIMIT_NOFILE, open_files),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_CPU, cpu_s),
-        (resource.RLIMIT_AS, address_mib << 20),
     ):
-        if value >= 0:
-            resource.setrlimit(limit, (value, value))
+        resource.setrlimit(limit, (value, value))
     for signum in IGNORED:
         _signal.signal(signum, _signal.SIG_IGN)
     os.closerange(3, control_fd)
     os.closerange(control_fd + 1, FIRST_EXTRA_FD)
     control = _socket.socket(fileno=control_fd)
     os.set_inheritable(control_fd, False)
+    address_mib = int(control.recv(MAX_MESSAGE_BYTES))
+    if address_mib >= 0:
+        resource.setrlimit(resource.RLIMIT_AS, (address_mib << 20, address_mib << 20))
     woken, waking = os.pipe()
     os.set_blocking(waking, False)
     os.set_blocking(woken, False)

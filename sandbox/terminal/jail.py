@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Literal
 
 from sandbox.browser.scratch import browser_user
 from sandbox.terminal.bubblewrap import ENVIRONMENT, HOME, JailLimits, command_line, find_bubblewrap, launch, memory_files
@@ -29,6 +29,7 @@ from warehouse.errors import BubblewrapMissing, JailCrashed, SandboxError, Sandb
 
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class JailProcess:
         self.pid = pid
         """In the jail."""
         self.ended = control.exit_of(pid)
-        """Done with the exit code when it has ended; for asyncio.wait, not to be cancelled."""
+        """Done with the exit code when it has ended, or with JailCrashed; for asyncio.wait, not to be cancelled."""
         self._control = control
         self._streams = list(streams)
 
@@ -57,17 +58,20 @@ class JailProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """None while it runs; negative: the signal that ended it. Raises JailCrashed where it ended with its jail."""
         return self.ended.result() if self.ended.done() else None
 
     async def wait(self) -> int:
+        """Its exit code. Raises JailCrashed."""
         return await asyncio.shield(self.ended)
 
-    async def kill(self, signum: int = signal.SIGKILL, *, foreground: bool = False) -> int:
-        """Signal every process of its session, or only what runs in the foreground of its terminal; how many there were."""
-        whom = "foreground" if foreground else "session"
+    async def kill(self, signum: int = signal.SIGKILL, whom: Literal["process", "session", "foreground"] = "session") -> int:
+        """Signal it alone, every process of its session, or what runs in the foreground of its terminal; how many there were. Raises
+        JailCrashed, SandboxTimeout."""
         try:
             text, _ = await self._control.ask("signal", whom, str(self.pid), str(int(signum)))
+        except SandboxError:
+            raise
         except OSError:  # it ended meanwhile
             return 0
         return int(text)
@@ -92,12 +96,10 @@ class Jail:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         told, telling = os.pipe()
         held, releasing = os.pipe()
-        contents = memory_files()
+        contents = memory_files(limits.network)
         jail: Jail | None = None
         try:
-            command = command_line(
-                limits, counts_memory="memory" in cgroup.held, control=theirs.fileno(), telling=telling, held=held, contents=contents
-            )
+            command = command_line(limits, control=theirs.fileno(), telling=telling, held=held, contents=contents)
             process = launch(command, (theirs.fileno(), telling, held, *contents))
             jail = cls(process, limits, cgroup)
             for fd in (telling, held, *contents):
@@ -130,11 +132,13 @@ class Jail:
             pid = await self._process_one(told)
             self._init_fd = os.pidfd_open(pid)
             self._cgroup.add(pid)
+            address_mib = -1 if "memory" in self._cgroup.held else self.limits.memory_mib
+            self._control.tell(str(address_mib))  # only now is it known whether the group took the process
             os.write(releasing, b"1")
             workspace = await self._control.ready()
         except (EOFError, ProcessLookupError, BrokenPipeError, JailCrashed) as error:
             raise await self._failure() from error
-        self._workspace = Workspace(workspace, user=browser_user(), path=Path(f"/proc/{pid}/root{HOME}"))
+        self._workspace = Workspace(workspace, user=browser_user())
 
     @staticmethod
     async def _process_one(told: int) -> int:
@@ -254,7 +258,8 @@ class Jail:
             os.close(taking)
 
     async def connect(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to what listens on a TCP port of the jail's loopback. Raises ConnectionRefusedError where nothing does.
+        """A connection to what listens on a TCP port of the jail's loopback. Raises ConnectionRefusedError where nothing does, JailCrashed,
+        SandboxTimeout.
 
         The socket is made inside, handed out, and connected from here: nothing inside forwards, so nothing inside can be turned round."""
         if not 0 < port < 1 << 16:
@@ -265,11 +270,16 @@ class Jail:
             made = socket.socket(fileno=fds[0])
             made.setblocking(False)
             try:
-                await loop.sock_connect(made, (address, port))
-                return await asyncio.open_connection(sock=made)
-            except OSError:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await loop.sock_connect(made, (address, port))
+                    return await asyncio.open_connection(sock=made)
+            except OSError:  # a TimeoutError too: what listens takes nobody in
                 made.close()
         raise ConnectionRefusedError(f"Nothing listens on port {port} in the session's terminal.")
+
+    async def check(self) -> None:
+        """Raises JailCrashed, SandboxTimeout where process 1 does not answer."""
+        await self._alive().ask("signal", "session", "0", "0")  # to nobody
 
     def _alive(self) -> Control:
         if self._control is None:

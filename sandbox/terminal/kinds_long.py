@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from sandbox.terminal.draw import PEOPLE, PLACES, code, port, text, things
-from sandbox.terminal.tasks import Executable, Goal, Holds, Instance, Serves, Step, bash, quoted
+from sandbox.terminal.tasks import Answers, Executable, Goal, Holds, Instance, Serves, Step, bash, quoted
 
 
 def vanishing_notes(rng: Random) -> Instance:
@@ -40,6 +40,17 @@ def words_said_once(rng: Random) -> Instance:
         ),
         files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[goal],
         steps=[*(bash(f"./{name}.sh") for name in names), bash(f"echo {' '.join(words)} > all.txt", goal)],
+    )  # fmt: skip
+
+
+def which_word_was_said(rng: Random) -> Instance:
+    """The same to the smallest of policies: six words, each printed once, of which one is asked for at the end."""
+    words, asked = things(rng, 6), rng.randint(1, 6)
+    scripts = {f"{number}.sh": f'#!/bin/bash\necho {word}\nrm -- "$0"\n' for number, word in enumerate(words, start=1)}
+    return Instance(
+        instruction=f"Run ./1.sh to ./6.sh in turn. Each says a word and is gone. Which word did ./{asked}.sh say? Answer with it.",
+        files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[Answers(text=words[asked - 1])],
+        steps=[bash(f"./{number}.sh") for number in range(1, 7)], answer=words[asked - 1],
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.terminal.jail import Jail, JailProcess
 from sandbox.terminal.tool_errors import ToolError
-from warehouse.errors import ConfigError
+from warehouse.errors import ConfigError, SandboxError
 
 PROTOCOL_VERSION = "2025-06-18"
 MAX_LINE_BYTES = 4 << 20
@@ -128,6 +128,8 @@ class _Connection:
         silence = os.open(os.devnull, os.O_WRONLY)
         try:
             self._jailed = await jail.spawn(self._server.command, environment=self._server.environment, stderr=silence)
+        except SandboxError:
+            raise
         except OSError as error:
             raise ToolError(f"MCP server {self._name!r} cannot be started in the jail: {error}") from error
         finally:
@@ -154,7 +156,8 @@ class _Connection:
         self._reader, self._writer = self._hosted.stdout, self._hosted.stdin
 
     async def ask(self, method: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of a request. Raises ToolError where the server answers with an error, not at all, or with something else."""
+        """The result of a request. Raises ToolError where the server answers with an error, not at all, or with something else;
+        JailCrashed, SandboxTimeout."""
         number = next(self._numbers)
         try:
             async with asyncio.timeout(self._server.timeout_s):
@@ -166,6 +169,8 @@ class _Connection:
                     if "id" in message and "method" in message:  # a request of the server's; we offer it nothing but an answer to ping
                         answer = {"result": {}} if message["method"] == "ping" else {"error": {"code": -32601, "message": "not supported"}}
                         await self._send({"jsonrpc": "2.0", "id": message["id"], **answer})
+        except SandboxError:
+            raise
         except TimeoutError as error:
             await self.close()
             raise ToolError(f"MCP server {self._name!r} did not answer {method} within {self._server.timeout_s:g} s") from error
@@ -183,7 +188,7 @@ class _Connection:
             self._writer.write(json.dumps(message).encode() + b"\n")
             await self._writer.drain()
         except (ConnectionError, RuntimeError) as error:
-            raise ToolError(f"MCP server {self._name!r} has ended") from error
+            raise await self._end() from error
 
     async def _receive(self) -> dict[str, Any]:
         try:
@@ -193,15 +198,22 @@ class _Connection:
             await self.close()
             raise ToolError(f"MCP server {self._name!r} wrote something that is no JSON-RPC message") from error
         if message is None:
-            await self.close()
-            raise ToolError(f"MCP server {self._name!r} has ended")
+            raise await self._end()
         return message if isinstance(message, dict) else {}
 
+    async def _end(self) -> ToolError:
+        """What to say of a server that has gone. Raises JailCrashed where the whole jail has."""
+        await self.close()
+        if self._jailed is not None:
+            await self._jailed.wait()
+        return ToolError(f"MCP server {self._name!r} has ended")
+
     async def close(self) -> None:
+        """Raises JailCrashed, SandboxTimeout where the jail goes away or hangs meanwhile."""
         writer, self._writer, self._reader = self._writer, None, None
         if writer is not None:
             writer.close()
-        if self._jailed is not None and self._jailed.exit_code is None:
+        if self._jailed is not None and not self._jailed.ended.done():
             await self._jailed.kill()
         if self._hosted is not None and self._hosted.returncode is None:
             with suppress(ProcessLookupError):

@@ -18,7 +18,7 @@ from sandbox.terminal.bubblewrap import PYTHON
 from sandbox.terminal.jail import Jail, JailProcess
 from sandbox.terminal.output import Capture
 from sandbox.terminal.tool_errors import ToolError
-from warehouse.errors import JailCrashed
+from warehouse.errors import JailCrashed, SandboxError
 
 SERVER = Path(__file__).with_name("repl.py").read_text(encoding="utf-8")
 DEFAULT_TIMEOUT_S = 30.0
@@ -115,6 +115,9 @@ class PythonTool:
         (their_requests, self._requests), (self._answers, their_answers) = os.pipe(), os.pipe()
         try:
             self._process = await self._jail.spawn([PYTHON, "-c", SERVER], fds=[their_requests, their_answers])
+        except SandboxError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise ToolError(f"Python could not be started: {error}") from error

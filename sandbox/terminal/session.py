@@ -177,7 +177,9 @@ async def open_tools(settings: ToolSettings, instance: Instance) -> Tools:
 
 
 async def verdict_of(instance: Instance, probe: Probe) -> Verdict:
-    """Success is that every goal is met."""
+    """Success is that every goal is met. Raises JailCrashed, SandboxTimeout: what a jail left that has gone says nothing about
+    the agent."""
+    await probe.jail.check()
     unmet = await unmet_goals(instance.goals, probe)
     reasons = tuple(unmet) or ("every goal is met",)
     return Verdict(origin="verifier", score=0.0 if unmet else 1.0, threshold=1.0, reasons=reasons)

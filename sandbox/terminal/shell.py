@@ -35,7 +35,6 @@ MAX_REPORT_BYTES = 8192
 KEYS = {"C-c": b"\x03", "C-d": b"\x04"}
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalLimits:
     """How long a call waits and how much it returns."""
@@ -43,11 +42,12 @@ class TerminalLimits:
     wait_s: float = 10.0
     """A call returns after so long, whether or not its command has ended."""
     command_s: float = 600.0
-    """A command in the foreground is killed after so long."""
+    """A command in the foreground is killed after so long, whether a call waits for it or not, if need be with the shell. What runs in
+    the background goes on."""
     output_chars: int = 8000
     """Of one call, half of them from its beginning and half from its end."""
     printed_mib: int = 64
-    """A command in the foreground that prints more is killed."""
+    """A command in the foreground that prints more is killed by the call that waits; between calls it is held back instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,9 @@ class Terminal:
         self._ended: asyncio.Future[int] | None = None
         """Of the command that runs: its exit code."""
         self._started_s = 0.0
+        self._overdue: asyncio.TimerHandle | None = None
+        self._killer: asyncio.Task[None] | None = None
+        """Ends a command that is overdue."""
         self._num_interrupts = 0
         self._num_idle_bytes = 0
         self._is_busy = self._is_closed = False
@@ -116,6 +119,7 @@ class Terminal:
             self._is_busy = False
 
     async def _execute(self, command: str, wait_s: float) -> Result:
+        self._check_killer()
         if self._shell is None or self._shell.exit_code is not None:
             await self._restart()
         self._listen()
@@ -128,7 +132,7 @@ class Terminal:
                 await self._press(stripped)
             return await self._outcome(wait_s)
         if self._ended is not None and self._ended.done():
-            self._news = f"the command before ended with exit code {self._ended.result()}; "
+            self._news += f"the command before ended with exit code {self._ended.result()}; "
             self._ended = None
         if self._ended is not None:
             note = (
@@ -146,6 +150,9 @@ class Terminal:
         self._number += 1
         self._ended = self._loop.create_future()
         self._started_s = time.monotonic()
+        self._forget_time()
+        if self._shell is not None:
+            self._overdue = self._loop.call_later(self._limits.command_s, self._on_overdue, self._shell, self._ended)
         self._num_interrupts = 0
         attributes = termios.tcgetattr(self._master)
         attributes[1] &= ~termios.OPOST
@@ -171,7 +178,7 @@ class Terminal:
         await self._tell(self._master, KEYS[key])
         self._num_interrupts = self._num_interrupts + 1 if key == "C-c" else 0
         if self._num_interrupts >= STUBBORN_AFTER and self._shell is not None:
-            await self._shell.kill(signal.SIGKILL, foreground=True)
+            await self._shell.kill(signal.SIGKILL, "foreground")
             self._news = f"it did not obey {STUBBORN_AFTER} C-c and was killed; "
 
     async def _outcome(self, wait_s: float) -> Result:
@@ -193,15 +200,37 @@ class Terminal:
         return Result(output=self._capture.take(), note=note, is_running=True)
 
     async def _enforce(self, shell: JailProcess) -> None:
-        """Kill a command that runs or prints without end."""
-        limits = self._limits
-        if self._capture.num_bytes > limits.printed_mib << 20:
-            self._news = f"killed: it printed more than {limits.printed_mib} MiB; "
-        elif time.monotonic() - self._started_s > limits.command_s:
-            self._news = f"killed: it ran longer than {limits.command_s:.0f} s; "
-        else:
-            return
-        await self._shoot(shell)
+        """Kill a command that prints without end."""
+        self._check_killer()
+        if self._killer is None and self._capture.num_bytes > self._limits.printed_mib << 20:
+            self._news = f"killed: it printed more than {self._limits.printed_mib} MiB; "
+            await self._shoot(shell)
+
+    def _on_overdue(self, shell: JailProcess, ended: asyncio.Future[int]) -> None:
+        if not ended.done() and not shell.ended.done():
+            self._news = f"killed: it ran longer than {self._limits.command_s:g} s; "
+            self._killer = self._loop.create_task(self._kill(shell, ended))
+
+    async def _kill(self, shell: JailProcess, ended: asyncio.Future[int]) -> None:
+        """Until the command has ended. A loop of the shell's own may start the next program whenever one is killed: then the shell goes."""
+        num_shots = 0
+        while not ended.done() and not shell.ended.done():
+            num_shots += 1
+            await (self._shoot(shell) if num_shots <= STUBBORN_AFTER else shell.kill(signal.SIGKILL, "process"))
+            await asyncio.wait([ended, shell.ended], timeout=0.25, return_when=asyncio.FIRST_COMPLETED)
+
+    def _check_killer(self) -> None:
+        """Raises JailCrashed, SandboxTimeout where an overdue command could not be killed."""
+        if self._killer is not None and self._killer.done():
+            self._killer.result()
+
+    def _forget_time(self) -> None:
+        """Of the command before."""
+        if self._overdue is not None:
+            self._overdue.cancel()
+        if self._killer is not None:
+            self._killer.cancel()
+        self._overdue = self._killer = None
 
     async def _shoot(self, shell: JailProcess) -> None:
         """First as C-c does, which ends a loop of the shell's own too; then what is left of it."""
@@ -209,7 +238,7 @@ class Terminal:
             os.write(self._master, KEYS["C-c"])
         await asyncio.sleep(0.05)
         if self._ended is not None and not self._ended.done():
-            await shell.kill(signal.SIGKILL, foreground=True)
+            await shell.kill(signal.SIGKILL, "foreground")
 
     def _said(self) -> str:
         news, self._news = self._news, ""
@@ -315,6 +344,7 @@ class Terminal:
             self._listen()
 
     def _drop(self) -> None:
+        self._forget_time()
         if self._master >= 0:
             self._loop.remove_reader(self._master)
             os.close(self._master)
@@ -324,4 +354,7 @@ class Terminal:
     async def close(self) -> None:
         """The shell ends with its jail; this lets go of it. May be called twice."""
         self._is_closed = True
+        killer = self._killer
         self._drop()
+        if killer is not None:
+            await asyncio.gather(killer, return_exceptions=True)

@@ -18,7 +18,7 @@ from sandbox.task import Task
 from sandbox.terminal.bubblewrap import HOME
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.search import Document
-from warehouse.errors import JailCrashed, SandboxError, TaskError
+from warehouse.errors import SandboxError, TaskError
 from warehouse.identity import stable_seed
 
 COMMAND_TIMEOUT_S = 20.0
@@ -36,16 +36,16 @@ class Probe:
         """What a file holds, without the line ends at its end; None where there is no such text file."""
         try:
             return self.jail.workspace.read(path).decode().rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            if isinstance(error, SandboxError):
-                raise
+        except SandboxError:
+            raise
+        except (OSError, UnicodeDecodeError):
             return None
 
     async def run(self, command: str) -> str | None:
         """What a command prints, without line ends at its end; None where it fails. Runs in bash, as the agent's commands do."""
         try:
             done = await self.jail.run(["/bin/bash", "--noprofile", "--norc", "-c", command], timeout_s=COMMAND_TIMEOUT_S)
-        except JailCrashed:
+        except SandboxError:
             raise
         except OSError:  # the jail can start nothing: the agent has used up its processes
             return None
@@ -54,8 +54,8 @@ class Probe:
     async def fetch(self, port: int, path: str) -> str | None:
         """The body of what a service in the jail answers to GET; None where none does, or not with 200."""
         try:
+            reader, writer = await self.jail.connect(port)
             async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-                reader, writer = await self.jail.connect(port)
                 try:
                     writer.write(f"GET {path} HTTP/1.0\r\nHost: localhost:{port}\r\n\r\n".encode())
                     await writer.drain()
@@ -64,9 +64,9 @@ class Probe:
                         body += more[: MAX_RESPONSE_BYTES - len(body)]
                 finally:
                     writer.close()
-        except JailCrashed:
+        except SandboxError:
             raise
-        except (OSError, TimeoutError):
+        except OSError:
             return None
         is_good = head.split(b"\r\n")[0].split(b" ")[1:2] == [b"200"]
         return body.decode(errors="replace").rstrip("\n") if is_good else None

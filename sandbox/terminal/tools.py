@@ -19,6 +19,7 @@ from sandbox.terminal.python_tool import PythonCall, PythonTool
 from sandbox.terminal.search import Library, LinkCall, LocalLibrary, SearchCall, execute_link, execute_search
 from sandbox.terminal.shell import Terminal, TerminalLimits
 from sandbox.terminal.tool_errors import ToolError
+from warehouse.errors import SandboxError
 
 NAMES = ("execute_bash", "str_replace_editor", "JupyterCI", "Search", "LinkReader", "mcp")
 T = TypeVar("T", bound=BaseModel)
@@ -80,9 +81,9 @@ class Tools:
             return await handler(call.arguments)
         except ToolError as error:
             return f"error: {error}"
+        except SandboxError:  # an OSError too, by its second parent
+            raise
         except OSError as error:
-            if type(error).__module__.startswith("warehouse."):  # of the infrastructure, and an OSError only by its second parent
-                raise
             said = error.strerror or str(error)
             return f"error: {said}" + (f": {error.filename}" if error.filename else "")
 
@@ -107,9 +108,11 @@ class Tools:
     async def close(self) -> None:
         """End everything that runs, drop every file. May be called twice."""
         self._python.close()
-        await self._mcp.close()
-        await self.terminal.close()
-        await self.jail.close()
+        try:
+            await self.terminal.close()
+            await self.jail.close()  # with the servers in it: a jail that answers nothing cannot end them by itself
+        finally:
+            await self._mcp.close()
 
 
 def _parsed(model: type[T], arguments: Mapping[str, Any]) -> T:

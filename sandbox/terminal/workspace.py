@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TypeVar
 
 from sandbox.browser.scratch import BrowserUser
@@ -53,11 +53,9 @@ class Entry:
 class Workspace:
     """The folder that a session's terminal, tools and downloads share. All methods are quick and do not wait for anything."""
 
-    def __init__(self, directory: int, *, user: BrowserUser, path: Path) -> None:
+    def __init__(self, directory: int, *, user: BrowserUser) -> None:
         self._directory = directory
         self._user = user
-        self.path = path
-        """Where programs outside, such as a browser of the same user, find the folder; it goes with the jail."""
 
     def relative(self, path: str) -> str:
         """A path below the workspace from what was written: "notes.txt", "/workspace/notes.txt". Raises Refused for one outside."""
@@ -146,6 +144,12 @@ class Workspace:
                 with suppress(OSError):  # removed or swapped for something else meanwhile, or not ours to read
                     self._walk(entry.path, depth - 1, limit, found)
 
+    def duplicate(self) -> int:
+        """A descriptor of the folder, the caller's to close. Until then /proc/self/fd/N leads here and nowhere else, even where the jail
+        has ended."""
+        self._check_open()
+        return os.dup(self._directory)
+
     def close(self) -> None:
         """The files live on as long as the jail does. May be called twice."""
         if self._directory >= 0:
@@ -154,8 +158,7 @@ class Workspace:
 
     @contextmanager
     def _opened(self, path: str, flags: int, mode: int = 0) -> Iterator[int]:
-        if self._directory < 0:
-            raise SandboxError("The workspace is closed with its session; reset the session first.")
+        self._check_open()
         relative = self.relative(path)
         with self._rights():
             fd = _open_beneath(self._directory, relative or ".", flags, mode)
@@ -163,6 +166,10 @@ class Workspace:
             yield fd
         finally:
             os.close(fd)
+
+    def _check_open(self) -> None:
+        if self._directory < 0:
+            raise SandboxError("The workspace is closed with its session; reset the session first.")
 
     def _rights(self) -> AbstractContextManager[None]:
         return rights_of(self._user.uid, self._user.gid)

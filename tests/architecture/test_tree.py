@@ -84,3 +84,10 @@ def test_scripts_parse_and_may_be_run(script: str):
     assert (ROOT / script).stat().st_mode & 0o111
     checked = subprocess.run(["bash", "-n", script], cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_every_benchmark_is_run_and_described():
+    made = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    loop = re.search(r"for name in (.+?);", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert loop is not None and set(loop[1].split()) == made
+    assert set(re.findall(r"^- `(\w+)\.py`", (ROOT / "benchmarks/README.md").read_text(encoding="utf-8"), re.MULTILINE)) == made

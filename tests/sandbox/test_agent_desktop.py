@@ -25,6 +25,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import yaml
 from PIL import Image
 
 from sandbox import actions
@@ -34,8 +35,12 @@ from sandbox.desktop import guest_agent
 from sandbox.desktop.agent_desktop import AGENT_VERSION, AgentDesktop
 from sandbox.desktop.apps import missing_packages
 from sandbox.desktop.box import ENVIRONMENT, HOME, BoxSettings
+from sandbox.desktop.config import DESKTOPS_VARIABLE
 from sandbox.desktop.desktop import Desktop, Window
 from sandbox.desktop.local import LocalDesktop
+from sandbox.desktop.source import load_tasks
+from sandbox.pool import SessionPool
+from sandbox.prove import attempt
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout, TaskError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -285,6 +290,53 @@ def test_a_terminal_obeys_what_is_typed(on_desktop: Any) -> None:
         assert await until(answer) == b"42\n"
 
     on_desktop(use)
+
+
+def use_agent(agent: RunningAgent, folder: Path, monkeypatch: pytest.MonkeyPatch, restore: str) -> None:
+    """Sessions of this process work at the agent's machine, which a shell's line puts back."""
+    (folder / "token").write_text(agent.token + "\n")
+    settings = {
+        "provider": "agent", "host": "127.0.0.1", "port": agent.port, "token_file": str(folder / "token"),
+        "restore": ["sh", "-c", restore],
+    }  # fmt: skip
+    (folder / "desktops.yaml").write_text(yaml.safe_dump(settings))
+    monkeypatch.setenv(DESKTOPS_VARIABLE, str(folder / "desktops.yaml"))
+
+
+def test_a_pool_lends_the_desktop_behind_an_agent_put_back_for_every_episode(
+    agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    restored = tmp_path / "restored"
+    use_agent(agents("own"), tmp_path, monkeypatch, f"echo once >> {restored}")
+    task = load_tasks()["dialog-press"]
+
+    async def episode(pool: SessionPool, seed: int) -> bool:
+        async with pool.lease(task, screenshots=False) as session:
+            done = await attempt(session, task, seed)
+            assert "guest agent" in session.environment and "800x600" in session.environment
+            return done.is_success
+
+    async def use() -> None:
+        async with SessionPool(size=3) as pool, SessionPool(size=1) as another:
+            assert await asyncio.gather(*(episode(pool, seed) for seed in range(3))) == [True] * 3
+            with pytest.raises(SandboxError, match=rf"in use by process {os.getpid()}: it has one desktop"):
+                await episode(another, 1)
+        async with SessionPool(size=1) as pool:
+            assert await episode(pool, 4)
+
+    asyncio.run(use())
+    assert restored.read_text() == "once\n" * 4
+
+
+def test_a_machine_that_cannot_be_put_back_is_no_desktop(agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_agent(agents("own"), tmp_path, monkeypatch, "echo no such snapshot >&2; exit 7")
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(load_tasks()["dialog-press"]) as session:
+            with pytest.raises(SandboxError, match=r"exit code 7\): no such snapshot"):
+                await session.reset(load_tasks()["dialog-press"], 1)
+
+    asyncio.run(use())
 
 
 def test_unknown_and_missing_applications_are_told_apart(agents: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from sandbox.android.session import AndroidSession, Limits
 from sandbox.android.source import SOURCE, load_tasks, make_instance
 from sandbox.session import Observation, Session, Transition
 from sandbox.task import Task
+from tests.sandbox.android_device.commands import OLD_INPUT
 from tests.sandbox.android_device.harness import SimulatedDevice, Unavailable, adbd_root
 from warehouse.errors import DeviceLost, DeviceMissing, SandboxError, SandboxTimeout, TaskError
 
@@ -204,6 +205,21 @@ def test_enter_moves_on_and_two_keys_go_together_on_the_simulated_device(on_devi
         assert "ASCII only" in transition.info["ignored"]
 
     on_device(use, screenshots=False)
+
+
+def test_what_an_older_input_refuses_is_told_and_costs_no_episode(on_device: Any, simulated: SimulatedDevice) -> None:
+    async def use(session: AndroidSession) -> None:
+        await session.reset(TASKS["add-contact"], 0)
+        await walk(session, "Contacts", "Create contact", "Name")
+        transition = await session.step(actions.Hotkey(keys=("ctrl", "a")))
+        assert "refused 'input keycombination KEYCODE_CTRL_LEFT KEYCODE_A': Error: Unknown command" in transition.info["ignored"]
+        assert not transition.terminated and (await session.step(actions.TypeText(text="Ada"))).info == {}
+
+    simulated.adb("shell", f"settings put global {OLD_INPUT} 1")
+    try:
+        on_device(use, screenshots=False)
+    finally:
+        simulated.adb("shell", f"settings delete global {OLD_INPUT}")
 
 
 def test_a_list_scrolls_on_the_simulated_device(on_device: Any, simulated: SimulatedDevice) -> None:

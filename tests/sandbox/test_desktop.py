@@ -575,6 +575,24 @@ def test_missing_programs_are_told_with_the_line_that_installs_them(monkeypatch:
     assert find_app("calc").is_full
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", apps.APPS)
+def test_every_application_starts_and_its_window_is_known(name: str) -> None:
+    if lacking := missing_packages([name]):
+        pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
+
+    async def use(desktop: LocalDesktop) -> None:
+        files = []
+        if name == "form":
+            await desktop.put_file(FORM, json.dumps({"title": "Form", "question": "Well?", "buttons": ["Ok"]}).encode())
+            files = [FORM]
+        await desktop.launch(name, files)
+        window = await window_of(desktop, find_app(name).window_class)
+        assert window.width_px > 50 and await desktop.elements()
+
+    on_desktop(use)
+
+
 def test_keysyms() -> None:
     names = ("a", "A", "enter", "ctrl", "ü", "€", "f5", "hyper")
     assert [keysym(name) for name in names] == [0x61, 0x41, 0xFF0D, 0xFFE3, 0xFC, 0x010020AC, 0xFFC2, None]

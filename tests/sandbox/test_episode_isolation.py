@@ -78,6 +78,52 @@ def test_what_a_page_stores_ends_with_its_episode(what: str, live: Any, html_tas
     live.run(use)
 
 
+@pytest.mark.parametrize("what", ["local storage", "session storage"])
+def test_what_a_page_stores_last_of_all_ends_too(what: str, live: Any, html_task: Any) -> None:
+    """With no time for the browser to tell of it."""
+
+    async def use(pool: SessionPool) -> None:
+        tasks = load_tasks()
+        for first, following in ((html_task(), html_task()), (tasks["click-button"], tasks["click-link"])):
+            async with pool.lease(first) as session:
+                await session.reset(first, 1)
+                await session._page.evaluate(f"void ({PLANTS[what]})")
+                session._page.notes.has_stored = False  # as if its event were still to come
+                await session.reset(following, 2)
+                assert await stored(session) == []
+
+    live.run(use)
+
+
+def test_what_nothing_is_stored_in_is_used_again(live: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease(html_task()) as session:
+            await session.reset(html_task(), 1)
+            page = session._page
+            for seed in range(3):
+                await session.step(actions.Wait(seconds=0.05))
+                await session.reset(html_task(), seed)
+            assert session._page is page
+
+    live.run(use)
+
+
+def test_a_script_leaves_no_history(live: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with pool.lease(html_task()) as session:
+            await session.reset(html_task(), 1)
+            await session._page.evaluate("history.pushState({planted: 1}, '', '#planted')")
+            await session.step(actions.Wait(seconds=0.05))
+            await session.reset(html_task(), 2)
+
+            async def is_forgotten() -> bool:
+                return await session._page.evaluate("[history.length, history.state, location.hash]") == [1, None, ""]
+
+            await until(session, is_forgotten)
+
+    live.run(use)
+
+
 def test_sessions_that_run_at_once_do_not_see_what_the_other_stores(html_task: Any) -> None:
     async def use() -> None:
         async with SessionPool(page_sources(), size=2, num_browsers=1) as pool, pool.lease() as one, pool.lease() as two:
@@ -95,20 +141,22 @@ def test_sessions_that_run_at_once_do_not_see_what_the_other_stores(html_task: A
     asyncio.run(use())
 
 
-def test_a_page_of_files_gets_no_cookies_and_no_service_worker(live: Any, html_task: Any) -> None:
+def test_a_page_of_files_gets_no_cookies_no_service_worker_and_no_private_files(live: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         async with pool.lease(html_task()) as session:
             await session.reset(html_task(), 1)
             await session._page.evaluate(
-                "void (document.cookie = 'planted=1', window.worker = 'none',"
+                "void (document.cookie = 'planted=1', window.worker = window.files = 'none',"
+                " navigator.storage.getDirectory().catch((error) => { window.files = error.name }),"
                 " navigator.serviceWorker.register('worker.js').catch((error) => { window.worker = error.name }))"
             )
 
             async def is_refused() -> bool:
-                return bool(await session._page.evaluate("window.worker !== 'none'"))
+                return bool(await session._page.evaluate("window.worker !== 'none' && window.files !== 'none'"))
 
             await until(session, is_refused)
-            assert await session._page.evaluate("[document.cookie, window.worker]") in (["", "TypeError"], ["", "SecurityError"])
+            cookie, worker, files = await session._page.evaluate("[document.cookie, window.worker, window.files]")
+            assert cookie == "" and worker in {"TypeError", "SecurityError"} and files == "SecurityError"
 
     live.run(use)
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from sandbox.actions import ToolCall
-from sandbox.browser.scratch import browser_user
 from sandbox.terminal.bubblewrap import JailLimits
 from sandbox.terminal.editor import MAX_FILE_BYTES
 from sandbox.terminal.jail import Jail
@@ -180,19 +179,15 @@ def test_rights_are_given_back_after_each_use(with_tools: Any, tmp_path: Path) -
     with_tools(use)
 
 
-def test_programs_of_the_sessions_user_find_the_workspace_by_its_path(with_tools: Any) -> None:
-    """As the browser does that shares it."""
-
+def test_a_duplicate_leads_to_the_files_even_once_the_jail_has_ended(with_tools: Any) -> None:
     async def use(tools: Tools) -> None:
         tools.jail.workspace.write("x", "from inside")
-        user = browser_user()
-        other = {} if user.is_us else {"user": user.uid, "group": user.gid, "extra_groups": []}
-        program = "import sys, pathlib; f = pathlib.Path(sys.argv[1]); print(f.read_text()); f.with_name('y').write_text('from outside')"
-        process = await asyncio.create_subprocess_exec(
-            "/usr/bin/python3", "-c", program, str(tools.jail.workspace.path / "x"), stdout=asyncio.subprocess.PIPE, **other
-        )
-        assert (await process.communicate())[0] == b"from inside\n"
-        assert (await bash(tools, "cat y")).startswith("from outside")
+        duplicate = tools.jail.workspace.duplicate()
+        try:
+            await tools.close()
+            assert Path(f"/proc/self/fd/{duplicate}/x").read_text() == "from inside"
+        finally:
+            os.close(duplicate)
 
     with_tools(use)
 

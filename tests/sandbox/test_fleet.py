@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.miniwob.source import load_tasks
 from sandbox.session import Session
+from sandbox.sources import tasks_of
 from tests.sandbox.html_pages import PAGE_SOURCES
 from tests.sandbox.process_watch import session_members, soon, within
 from warehouse.errors import BrowserCrashed, LeaseLost, SandboxError, TaskError, WorkerCrashed
@@ -151,6 +153,38 @@ def test_a_forgotten_lease_is_taken_back(html_task: Any) -> None:
     live(use, max_workers=1, lease_ttl_s=1.0)
 
 
+def test_a_call_that_hangs_is_answered_and_its_lease_taken_back() -> None:
+    task = tasks_of("terminal:small")[0]
+
+    async def use(fleet: Fleet) -> None:
+        async with fleet.lease(task) as hanging:
+            await hanging.reset(task, 1)
+            with pytest.raises(LeaseLost, match="longer than 4 s"):
+                await hanging.step(actions.Wait(seconds=60))
+            with pytest.raises(LeaseLost, match="call_limit_s"):
+                await hanging.evaluate()
+            async with fleet.lease(task) as session:  # the only seat is free again, and its jail a new one
+                assert (await session.reset(task, 1)).instruction
+        stats = fleet.stats()
+        assert (stats.num_reclaimed, stats.num_leased, stats.num_workers_lost) == (1, 0, 0)
+
+    live(use, max_workers=1, ready_limit_s=3.0, step_limit_s=3.0, call_limit_s=4.0)
+
+
+def test_the_end_of_a_lease_answers_what_is_under_way() -> None:
+    task = tasks_of("terminal:small")[0]
+
+    async def use(fleet: Fleet) -> None:
+        async with fleet.lease(task) as session:
+            await session.reset(task, 1)
+            step = asyncio.create_task(session.step(actions.Wait(seconds=60)))
+            await asyncio.sleep(0.1)
+        with pytest.raises(LeaseLost, match="over"):
+            await asyncio.wait_for(step, 10)
+
+    live(use, max_workers=1)
+
+
 @pytest.mark.parametrize("limit", [{"recycle_worker_leases": 3}, {"recycle_worker_memory_mib": 1.0}, {"recycle_worker_age_s": 0.5}])
 def test_a_worn_worker_is_replaced_and_no_lease_notices(limit: dict[str, Any], html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
@@ -212,6 +246,24 @@ def test_workers_that_cannot_be_started_are_told_to_who_waits(monkeypatch: pytes
                 pass
 
     live(use, max_workers=1)
+
+
+def test_processes_that_cannot_be_forked_are_told_to_who_waits(html_task: Any) -> None:
+    """No descriptor is left for a worker's socket; once there is one, workers start again."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def use(fleet: Fleet) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+        try:
+            with pytest.raises(SandboxError, match=r"No sandbox process could be started.*Too many open files"):
+                async with asyncio.timeout(30), fleet.lease(html_task()):
+                    pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+        async with fleet.lease(html_task()) as session:
+            assert (await session.reset(html_task(), 1)).instruction == "seed 1: "
+
+    live(use, min_workers=0, max_workers=1)
 
 
 def test_a_fleet_belongs_to_its_loop(html_task: Any) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from benchmarks.game_frames import SmoothGames, measure
 from sandbox.actions import Action, Click, Drag, Hotkey, InvalidAction, KeyDown, KeyUp, Wait
 from sandbox.browser.page_session import PageSession
 from sandbox.games.source import ELEMENTS_SUFFIX, GamesSource, load_tasks
+from sandbox.page_task import PageMoment
 from sandbox.pool import SessionPool
 from sandbox.session import Element, Observation, Transition
 
@@ -223,3 +225,30 @@ def test_a_shape_fits_its_own_outline_only(two_browsers: Any) -> None:
         assert len([each for each in transition.observation.elements if each.role == "shape"]) == 5
 
     run_with(two_browsers, "shapes-6" + ELEMENTS_SUFFIX, 2, use)
+
+
+class SlowOracle(SmoothGames):
+    """An oracle that thinks while the page goes on."""
+
+    async def hint(self, moment: PageMoment) -> Action | None:
+        await asyncio.sleep(0.3)
+        return await super().hint(moment)
+
+
+def test_frames_of_real_time_are_those_of_steps_alone() -> None:
+    """What the page draws while the oracle thinks is neither frames nor time of a step: a screen's 60 a second are the most."""
+
+    async def use() -> None:
+        async with SessionPool({"games": SlowOracle()}, kind="plain", size=1) as pool:
+            figure = await measure(pool, load_tasks()["catch-4"], 1.0)
+        assert 0 < figure.frames_per_s < 66 and 0 < figure.frames_seen <= figure.frames_asked * 1.1
+
+    asyncio.run(use())
+
+
+def test_frames_under_the_virtual_clock_are_those_that_were_asked_for() -> None:
+    async def use() -> None:
+        async with SessionPool({"games": SmoothGames()}, kind="beginframe", size=1) as pool:
+            assert (await measure(pool, load_tasks()["catch-4"], 1.0)).is_exact
+
+    asyncio.run(use())

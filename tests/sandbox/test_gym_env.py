@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
 from sandbox.server.tokens import Tokens
 from sandbox.sources import SOURCES
-from sandbox.task import Split
+from sandbox.task import Split, Task
 from warehouse.errors import TaskError
 
 TOKEN = "token-of-an-environment"
@@ -142,6 +143,45 @@ def test_an_environment_on_a_server(env: gymnasium.Env[Any, Any]) -> None:
         remote.close()
         thread.run(server.__aexit__(None, None, None))
         thread.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "screen_px"),
+    [
+        (Task(source="nowhere", name="nothing", domain="games", max_steps=1), (64, 64)),  # no lease, at the first reset
+        (Task(source="nowhere", name="nothing", domain="games", max_steps=1), None),  # no lease, when the size is asked for
+        (Task(source="terminal", name="nothing", domain="terminal", max_steps=1), None),  # a lease and no instance
+    ],
+)
+def test_what_fails_leaves_no_pool_behind(task: Task, screen_px: tuple[int, int] | None) -> None:
+    opened: list[WatchedPool] = []
+
+    def make_pool() -> WatchedPool:
+        opened.append(WatchedPool(size=1))
+        return opened[-1]
+
+    before = num_threads()
+    with pytest.raises(TaskError):
+        env = FlywheelEnv(task, screen_px=screen_px, make_pool=make_pool)
+        try:
+            env.reset(seed=1)
+        finally:
+            assert [pool.num_closed for pool in opened] == [1], "before the environment is closed, which may be long after"
+            env.close()
+    assert [pool.num_closed for pool in opened] == [1] and num_threads() == before
+
+
+def num_threads() -> int:
+    """Of environments."""
+    return [thread.name for thread in threading.enumerate()].count("flywheel environment")
+
+
+class WatchedPool(SessionPool):
+    num_closed = 0
+
+    async def close(self) -> None:
+        self.num_closed += 1
+        await super().close()
 
 
 def test_misuse_is_told() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -13,7 +15,8 @@ from sandbox.actions import Action, Click, Finished, Navigate, ToolCall, TypeTex
 from sandbox.browser.host import Host, launch
 from sandbox.hybrid.session import HybridSession
 from sandbox.hybrid.source import KINDS, hybrid_instance, load_tasks, task_file
-from sandbox.session import Observation, Session, Transition
+from sandbox.session import Observation, Session
+from tests.sandbox.tool_sessions import bash, fail, follow
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
 Use = Callable[[HybridSession], Coroutine[Any, Any, Any]]
@@ -31,23 +34,9 @@ def on_session() -> Iterator[Callable[[Use], Any]]:
         runner.run(host.close())
 
 
-def bash(command: str) -> ToolCall:
-    return ToolCall(name="execute_bash", arguments={"command": command})
-
-
 def click(observation: Observation, text: str, role: str = "button") -> Click:
     element = next(each for each in observation.elements if each.role == role and each.text == text)
     return Click(x=element.x_px, y=element.y_px)
-
-
-async def follow(session: HybridSession) -> Transition:
-    """Take what the oracle says until the episode ends."""
-    while True:
-        hint = await session.hint()
-        assert hint is not None
-        transition = await session.step(hint)
-        if transition.terminated or transition.truncated:
-            return transition
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -191,6 +180,40 @@ def test_nothing_of_an_episode_is_left_in_the_next(on_session: Any) -> None:
         assert "planted" not in after.observation.output and "cannot access 'Downloads'" in after.observation.output
         transition = await session.step(Navigate(url="http://localhost:8128/"))
         assert not any("planted" in each.text for each in transition.observation.elements)
+
+    on_session(use)
+
+
+def test_the_page_ends_before_the_files_that_it_shares(on_session: Any) -> None:
+    async def use(session: HybridSession) -> None:
+        task = load_tasks()["note-code"]
+        await session.reset(task, 1)
+        episode, page = session._desk.episode, session._page._page
+        assert episode is not None and page is not None
+        jail, was_there, close = episode.tools.jail, [], page.close
+
+        async def closing() -> None:
+            was_there.append(jail.is_alive)
+            await close()
+
+        page.close = closing  # type: ignore[method-assign]
+        await session.reset(task, 2)
+        assert was_there == [True] and not jail.is_alive
+
+    on_session(use)
+
+
+def test_the_folder_that_a_page_shares_is_no_other_once_the_jail_has_gone(on_session: Any) -> None:
+    async def use(session: HybridSession) -> None:
+        await session.reset(load_tasks()["note-code"], 1)
+        episode, surroundings = session._desk.episode, session._page.surroundings
+        assert episode is not None and surroundings is not None and surroundings.workspace is not None
+        jail = episode.tools.jail
+        jail.workspace.write("here", "")
+        folder = surroundings.workspace.stat()
+        fail(jail, signal.SIGKILL)
+        await asyncio.to_thread(jail._process.wait)
+        assert os.path.samestat(surroundings.workspace.stat(), folder) and (surroundings.workspace / "here").exists()
 
     on_session(use)
 

@@ -13,10 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.desktop.config import DESKTOPS_VARIABLE, LocalProvider, QemuProvider, machine_provider
 from sandbox.desktop.machine import QEMU, Image, _forwarded_port
 from sandbox.desktop.qemu import MAX_KEPT, forget_old, seed_archive
 from sandbox.desktop.qmp import Qmp
-from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
+from sandbox.kinds import limits_at_once
+from sandbox.pool import SessionPool
+from sandbox.sources import tasks_in
+from warehouse.errors import ConfigError, DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
 
 
 @pytest.fixture
@@ -95,3 +99,36 @@ def test_only_the_moments_used_last_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *(f"vm-booted-{number}" for number in range(2, MAX_KEPT + 2)), "vm-debian",
     ]  # fmt: skip
+
+
+def test_a_machines_own_file_says_where_desktops_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DESKTOPS_VARIABLE, raising=False)
+    assert isinstance(machine_provider(), LocalProvider) and limits_at_once()["desktop"] == 4
+    file = tmp_path / "desktops.yaml"
+    monkeypatch.setenv(DESKTOPS_VARIABLE, str(file))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        machine_provider()
+    for text, said in (
+        ("", "malformed"), ("provider: vmware", "'local', 'qemu', 'agent'"), ("{provider: qemu, disk: /x}", "disk"),
+        ("{provider: agent, host: h, port: 1, token_file: t, restore: []}", "restore"), ("provider: [", "malformed"),
+    ):  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            SessionPool(size=1)
+    file.write_text("{provider: qemu, image: /no/such/image, at_once: 2}")
+    assert isinstance(machine_provider(), QemuProvider)
+    assert limits_at_once()["desktop"] == 2 and limits_at_once({"desktop": 5})["desktop"] == 5
+
+
+def test_a_pool_makes_desktops_where_the_machines_own_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "desktops.yaml"
+    file.write_text(f"{{provider: qemu, image: {tmp_path}}}")
+    monkeypatch.setenv(DESKTOPS_VARIABLE, str(file))
+    task = next(iter(tasks_in(["desktop:quick"]).values()))
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(task) as session:
+            with pytest.raises(DesktopMissing, match=r"apt-get install qemu|scripts/build-vm-image.sh"):
+                await session.reset(task, 1)
+
+    asyncio.run(use())

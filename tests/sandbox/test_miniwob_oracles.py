@@ -16,8 +16,11 @@ from sandbox.prove import attempt, proving_seeds
 from sandbox.session import Element, Observation
 
 QUICKSTART = [*load_tasks("quickstart"), *load_tasks("unseen")]
-LUCK = {"tic-tac-toe"}
-"""Tasks that cannot always be won."""
+FEWER = {
+    "tic-tac-toe": 1,  # the page's player has the first move in half the games, and a draw is lost
+    "email-inbox-forward": 2,  # in the third instance two mails are by the sender that is named, and only one of them counts
+}
+"""How many of the first three instances are solved, where not all can be."""
 
 
 def element(role: str, text: str, y: int, *states: str) -> Element:
@@ -112,7 +115,11 @@ def test_quickstart_oracles_solve_their_tasks(solves: Callable[[str, int], list[
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ORACLES if name not in QUICKSTART])
 def test_wide_oracles_solve_their_tasks(solves: Callable[[str, int], list[bool]], name: str) -> None:
-    assert sum(solves(name, 3)) >= (1 if name in LUCK else 2)
+    assert sum(solves(name, 3)) >= FEWER.get(name, 3)
+
+
+def test_an_item_of_the_grid_is_dragged_between_any_two_places(solves: Callable[[str, int], list[bool]]) -> None:
+    assert all(solves("drag-items-grid", 40))
 
 
 def test_an_instance_starts_the_same_twice(live_pool: Callable[..., Any]) -> None:

@@ -326,7 +326,7 @@ def test_links_in_the_workspace_lead_nowhere(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="could not be saved"):
         put_download(workspace, staged, "a")
     assert [path.name for path in outside.iterdir()] == ["secret"]
-    for path in ("link", "folder/secret", "../outside/secret", "/etc/passwd", "pipe", "folder/../../outside/secret", ""):
+    for path in ("link", "folder/secret", "../outside/secret", "/etc/passwd", "pipe", "folder/../../outside/secret", "a\0b", "a\0/b", ""):
         with pytest.raises(Refused):
             stage_upload(workspace, path, tmp_path)
     (workspace / "Downloads").unlink()

@@ -27,11 +27,14 @@ from PIL import Image as Picture
 
 from sandbox import actions
 from sandbox.browser.input import Refusal, gestures
+from sandbox.desktop.config import DESKTOPS_VARIABLE
 from sandbox.desktop.desktop import Desktop
 from sandbox.desktop.machine import find_accelerator
 from sandbox.desktop.qemu import QemuDesktop, QemuDesktops, QemuSettings, default_image
 from sandbox.desktop.session import DesktopSession
 from sandbox.desktop.source import load_tasks
+from sandbox.pool import SessionPool
+from sandbox.prove import attempt
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -208,6 +211,21 @@ def test_desktop_tasks_are_solved_in_the_guest_by_their_oracles(live: Live, name
             assert action is not None
             transition = await session.step(action)
         assert transition.reward == 1.0, (await session.evaluate()).reasons
+
+    live.run(use())
+
+
+def test_a_pool_lends_desktops_in_the_machine(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of its own, which begins at the moment that was kept."""
+    file, task = tmp_path / "desktops.yaml", load_tasks()["dialog-press"]
+    file.write_text(f"{{provider: qemu, image: {live.settings.image.folder}}}")
+    monkeypatch.setenv(DESKTOPS_VARIABLE, str(file))
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(task, screenshots=False) as session:
+            for seed in (1, 2):
+                assert (await attempt(session, task, seed)).is_success
+            assert "QEMU" in session.environment
 
     live.run(use())
 

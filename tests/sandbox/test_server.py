@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +165,26 @@ def test_tokens_come_from_a_file_the_environment_or_are_made(tmp_path: Path) -> 
         server_tokens(home, {TOKENS_FILE_VARIABLE: str(named)})
     named.chmod(0o600)
     assert server_tokens(home, {TOKENS_FILE_VARIABLE: str(named)})[0].client(BOB) == "bob"
+
+
+def test_servers_that_start_together_in_one_home_take_the_same_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long one of them is at making it."""
+    home, make = Home(tmp_path / "home"), secrets.token_urlsafe
+    together = threading.Barrier(4)
+
+    def make_slowly(num_bytes: int) -> str:
+        time.sleep(0.2)
+        return make(num_bytes)
+
+    def start(_: int) -> Tokens:
+        together.wait()
+        return server_tokens(home, {})[0]
+
+    monkeypatch.setattr(secrets, "token_urlsafe", make_slowly)
+    with ThreadPoolExecutor(together.parties) as threads:
+        servers = list(threads.map(start, range(together.parties)))
+    assert [tokens.client(client_token(home, {})) for tokens in servers] == ["default"] * together.parties
+    assert list(token_path(home).parent.iterdir()) == [token_path(home)], "nothing written aside is left"
 
 
 @pytest.mark.parametrize("wrong", [{}, {"ann": "short"}, {"ann": ANN, "bob": ANN}, {"ann": "with spaces in the middle"}, {"ann": "é" * 20}])

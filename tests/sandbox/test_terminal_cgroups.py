@@ -3,10 +3,15 @@ test_terminal_isolation.py; here the folders stand in for version 2, which a mac
 
 from __future__ import annotations
 
+import asyncio
 import os
-from pathlib import Path
+from pathlib import Path, PosixPath
+
+import pytest
 
 from sandbox.terminal import cgroups
+from sandbox.terminal.bubblewrap import JailLimits
+from sandbox.terminal.jail import Jail
 
 
 def folder_with(path: Path, *names: str) -> Path:
@@ -52,3 +57,26 @@ def test_groups_of_dead_processes_are_removed_and_those_of_others_stay(tmp_path:
     (tmp_path / "another").mkdir()
     cgroups.remove_stale(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {f"{cgroups.PREFIX}-{os.getpid()}-0", f"{cgroups.PREFIX}-1-0", "another"}
+
+
+class RefusingFolder(PosixPath):
+    """Below it groups can be made and limited, and none takes a process, as where version 2 is delegated in part."""
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        super().mkdir(mode, parents, exist_ok)
+        os.mkdir(self / "cgroup.procs")
+
+
+def test_a_jail_that_its_group_does_not_take_is_limited_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = cgroups.Hierarchy(folder=RefusingFolder(tmp_path), version=2, controllers=("memory", "pids"))
+    monkeypatch.setattr(cgroups, "hierarchies", lambda: (refusing,))
+
+    async def use() -> None:
+        jail = await Jail.start(JailLimits(memory_mib=160))
+        try:
+            assert jail.held_by["memory"].startswith("RLIMIT_AS") and jail.held_by["processes"].startswith("RLIMIT_NPROC")
+            assert (await jail.run(["/bin/bash", "-c", "ulimit -v"])).output == b"%d\n" % (160 << 10)
+        finally:
+            await jail.close()
+
+    asyncio.run(use())

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,12 @@ Use = Callable[[Tools], Coroutine[Any, Any, Any]]
 
 
 @pytest.fixture
-def jailed() -> Callable[[Use], Any]:
+def jailed() -> Callable[..., Any]:
     """Runs `use(tools)` on a session of its own, and looks at the end that nothing of it is left."""
 
-    def run(use: Use) -> Any:
+    def run(use: Use, settings: ToolSettings = SETTINGS) -> Any:
         async def whole() -> Any:
-            tools = await Tools.open(SETTINGS)
+            tools = await Tools.open(settings)
             inside = descendants(tools.jail)
             try:
                 return await use(tools)
@@ -155,6 +156,13 @@ def test_the_network_of_the_host_is_out_of_reach(jailed: Any, stand_in: tuple[in
     assert "refused" in text and text.count("No such file") == 2
     interfaces = [line.strip() for line in text.splitlines() if line.startswith(" ")]
     assert interfaces == ["lo"]
+
+
+def test_the_network_of_the_host_is_reached_where_it_was_opened(jailed: Any, stand_in: tuple[int, list[bytes]]) -> None:
+    port, heard = stand_in
+    settings = replace(SETTINGS, jail=replace(SMALL, network="open"))
+    text = jailed(lambda tools: bash(tools, f"curl -s -m 5 http://127.0.0.1:{port}/; cat /etc/nsswitch.conf"), settings)
+    assert heard == [b"connected"] and "secret of the host" in text and "hosts: files dns" in text
 
 
 def test_abstract_sockets_of_the_host_are_out_of_reach(jailed: Any) -> None:

@@ -152,6 +152,21 @@ def test_a_command_is_killed_that_runs_too_long(terminal: Any) -> None:
     assert "ran longer than" in result.note and not result.is_running
 
 
+@pytest.mark.parametrize("command", ["sleep 100", "while :; do sleep 100; done"])
+def test_a_command_that_runs_too_long_is_killed_while_no_call_waits_for_it(terminal: Any, command: str) -> None:
+    async def use(live: Terminal) -> None:
+        await live.execute("sleep 1000 &")
+        assert (await live.execute(f"trap '' INT; {command}", wait_s=0.1)).is_running
+        deadline = time.monotonic() + 30
+        while (await live._jail.run(["/usr/bin/pgrep", "-xc", "sleep"])).output != b"1\n" and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        last = await live.execute("")
+        assert "ran longer than 0.5 s" in last.note and not last.is_running
+        assert (await live.execute("pgrep -fc 'sleep 1000'; echo alive")).output == "1\nalive\n"
+
+    terminal(use, TerminalLimits(wait_s=30, command_s=0.5))
+
+
 def test_background_services_go_on_and_their_output_comes_later(terminal: Any) -> None:
     async def use(live: Terminal) -> None:
         behind = "(while [ ! -e go ]; do sleep 0.05; done; echo from behind) & nohup sleep 100 > /dev/null 2>&1 &"

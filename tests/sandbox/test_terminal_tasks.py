@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 
 from sandbox import actions
 from sandbox.actions import Action, Finished, ToolCall
-from sandbox.session import Session, Transition
+from sandbox.session import Session
+from sandbox.terminal import control
 from sandbox.terminal.session import TerminalSession
 from sandbox.terminal.source import KINDS, TerminalSource, load_tasks, task_file, terminal_tasks
-from sandbox.terminal.tasks import seeded
-from warehouse.errors import ConfigError, SandboxError, TaskError
+from sandbox.terminal.tasks import Probe, seeded
+from tests.sandbox.tool_sessions import bash, fail, follow
+from warehouse.errors import ConfigError, JailCrashed, SandboxError, SandboxTimeout, TaskError
 
 Use = Callable[[TerminalSession], Coroutine[Any, Any, Any]]
 SEEDS = range(3)
@@ -36,22 +39,6 @@ def on_session() -> Callable[[Use], Any]:
         return asyncio.run(whole())
 
     return run
-
-
-def bash(command: str) -> ToolCall:
-    return ToolCall(name="execute_bash", arguments={"command": command})
-
-
-async def follow(session: TerminalSession, *before: Action) -> Transition:
-    """Take some actions, then what the oracle says until the episode ends."""
-    for action in before:
-        await session.step(action)
-    while True:
-        hint = await session.hint()
-        assert hint is not None
-        transition = await session.step(hint)
-        if transition.terminated or transition.truncated:
-            return transition
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -229,6 +216,31 @@ def test_a_verifier_is_not_taken_in(on_session: Any, name: str, cheat: str) -> N
         await session.reset(load_tasks()[name], 2)
         await session.step(bash(cheat))
         assert (await session.step(Finished())).reward == 0.0
+
+    on_session(use)
+
+
+FAILURES = [(signal.SIGKILL, JailCrashed), (signal.SIGSTOP, SandboxTimeout)]
+
+
+@pytest.mark.parametrize(("signum", "error"), FAILURES)
+def test_a_jail_that_fails_is_no_failure_of_the_agent(
+    on_session: Any, monkeypatch: pytest.MonkeyPatch, signum: signal.Signals, error: type[SandboxError]
+) -> None:
+    """No verdict, whatever its goals look at, and no goal by itself."""
+
+    async def use(session: TerminalSession) -> None:
+        await session.reset(load_tasks()["write-word"], 1)
+        tools = session.tools
+        assert tools is not None
+        running = asyncio.ensure_future(tools.jail.run(["/bin/sleep", "1000"], timeout_s=1))
+        await asyncio.sleep(0.1)
+        monkeypatch.setattr(control, "ANSWER_TIMEOUT_S", 0.5)
+        fail(tools.jail, signum)
+        probe = Probe(tools.jail)
+        for look in (session.step(Finished()), probe.run("true"), probe.fetch(8000, "/"), running):
+            with pytest.raises(error):
+                await look
 
     on_session(use)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 import threading
 import urllib.parse
@@ -13,15 +14,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sandbox.actions import ToolCall
+from sandbox.terminal import control
 from sandbox.terminal.bubblewrap import JailLimits
 from sandbox.terminal.config import TOOLS_VARIABLE, machine_settings
 from sandbox.terminal.mcp import McpServer
 from sandbox.terminal.search import Document, HttpLibrary, LocalLibrary, readable
+from sandbox.terminal.shell import TerminalLimits
 from sandbox.terminal.tools import NAMES, Tools, ToolSettings
-from warehouse.errors import ConfigError, SandboxError
+from tests.sandbox.tool_sessions import bash, fail
+from warehouse.errors import ConfigError, JailCrashed, SandboxError, SandboxTimeout
 
 Use = Callable[[Tools], Coroutine[Any, Any, Any]]
 
@@ -327,19 +332,69 @@ def test_an_mcp_server_that_does_not_answer_or_start_is_told_of(with_tools: Any)
     with_tools(use, mcp_servers=servers)
 
 
+IN_JAIL = McpServer(command=("/usr/bin/python3", "-c", SERVER), timeout_s=5)
+QUICK_AND_ENDLESS = {
+    "a command": (bash("true"), bash("trap '' INT; sleep 100")),
+    "Python": (
+        ToolCall(name="JupyterCI", arguments={"code": "1"}),
+        ToolCall(name="JupyterCI", arguments={"code": "import time; time.sleep(100)", "timeout": 1}),
+    ),
+    "an MCP server": (
+        ToolCall(name="mcp", arguments={"server": "test", "tool": "add", "arguments": {"numbers": [1]}}),
+        ToolCall(name="mcp", arguments={"server": "test", "tool": "slow"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", QUICK_AND_ENDLESS)
+@pytest.mark.parametrize("has_begun", [False, True])
+@pytest.mark.parametrize(("signum", "error"), [(signal.SIGKILL, JailCrashed), (signal.SIGSTOP, SandboxTimeout)])
+def test_a_jail_that_fails_is_told_of_by_no_tool(
+    with_tools: Any, monkeypatch: pytest.MonkeyPatch, tool: str, has_begun: bool, signum: signal.Signals, error: type[SandboxError]
+) -> None:
+    """The agent would take it for its own doing."""
+    quick, endless = QUICK_AND_ENDLESS[tool]
+
+    async def use(tools: Tools) -> None:
+        calling = None
+        if has_begun:
+            assert not (await tools.call(quick)).startswith("error: ")
+            calling = asyncio.ensure_future(tools.call(endless))
+            await asyncio.sleep(0.2)
+        monkeypatch.setattr(control, "ANSWER_TIMEOUT_S", 0.5)
+        fail(tools.jail, signum)
+        with pytest.raises(error):
+            await (calling or tools.call(endless))
+
+    with_tools(use, mcp_servers={"test": IN_JAIL}, terminal=TerminalLimits(command_s=1))
+
+
+def test_a_jail_that_answers_nothing_is_closed_at_once(with_tools: Any) -> None:
+    """It is not asked to end the servers in it."""
+
+    async def use(tools: Tools) -> None:
+        assert await mcp(tools, "add", numbers=[1]) == "1\n[image that is no text]"
+        fail(tools.jail, signal.SIGSTOP)
+        async with asyncio.timeout(control.ANSWER_TIMEOUT_S / 2):
+            await tools.close()
+        assert not psutil.pid_exists(tools.jail.pid)
+
+    with_tools(use, mcp_servers={"test": IN_JAIL.model_copy(update={"timeout_s": 60})})
+
+
 def test_the_machines_tools_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/note.txt").write_text("The treasure is in the well.")
     file = tmp_path / "tools.yaml"
     servers = "mcp_servers:\n  test: {command: [/usr/bin/python3, -c, pass]}\n"
-    file.write_text(f"library: {{folder: {tmp_path}/docs}}\n{servers}limits: {{workspace_mib: 9}}\n")
+    file.write_text(f"library: {{folder: {tmp_path}/docs}}\n{servers}network: open\nlimits: {{workspace_mib: 9}}\n")
     monkeypatch.setenv(TOOLS_VARIABLE, str(file))
     settings = machine_settings()
-    assert settings.jail.workspace_mib == 9 and settings.jail.processes == JailLimits().processes
+    assert settings.jail.workspace_mib == 9 and settings.jail.network == "open" and settings.jail.processes == JailLimits().processes
     assert settings.mcp_servers["test"].command[0] == "/usr/bin/python3"
     assert [hit.title for hit in asyncio.run(settings.library.search("treasure"))] == ["note"]
     monkeypatch.delenv(TOOLS_VARIABLE)
-    assert machine_settings().jail == JailLimits()
+    assert machine_settings().jail == JailLimits() and JailLimits().network == "none"
 
 
 @pytest.mark.parametrize(
@@ -350,6 +405,8 @@ def test_the_machines_tools_are_read_from_a_file(tmp_path: Path, monkeypatch: py
         ("library: {folder: a, search: b, read: c}", "either folder, or both"),
         ("limits: {memory_mib: 1}", "memory_mib"),
         ("limits: {colour: 1}", "colour"),
+        ("limits: {network: open}", "network"),
+        ("network: some", "network"),
         ("servers: {}", "servers"),
         ("[", "malformed"),
         (None, "cannot be read"),

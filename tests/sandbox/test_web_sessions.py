@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,8 @@ from PIL import Image
 from sandbox import actions
 from sandbox.browser.page_session import PageSession
 from sandbox.session import Observation, Session, Transition
-from tests.sandbox.web_pages import TASK, Bench, bench, click, find, keys, noted, page_value
-from warehouse.errors import ConfigError
+from tests.sandbox.web_pages import SHOP, TASK, Bench, bench, click, find, keys, noted, page_value
+from warehouse.errors import ConfigError, SandboxError
 
 
 @pytest.fixture(scope="module", params=["beginframe", "plain"])
@@ -77,6 +78,10 @@ def test_links_lead_on_and_back(web: Bench) -> None:
         ("javascript:alert(1)", "not allowed"),
         ("https://", "not allowed"),
         ("", "not allowed"),
+        ("foo://[", "scheme"),
+        ("file://[x", "scheme"),
+        ("ftp://[1", "scheme"),
+        ("http://[", "not allowed"),
     ],
 )
 def test_what_may_not_be_opened_is_said(web: Bench, url: str, said: str) -> None:
@@ -158,6 +163,93 @@ def test_a_download_may_be_too_large_or_unwanted(web: Bench, tmp_path: Path) -> 
     web.run(unwanted)
 
 
+def test_the_downloads_of_an_episode_are_limited_together(web: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(session: PageSession, first: Observation) -> list[str]:
+        said = [(await session.step(click(first, "report"))).observation.output for _ in range(3)]
+        assert "downloaded" in said[0]
+        return said
+
+    said = web.run(use, workspace=tmp_path, max_downloads_mib=20 / 1024 / 1024)
+    assert all("may have 1.90735e-05 MiB together" in line for line in said[1:])
+    monkeypatch.setattr("sandbox.browser.downloads.MAX_DOWNLOADS", 2)
+    said = web.run(use, workspace=tmp_path)
+    assert "downloaded" in said[1] and "refused: there were 2 in this episode" in said[2]
+    assert len(list((tmp_path / "Downloads").iterdir())) == 3
+
+
+def test_a_page_cannot_start_downloads_without_end(web: Bench, tmp_path: Path) -> None:
+    """They never end: a page is sent their first byte."""
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 12\r\n\r\n<p>served</p>"
+    part = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-part\r\nContent-Length: 1000\r\n\r\nx"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_page = (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET / ")
+        writer.write(page if is_page else part)
+        await writer.drain()
+        if not is_page:
+            await reader.read()  # until the browser gives up
+        writer.close()
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+    async def connect(port: int) -> Any:
+        return await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    async def use(session: PageSession, first: Observation) -> None:
+        asking = "for (let i = 0; i < 6; i++) Object.assign(document.createElement('a'), {href: '/' + i, download: 'part' + i}).click()"
+        await page_value(session, f"(() => {{ {asking} }})()")
+        lines: list[str] = []
+        for _ in range(20):
+            transition = await session.step(actions.Wait(seconds=0.1))
+            lines += transition.observation.output.splitlines()
+            if len(lines) == 2:
+                break
+        assert [line.partition(" refused: ")[2] for line in lines] == ["4 others are under way"] * 2
+        assert transition.info["unsettled"] == "a download is under way"
+
+    server = web.runner.run(start())
+    try:
+        web.run(use, workspace=tmp_path, connect=connect, address="http://localhost:5000/", sites=(), settle_limit_s=1.0)
+    finally:
+        server.close()
+
+
+def test_what_is_recorded_names_no_folder_of_this_machine(web: Bench) -> None:
+    async def use(session: PageSession, first: Observation) -> None:
+        assert first.url == "shop/index.html"
+        await page_value(session, "document.title = ''; (new Image).src = '../../beside.png'; 0")
+        seen = [await session.step(actions.Wait(seconds=0.1)), await session.step(click(first, "new tab"))]
+        assert urls(seen[-1]) == ["shop/index.html", "shop/two.html"] and seen[-1].observation.url == "shop/two.html"
+        assert "[1] shop/index.html" in seen[-1].observation.output
+        assert "../beside.png" in seen[0].info["blocked"] and "file:" not in str([each.info for each in seen])
+        with pytest.raises(SandboxError, match=r"went wrong at shop/two\.html"):
+            await page_value(session, "(() => { throw new Error('went wrong at ' + location.href); })()")
+
+    web.run(use, sites=(), address=(SHOP.folder / "index.html").as_uri())
+
+
+def test_a_worker_that_starts_when_no_tab_is_left_is_ended(web: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(session: PageSession, first: Observation) -> None:
+        window: Any = session._page
+        browser, tab, gone = window.browser, window.active, asyncio.Event()
+
+        def on_detached(event: dict[str, Any]) -> None:
+            browser._on_detached(event)
+            gone.set()
+
+        browser.connection.listen(None, "Target.detachedFromTarget", on_detached)
+        window.on_closed(tab)
+        await tab.evaluate("void new SharedWorker('data:text/javascript,0')")
+        await asyncio.wait_for(gone.wait(), 30)
+        browser.connection.listen(None, "Target.detachedFromTarget", browser._on_detached)
+        with pytest.raises(SandboxError, match="no tab"):
+            await session.step(actions.Wait(seconds=0.1))
+
+    web.run(use)
+    assert not caplog.records
+
+
 def test_a_file_of_the_workspace_is_uploaded(web: Bench, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("from the workspace")
@@ -167,6 +259,8 @@ def test_a_file_of_the_workspace_is_uploaded(web: Bench, tmp_path: Path) -> None
         assert "a file field waits" in transition.observation.output
         transition = await session.step(actions.TypeText(text="notes/missing.txt"))
         assert "cannot be read" in transition.info["ignored"] and "a file field waits" in transition.observation.output
+        transition = await session.step(actions.TypeText(text="notes/a\0.txt"))
+        assert "is not a file name" in transition.info["ignored"]
         transition = await session.step(actions.TypeText(text="notes/a.txt"))
         assert transition.info["uploaded"] == ["notes/a.txt"]
         await noted_soon(session, "file a.txt from the workspace")

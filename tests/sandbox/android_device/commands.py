@@ -30,6 +30,10 @@ class BadCommand(Exception):
     """A form that the simulation does not know."""
 
 
+OLD_INPUT = "simulated_old_input"
+"""A setting that a test puts to 1: this device's `input` knows no combinations of keys."""
+
+
 class Commands:
     def __init__(self) -> None:
         self.phone = Phone()
@@ -65,7 +69,7 @@ class Commands:
                 self.phone.type(text.replace("%s", " "))
             case ["keyevent", name]:
                 self.phone.key(name.removeprefix("KEYCODE_"))
-            case ["keycombination", *names]:
+            case ["keycombination", *names] if self.phone.get("global", OLD_INPUT) != "1":
                 self.phone.combine([name.removeprefix("KEYCODE_") for name in names])
             case _:
                 raise BadCommand(f"Unknown command: input {arguments}")
