@@ -232,7 +232,8 @@ def test_oracles_solve_tasks(name: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TASKS)
 def test_oracles_solve_every_task_on_three_seeds(name: str) -> None:
-    lacking = missing_packages({"calc": ["calc"], "game": ["2048"], "notepad": ["notepad"], "wine": ["winemine"]}.get(name.split("-")[0], ["calculator"]))
+    programs = {"calc": "calc", "game": "2048", "notepad": "notepad", "wine": "winemine"}
+    lacking = missing_packages([programs.get(name.split("-")[0], "calculator")])
     if lacking:
         pytest.skip(f"apt-get install --no-install-recommends {' '.join(lacking)}")
 
