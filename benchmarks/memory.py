@@ -1,6 +1,6 @@
 """What working and episodic memory are worth: one small policy, told more or less of its past, on a task whose end needs its beginning.
 
-    which-word-was-said    six scripts, each of which says a word and is gone; one of the six words is asked for at the end
+    first-word-said    six scripts, each of which says a word and is gone; the first word is asked for at the end
 
 One policy is trained on tutorials; every arm fine-tunes it on oracle demonstrations written with that arm's memory, and is measured
 greedily on holdout instances. Working memory is the last k steps; episodic memory is one line about all earlier ones; notes say what came

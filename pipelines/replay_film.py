@@ -61,7 +61,8 @@ def _pictures(episode: RecordedEpisode, replayed: Replay | None) -> list[Image.I
     """Frames of one size; even numbers of pixels, as video wants."""
     frames = [frame for frame in frames_of(episode, replayed) if frame.screen is not None]
     if not frames:
-        raise ConfigError(f"{episode.episode_id} kept no screenshots: replay it (without --no-run) and there is something to see")
+        advice = "replay it (without --no-run) and there may be some" if replayed is None else "write a page with --html"
+        raise ConfigError(f"{episode.episode_id} has no screenshots to make a film of: {advice}.")
     screens = [_opened(frame.screen) for frame in frames if frame.screen is not None]
     width, height = max(screen.width for screen in screens), max(screen.height for screen in screens)
     scale = min(max(LEAST_WIDTH / width, 1.0), MOST_WIDTH / width)

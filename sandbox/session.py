@@ -65,7 +65,8 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """What a step led to. `terminated`: the environment ended the episode; `truncated`: a limit of the session cut it off."""
+    """What a step led to. `terminated`: the environment ended the episode; `truncated`: a limit of the session cut it off. A step after
+    the end changes nothing and is `terminated`, whatever the end was."""
 
     observation: Observation
     reward: float

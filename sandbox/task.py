@@ -52,7 +52,8 @@ class Task(BaseModel):
         return next(split for split, edge in SPLIT_EDGES.items() if fraction < edge)
 
     def seeds(self, split: Split, num: int, *, skip: int = 0) -> list[int]:
-        """The `num` smallest seeds of a split, after skipping `skip` of them."""
+        """The `num` smallest seeds of a split, after skipping `skip` of them. Raises ValueError for an unknown split."""
+        split = Split(split)
         if self.held_out and split is Split.TRAIN:
             return []
         members: Iterator[int] = (seed for seed in count() if self.split(seed) is split)

@@ -76,7 +76,10 @@ def client_token(home: Home | None = None, environ: Mapping[str, str] = os.envir
         return token
     path = token_path(home or Home.from_env())
     if not path.exists():
-        raise ConfigError(f"No token for the sandbox server: set {TOKEN_VARIABLE}, or start a server in this home, which makes {path}.")
+        raise ConfigError(
+            f"No token for the sandbox server: there is no {path}, which a server makes in its home. Set {TOKEN_VARIABLE}, or "
+            "FLYWHEEL_HOME to the home that the server was started in."
+        )
     return _read_private(path).strip()
 
 

@@ -43,14 +43,14 @@ def words_said_once(rng: Random) -> Instance:
     )  # fmt: skip
 
 
-def which_word_was_said(rng: Random) -> Instance:
-    """The same to the smallest of policies: six words, each printed once, of which one is asked for at the end."""
-    words, asked = things(rng, 6), rng.randint(1, 6)
+def first_word_said(rng: Random) -> Instance:
+    """The same to the smallest of policies: six words, each printed once, of which the first is asked for at the end."""
+    words = things(rng, 6)
     scripts = {f"{number}.sh": f'#!/bin/bash\necho {word}\nrm -- "$0"\n' for number, word in enumerate(words, start=1)}
     return Instance(
-        instruction=f"Run ./1.sh to ./6.sh in turn. Each says a word and is gone. Which word did ./{asked}.sh say? Answer with it.",
-        files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[Answers(text=words[asked - 1])],
-        steps=[bash(f"./{number}.sh") for number in range(1, 7)], answer=words[asked - 1],
+        instruction="Run ./1.sh to ./6.sh in turn. Each says a word and is gone. Which word did the first say? Answer with it.",
+        files=scripts, modes=dict.fromkeys(scripts, 0o755), goals=[Answers(text=words[0])],
+        steps=[bash(f"./{number}.sh") for number in range(1, 7)], answer=words[0],
     )  # fmt: skip
 
 

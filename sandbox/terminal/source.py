@@ -54,7 +54,7 @@ KINDS: Mapping[str, Maker] = {
     "repair-service": kinds_work.repair_service,
     "write-program": kinds_work.write_program,
     "words-said-once": kinds_long.words_said_once,
-    "which-word-was-said": kinds_long.which_word_was_said,
+    "first-word-said": kinds_long.first_word_said,
     "vanishing-notes": kinds_long.vanishing_notes,
     "treasure-hunt": kinds_long.treasure_hunt,
     "town-report": kinds_long.town_report,

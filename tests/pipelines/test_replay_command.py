@@ -171,5 +171,5 @@ def test_a_film_needs_screens(home: tuple[Path, list[str]]) -> None:
     with connect(Warehouse(Home(root))) as con:
         episode = load_episode(con, same)
     bare = replace(episode, steps=tuple(replace(step, screenshot=None, screenshot_id=None) for step in episode.steps))
-    with pytest.raises(ConfigError, match="kept no screenshots"):
+    with pytest.raises(ConfigError, match="no screenshots to make a film of: replay it"):
         write_webp(bare, None, root / "no.webp")

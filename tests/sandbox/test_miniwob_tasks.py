@@ -50,6 +50,9 @@ def test_splits_are_fixed() -> None:
     task, held_out = load_tasks()["click-button"], load_tasks()["click-test"]
     assert [task.seeds(split, 3) for split in Split] == [[1, 3, 4], [2, 13, 27], [0, 10, 11]]
     assert [held_out.seeds(split, 3) for split in Split] == [[], [0, 1, 2], [3, 5, 7]]
+    assert task.seeds("train", 3) == [1, 3, 4], "a split by its name"  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="trian"):
+        task.seeds("trian", 1)  # type: ignore[arg-type]
 
 
 def test_splits_are_disjoint() -> None:
