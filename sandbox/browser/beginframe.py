@@ -39,6 +39,9 @@ LATE_ANSWER_S = 0.2
 REST_GRID_MS = 1000.0
 """Instances start at a multiple of this."""
 
+EXTRA_FRAME_MS = 0.01
+"""Between a frame and one that is drawn again: a frame that is no later than the one before it is never answered."""
+
 MAX_EXTRA_FRAMES = 20
 """An input that so many frames did not deliver never will be."""
 
@@ -155,10 +158,13 @@ class FramedPage(CdpPage):
         the machine."""
         await self.evaluate("0")  # by now the input has reached the page
         await self._tick()
+        frame = self._frame_time(GESTURE_FRAME_MS)
         for _ in range(MAX_EXTRA_FRAMES):
             if not (await asyncio.wait(answers, timeout=LATE_ANSWER_S))[1]:
                 break
-            await self.browser.begin_frame_now(self._session_id, self._frame_time(GESTURE_FRAME_MS))
+            if "frameTimeTicks" in frame:
+                frame["frameTimeTicks"] += EXTRA_FRAME_MS
+            await self.browser.begin_frame_now(self._session_id, frame)
         else:
             raise SandboxError(f"The page did not take an input within {MAX_EXTRA_FRAMES + 1} frames; start the episode again.")
         await asyncio.gather(*answers)

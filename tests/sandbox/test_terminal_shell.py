@@ -197,10 +197,9 @@ def test_a_shell_that_died_is_started_again_and_that_is_said(terminal: Any, comm
 
 def test_a_shell_that_died_between_two_calls_is_started_again(terminal: Any) -> None:
     async def use(live: Terminal) -> None:
-        await live.execute("(sleep 0.2; kill -9 $$; touch killed) &")
-        deadline = time.monotonic() + 30
-        while live._jail.workspace.look("killed") is None and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        await live.execute("(sleep 0.2; kill -9 $$) &")
+        assert live._shell is not None
+        await asyncio.wait_for(live._shell.ended, 30)
         result = await live.execute("echo alive")
         assert result.output.endswith("alive\n") and "new one was started" in result.note and result.exit_code == 0
 
