@@ -13,10 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,22 +103,39 @@ def any_action(observation: Observation, generator: random.Random) -> Action:
     return generator.choice(choices)
 
 
-async def play(session: Session, task: Task, seed: int, player: str | Sequence[Action]) -> Trace:
-    """One episode by the `oracle`, by a `stray` policy, or by the actions of another one."""
-    generator = random.Random(stable_seed("reproducibility", task.name, seed))
+Player = Callable[[Session, Observation, int], Awaitable[Action | None]]
+"""Chooses the next action from the session, what it shows and how many actions were done; None: the episode is over for it."""
+
+
+async def oracle(session: Session, observation: Observation, num_done: int) -> Action | None:
+    return await session.hint()
+
+
+def stray(seed: int) -> Player:
+    """A policy that does whatever comes to mind."""
+    generator = random.Random(seed)
+
+    async def choose(session: Session, observation: Observation, num_done: int) -> Action | None:
+        return any_action(observation, generator) if num_done < STRAY_STEPS else None
+
+    return choose
+
+
+def follower(actions: Sequence[Action]) -> Player:
+    """Does again what was done."""
+
+    async def choose(session: Session, observation: Observation, num_done: int) -> Action | None:
+        return actions[num_done] if num_done < len(actions) else None
+
+    return choose
+
+
+async def play(session: Session, task: Task, seed: int, player: Player) -> Trace:
+    """One episode."""
     observation = await session.reset(task, seed)
     done: list[Action] = []
     moments = [_moment(observation, 0.0, False)]
-    while not moments[-1].is_over:
-        action: Action | None
-        if player == "oracle":
-            action = await session.hint()
-        elif player == "stray":
-            action = any_action(observation, generator) if len(done) < STRAY_STEPS else None
-        else:
-            action = player[len(done)] if len(done) < len(player) else None  # type: ignore[assignment]
-        if action is None:
-            break
+    while not moments[-1].is_over and (action := await player(session, observation, len(done))) is not None:
         transition = await session.step(action)
         observation = transition.observation
         done.append(action)
@@ -142,37 +158,33 @@ async def compare(tasks: Sequence[Task], num_seeds: int, progress: Progress | No
     """Play on one worker, follow on another. Raises SandboxError where the environments fail."""
     bar = progress.add_task("episodes", total=len(tasks) * num_seeds * 4) if progress else None
     one_worker = FleetSettings(max_workers=1, sessions_per_worker=2)
-    episodes = [(task, seed, player) for task in tasks for seed in proving_seeds(task, num_seeds) for player in ("oracle", "stray")]
-    shuffled = random.Random(0).sample(episodes, len(episodes))
+    episodes = [(task, seed, name) for task in tasks for seed in proving_seeds(task, num_seeds) for name in ("oracle", "stray")]
+    shuffled = random.Random(0).sample(range(len(episodes)), len(episodes))
+
+    async def on(fleet: Fleet, places: asyncio.Semaphore, number: int, player: Player) -> Trace:
+        task, seed, _ = episodes[number]
+        async with places, fleet.lease(task) as session:
+            trace = await play(session, task, seed, player)
+        if progress is not None and bar is not None:
+            progress.update(bar, advance=1, description=task.name)
+        return trace
+
+    def player_of(number: int) -> Player:
+        task, seed, name = episodes[number]
+        return oracle if name == "oracle" else stray(stable_seed("reproducibility", task.name, seed))
+
     async with Fleet(one_worker) as first, Fleet(one_worker) as second:
-
-        async def on(fleet: Fleet, places: asyncio.Semaphore, task: Task, seed: int, player: str | Sequence[Action]) -> Trace:
-            async with places, fleet.lease(task) as session:
-                trace = await play(session, task, seed, player)
-            if progress is not None and bar is not None:
-                progress.update(bar, advance=1, description=task.name)
-            return trace
-
-        places, others = asyncio.Semaphore(first.size), asyncio.Semaphore(second.size)
-        traces = await asyncio.gather(*(on(first, places, *episode) for episode in episodes))
-        played = dict(zip([(task.name, seed, player) for task, seed, player in episodes], traces, strict=True))
-        again = await asyncio.gather(
-            *(on(second, others, task, seed, played[task.name, seed, player].actions) for task, seed, player in shuffled)
-        )
+        places = asyncio.Semaphore(first.size)
+        played = await asyncio.gather(*(on(first, places, number, player_of(number)) for number in range(len(episodes))))
+        places = asyncio.Semaphore(second.size)
+        again = await asyncio.gather(*(on(second, places, number, follower(played[number].actions)) for number in shuffled))
 
     differences = []
-    for (task, seed, player), trace in zip(shuffled, again, strict=True):
-        before = played[task.name, seed, player]
-        num = max(len(before.moments), len(trace.moments))
-        for step in range(num):
-            if step >= min(len(before.moments), len(trace.moments)):
-                what = ["the end"]
-            else:
-                what = before.moments[step].differs(trace.moments[step])
-            if what:
-                differences.append(Difference(task=task.name, seed=seed, player=player, step=step, what=tuple(what)))
-                break
-    screens = [moment.screenshot_id for trace in played.values() for moment in trace.moments]
+    for number, trace in sorted(zip(shuffled, again, strict=True), key=lambda pair: pair[0]):
+        task, seed, name = episodes[number]
+        if (found := first_difference(played[number], trace)) is not None:
+            differences.append(Difference(task=task.name, seed=seed, player=name, step=found[0], what=tuple(found[1])))
+    screens = [moment.screenshot_id for trace in played for moment in trace.moments]
     return Report(
         num_tasks=len(tasks),
         num_episodes=len(episodes),
@@ -180,6 +192,16 @@ async def compare(tasks: Sequence[Task], num_seeds: int, progress: Progress | No
         num_distinct_screens=len(set(screens)),
         differences=tuple(differences),
     )
+
+
+def first_difference(before: Trace, after: Trace) -> tuple[int, list[str]] | None:
+    """The first step that does not agree, and in what; `the end` where one episode goes on."""
+    for step, (one, other) in enumerate(zip(before.moments, after.moments, strict=False)):
+        if what := one.differs(other):
+            return step, what
+    if len(before.moments) != len(after.moments):
+        return min(len(before.moments), len(after.moments)), ["the end"]
+    return None
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -220,5 +242,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("COLUMNS", "140")
     sys.exit(main())
