@@ -92,5 +92,6 @@ def prompt_at(moment: Moment) -> Prompt:
             max_new_tokens=moment.max_new_tokens,
             seed=moment.request.sampling_seed(moment.step_index),
         ),
+        conversation=moment.request.episode_id,
         images={o.screenshot_id: o.screenshot for o in seen if named and o.screenshot is not None and o.screenshot_id in named},
     )

@@ -22,32 +22,39 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to sample one response. `seed` feeds a generator of this request alone, so that it does not depend on its neighbours."""
+    """How to sample one response. `seed` feeds a generator of this request alone, so that it does not depend on its neighbours. `top_p`
+    keeps the likeliest tokens that together reach this probability; 1 keeps all."""
 
     temperature: float = 0.0
+    top_p: float = 1.0
     max_new_tokens: int = 48
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """`images` holds the bytes of the screenshots that the messages name, for engines that look at pixels."""
+    """`images` holds the bytes of the screenshots that the messages name, for engines that look at pixels. Prompts of one `conversation`
+    (an episode's id) follow one another and mostly begin alike: an engine may keep what it computed for the beginning."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
+    conversation: str | None = None
     images: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
     """`token_ids` ends with the end token unless the length limit cut it off; `logprobs[i]` belongs to `token_ids[i]`, in nats,
-    under the distribution that was sampled from (temperature included; for greedy, temperature 1)."""
+    under the distribution that was sampled from (temperature and top-p included; for greedy, temperature 1 and all tokens). `versions[i]`
+    counts the updates that the weights behind `token_ids[i]` had seen, where the engine follows a learner; `policy_id` is that of the
+    weights behind the first token."""
 
     text: str
     prompt_token_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     policy_id: str
+    versions: tuple[int, ...] = ()
 
 
 @runtime_checkable
