@@ -75,6 +75,9 @@ class Step(_Record):
     prompt_token_ids: tuple[int, ...] = ()
     response_token_ids: tuple[int, ...] = ()
     response_logprobs: tuple[float, ...] = ()
+    response_versions: Annotated[
+        tuple[int, ...], Field(description="updates that the weights behind each response token had seen; empty where none follow a learner")
+    ] = ()
     reward: float = 0.0
     latency_ms: float = 0.0
 

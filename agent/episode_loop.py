@@ -202,6 +202,7 @@ class _Run:
                 prompt_token_ids=response.prompt_token_ids,
                 response_token_ids=response.token_ids,
                 response_logprobs=response.logprobs,
+                response_versions=response.versions,
                 reward=min(1.0, max(-1.0, reward)),
                 latency_ms=latency_ms,
             )

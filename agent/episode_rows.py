@@ -86,6 +86,7 @@ def _step_row(episode: Episode, step: Step) -> Row:
         "prompt_token_ids": list(step.prompt_token_ids),
         "response_token_ids": list(step.response_token_ids),
         "response_logprobs": list(step.response_logprobs),
+        "response_versions": list(step.response_versions),
         "reward": step.reward,
         "latency_ms": step.latency_ms,
     }

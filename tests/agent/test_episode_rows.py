@@ -62,7 +62,7 @@ def test_rows_hold_all_that_a_step_was(form: SimpleNamespace) -> None:
         assert (row["episode_id"], row["step_index"]) == (episode.episode_id, step.step_index)
         assert tuple(Message(**message) for message in row["messages"]) == step.messages
         assert ACTION.validate_json(row["action"]) == step.action
-        for name in ("prompt_token_ids", "response_token_ids", "response_logprobs"):
+        for name in ("prompt_token_ids", "response_token_ids", "response_logprobs", "response_versions"):
             assert tuple(row[name]) == getattr(step, name)
     assert {row["screenshot_id"]: row["data"] for row in tables["screenshots"]} == episode.screenshots
 
