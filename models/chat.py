@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agent.policy import Message
@@ -45,4 +46,8 @@ class ChatCodec(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of an answer, special tokens dropped."""
+        ...
+
+    def save_pretrained(self, save_directory: Path) -> object:
+        """Write the files that this codec is opened from again (tokenizer, processor) beside a model's."""
         ...

@@ -15,10 +15,12 @@ What an answer means is agent/grammars; where the words come from is agent/vocab
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.policy import Message
+from models.chat import EncodedChat
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -145,6 +147,33 @@ def encode_chat(
 def decode(tokenizer: PreTrainedTokenizerFast, token_ids: Sequence[int]) -> str:
     """The text of an answer, special tokens dropped."""
     return str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+
+class WordCodec:
+    """The ChatCodec of the quickstart's tokenizer. Its models cannot see: the screenshots that messages name are left out."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._tokenizer = tokenizer
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return (_id(self._tokenizer, EOS),)
+
+    @property
+    def pad_token_id(self) -> int:
+        return _id(self._tokenizer, PAD)
+
+    def encode(
+        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0
+    ) -> EncodedChat:
+        token_ids, loss_weights = encode_chat(self._tokenizer, messages, prompt_loss_weight=prompt_loss_weight)
+        return EncodedChat(token_ids=token_ids, loss_weights=loss_weights)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return decode(self._tokenizer, token_ids)
+
+    def save_pretrained(self, save_directory: Path) -> object:
+        return self._tokenizer.save_pretrained(save_directory)
 
 
 def _id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
