@@ -19,25 +19,13 @@ from statistics import mean
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 from rich.table import Table
 
-from agent.decider import ORACLE_POLICY_ID, OracleDecider
-from agent.episode import Episode
-from agent.prompt import training_messages
-from agent.tutorials import tutorials
-from agent.vocabulary import words
-from assets.profile import Profile
-from models.checkpoint import save
-from models.engine import EmbeddedEngine
-from models.metrics import Progress as TrainingProgress
-from models.seed_policy import seed_policy
-from models.supervised import TrainingSample, train_supervised
+from benchmarks.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation
+from models.supervised import train_supervised
 from pipelines import profiles
-from pipelines.sandboxes import open_collector
-from pipelines.workers.context import requests_for
-from pipelines.workers.evaluate import greedy_requests, task_counts
-from sandbox.task import Split
+from pipelines.workers.evaluate import task_counts
 from warehouse.home import atomic_write
 from warehouse.statistics import wilson
 
@@ -53,57 +41,6 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-class Bar:
-    """One line of progress, of training steps or episodes."""
-
-    def __init__(self, bars: Progress, text: str, total: int) -> None:
-        self._bars, self._task = bars, TaskID(bars.add_task(text, total=total))
-
-    def step(self, state: TrainingProgress) -> None:
-        self._bars.update(self._task, completed=state.step)
-
-    def advance(self) -> None:
-        self._bars.advance(self._task)
-
-
-def base_policy(profile: Profile, seed: int, bars: Progress) -> Path:
-    """Trained on tutorials alone, with every kind of memory written into them."""
-    folder = ROOT / f"base-{seed}"
-    if folder.exists():
-        return folder
-    fresh = ROOT / f"fresh-{seed}"
-    curricula = profile.seed_data.curricula
-    save(fresh, *seed_policy(words(*curricula), seed), stage="seed_policy", iteration="0000")
-    texts = tutorials(profile.seed_data.tutorials, seed, curricula, profile.agent.builder())
-    bar = Bar(bars, "tutorials", profile.ct.steps)
-    config = profile.ct.model_copy(update={"seed": seed})
-    samples = [TrainingSample(messages=messages) for messages in texts]
-    train_supervised(config, samples, init=fresh, output=folder, stage="ct_model", iteration="0001", on_progress=bar.step)
-    return folder
-
-
-async def demonstrations(profile: Profile, num: int, bars: Progress) -> list[Episode]:
-    requests = requests_for(profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, screenshots=False)
-    bar, episodes = Bar(bars, "demonstrations", len(requests)), []
-    async with open_collector(profile.acting) as collector:
-        async for episode in collector.play(OracleDecider(profile.agent.builder().grammar), requests):
-            episodes.append(episode)
-            bar.advance()
-    return [episode for episode in episodes if episode.is_success]
-
-
-async def evaluation(profile: Profile, policy: Path, num: int, bars: Progress) -> list[Episode]:
-    engine = EmbeddedEngine.from_checkpoint(policy)
-    requests = greedy_requests(profile.tasks, engine.policy_id, Split.HOLDOUT, num)
-    bar, episodes = Bar(bars, "holdout", len(requests)), []
-    async with open_collector(profile.acting) as collector:
-        async for episode in collector.collect(engine, requests):
-            episodes.append(episode)
-            bar.advance()
-    engine.close()
-    return episodes
-
-
 def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
     """One arm on one seed, from its file where it was measured before."""
     target = ROOT / f"{arm.replace(' ', '').replace(',', '-')}-{seed}.json"
@@ -111,11 +48,8 @@ def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console
         return dict(json.loads(target.read_text()))
     whole, profile = profiles.load("sandbox"), profiles.load("sandbox", {**TASKS, **ARMS[arm]})
     with Progress(console=console, transient=True) as bars:
-        base = base_policy(whole, seed, bars)
-        played = asyncio.run(demonstrations(profile, arguments.demonstrations, bars))
-        samples = [
-            TrainingSample(messages=training_messages(step.messages, step.response)) for episode in played for step in episode.steps
-        ]
+        base = base_policy(ROOT, whole, seed, bars)
+        samples = demonstration_samples(asyncio.run(demonstrations(profile, arguments.demonstrations, bars)))
         config = profile.sft.model_copy(update={"steps": arguments.steps, "seed": seed})
         bar, output = Bar(bars, f"fine-tuning: {arm}", arguments.steps), target.with_suffix("")
         train_supervised(config, samples, init=base, output=output, stage="sft_model", iteration="0001", on_progress=bar.step)
