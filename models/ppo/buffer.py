@@ -22,12 +22,14 @@ Reward = Literal["success", "score"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One step as tokens. `logprobs[i]` belongs to `response_ids[i]` under the distribution that was sampled from."""
+    """One step as tokens. `logprobs[i]` belongs to `response_ids[i]` under the distribution that was sampled from, and `versions[i]` counts
+    the updates that the weights behind it had seen; without any, all tokens are taken to be the learner's own (staleness 0)."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     reward: float
+    versions: tuple[int, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -36,13 +38,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a step limit cut it off."""
+    """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a step limit cut it off; `instance` names task and seed, which
+    several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to."""
 
     episode_id: str
     task_name: str
     turns: tuple[Turn, ...]
     reward: float
     is_truncated: bool
+    instance: str = ""
+    is_success: bool = False
 
     @property
     def tokens_per_turn(self) -> list[int]:
@@ -77,6 +82,7 @@ def trajectory(episode: Episode, *, reward: Reward = "success") -> Trajectory | 
                     response_ids=step.response_token_ids,
                     logprobs=step.response_logprobs,
                     reward=step.reward if reward == "score" else 0.0,
+                    versions=step.response_versions,
                 )
             )
     if not turns:
@@ -89,6 +95,8 @@ def trajectory(episode: Episode, *, reward: Reward = "success") -> Trajectory | 
         turns=tuple(turns),
         reward=total,
         is_truncated=episode.outcome is Outcome.TRUNCATED,
+        instance=f"{episode.request.task.task_id}/{episode.request.seed}",
+        is_success=episode.is_success,
     )
 
 

@@ -92,8 +92,11 @@ class PolicyLearner:
         betas = (config.adam_beta1, config.adam_beta2)
         self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=betas)
 
-    def update(self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], generator: np.random.Generator) -> dict[str, float]:
-        """Learn from a round: `advantages[i][t]` weighs response token t of trajectory i. Returns what was measured (see `_metrics`).
+    def update(
+        self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], generator: np.random.Generator, *, version: int = 0
+    ) -> dict[str, float]:
+        """Learn from a round: `advantages[i][t]` weighs response token t of trajectory i. `version` counts the updates that these weights
+        have seen; a token's staleness is the difference to its own. Returns what was measured (see `_metrics`).
 
         Episodes without any advantage are left out (in the replay-only control they stay, for the same compute). Raises TrainingDiverged
         when a loss or a gradient is not finite.
