@@ -32,6 +32,7 @@ outside the project can catch it without importing it.
     ├── ModelError
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
     │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
+    │   ├── EngineUnreachable (ConnectionError)  a policy server does not answer, or only with failures
     │   └── TrainingDiverged (ArithmeticError)
     └── PipelineError
         ├── IterationLocked (RuntimeError)  another iteration is running
@@ -166,6 +167,10 @@ class CheckpointError(ModelError, ValueError):
 
 class MergeError(ModelError, ValueError):
     """Parents, shapes, tokenizers or weights do not fit together."""
+
+
+class EngineUnreachable(ModelError, ConnectionError):
+    """A policy server does not answer, or only with failures, after the last attempt. Never an empty answer."""
 
 
 class TrainingDiverged(ModelError, ArithmeticError):
