@@ -1,27 +1,30 @@
 """Every setting of reinforcement learning, with its default and where that comes from. Flat, frozen, serialisable; no code.
 
-Defaults are the quickstart's, measured on live browsers with a 0.5 M parameter policy. VAPO is arXiv 2504.05118, UI-TARS-2 2509.02544.
+Defaults are the quickstart's, measured on live browsers with a 0.5 M parameter policy. UI-TARS-2 is arXiv 2509.02544, VAPO 2504.05118,
+VC-PPO 2503.01491, DAPO 2503.14476, GRPO 2402.03300, Dr. GRPO 2503.20783, REINFORCE++ 2501.03262, AReaL 2505.24298, IcePop 2510.18855.
+Formulas and what is logged: docs/rl.md.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, model_validator
+
+from models.ppo.shaping import ShapingConfig
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class PpoConfig(BaseModel):
-    """One specialist's reinforcement learning."""
+class PpoConfig(ShapingConfig):
+    """One specialist's reinforcement learning, by PPO or by one of the algorithms it is compared with."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    algorithm: Annotated[Literal["ppo", "reinforce"], Field(description="ppo: critic and GAE; reinforce: per-task baseline, no critic")] = (
-        "ppo"
-    )
+    algorithm: Annotated[Literal["ppo", "reinforce", "reinforce++", "grpo", "rejection"], Field(
+        description="ppo: critic and GAE; reinforce: per-task baseline; reinforce++: normalised over the batch; grpo: normalised in each "
+        "group; rejection: log-likelihood of successful episodes alone. All but ppo do without a critic"
+    )] = "ppo"  # fmt: skip
     mode: Annotated[Literal["learn", "replay_only"], Field(
         description="replay_only is a benchmark's control: as many episodes and as much compute, every advantage 0, so only replay teaches"
     )] = "learn"  # fmt: skip
@@ -34,7 +37,11 @@ class PpoConfig(BaseModel):
     seed_offset: Annotated[
         int, Field(ge=0, description="train seeds of each task to skip, so that no run meets the seeds of an earlier one")
     ] = 0
-    temperature: Annotated[Positive, Field(description="sampling temperature; the loss uses the same distribution")] = 1.0
+    group_size: Annotated[Count, Field(description="attempts at each instance (task and seed); GRPO's groups: 8 or more are usual")] = 1
+    temperature: Annotated[Positive, Field(
+        description="sampling temperature; the loss uses the same distribution. Every token can be sampled: a top-p cut would make the "
+        "learner's probabilities and the sampler's two different things"
+    )] = 1.0  # fmt: skip
     screenshots: Annotated[bool, Field(description="record screenshots of learning episodes; a text policy does without")] = False
     reward: Annotated[
         Literal["success", "score"],
@@ -59,17 +66,54 @@ class PpoConfig(BaseModel):
     )] = True  # fmt: skip
     baseline_std_floor: Annotated[Positive, Field(description="added to the standard deviation of a task's rewards")] = 0.1
     advantage_clip: Annotated[Positive, Field(description="advantages are clipped to +-this after scaling")] = 2.0
+    advantage_normalisation: Annotated[Literal["none", "std", "mean_std"], Field(
+        description="of the critic's advantages: as they are, divided by their spread, or also centred (UI-TARS-2 is silent; most PPO "
+        "codes centre). std keeps each advantage's sign, which is the critic's verdict"
+    )] = "std"  # fmt: skip
+    advantage_scope: Annotated[Literal["batch", "minibatch"], Field(description="what mean and spread are taken over")] = "batch"
     skip_uniform_tasks: Annotated[bool, Field(description="no policy gradient from a task whose episodes were all rewarded alike")] = True
+    group_by: Annotated[Literal["instance", "task"], Field(
+        description="GRPO's group, and the baseline's of reinforce++: attempts at one instance, as published, or all episodes of a task"
+    )] = "instance"  # fmt: skip
+    group_normalise_std: Annotated[bool, Field(
+        description="GRPO divides by the group's standard deviation; false is Dr. GRPO, whose other half is aggregation: episode"
+    )] = True  # fmt: skip
+    group_baseline: Annotated[bool, Field(description="reinforce++ subtracts the group's mean first: its Baseline variant")] = False
 
     # Policy update
     clip_low: Annotated[float, Field(gt=0, lt=1, description="1 - clip_low bounds the ratio from below (VAPO)")] = 0.2
     clip_high: Annotated[Positive, Field(description="1 + clip_high bounds the ratio from above: clip-higher (DAPO, VAPO)")] = 0.28
-    aggregation: Annotated[Literal["token", "episode", "step"], Field(
-        description="episode: summed over an episode's tokens, mean over episodes; token: mean over tokens; step: mean over steps"
+    dual_clip: Annotated[float | None, Field(
+        gt=1, description="bounds the loss of a token with negative advantage at this times |A|; 3 in arXiv 1912.09729; null: no bound"
+    )] = None  # fmt: skip
+    aggregation: Annotated[Literal["token", "episode", "episode_mean", "step"], Field(
+        description="episode: summed over an episode's tokens, mean over episodes (Dr. GRPO); episode_mean: mean over an episode's tokens, "
+        "mean over episodes (GRPO); token: mean over tokens (DAPO, VAPO); step: mean over steps"
     )] = "episode"  # fmt: skip
     episode_scale: Annotated[Positive, Field(description="divides the episode-wise loss; about the tokens that decide in an episode")] = 6.0
     kl_coefficient: Annotated[float, Field(ge=0, description="penalty for leaving the initial policy; none in UI-TARS-2's objective")] = 0.0
+    kl_placement: Annotated[Literal["loss", "reward"], Field(
+        description="loss: estimator k3 beside the policy loss (GRPO); reward: estimator k1 off each token's reward (REINFORCE++)"
+    )] = "loss"  # fmt: skip
+    entropy_coefficient: Annotated[float, Field(
+        ge=0, description="bonus for entropy; 0: UI-TARS-2 watches it (it rises by itself on GUI tasks) and does not steer it"
+    )] = 0.0  # fmt: skip
+    positive_nll_weight: Annotated[float, Field(
+        ge=0, description="weight of the log-likelihood of successful episodes' tokens beside the policy loss (VAPO: 0.1)"
+    )] = 0.0  # fmt: skip
     max_kl: Annotated[Positive, Field(description="a round stops after an epoch whose approximate KL exceeds this, in nats a step")] = 0.04
+    explosive_kl: Annotated[Positive, Field(
+        description="a minibatch whose approximate KL exceeds this, in nats a step, ends the update at once: the policy has left what its "
+        "samples speak of"
+    )] = 2.0  # fmt: skip
+    on_explosion: Annotated[Literal["stop", "roll_back"], Field(
+        description="stop: keep what was learned before that minibatch; roll_back: undo the whole update (costs a copy of weights and "
+        "optimizer state)"
+    )] = "stop"  # fmt: skip
+    on_non_finite: Annotated[Literal["raise", "skip"], Field(
+        description="a loss or gradient that is no finite number: raise ends the run; skip leaves the minibatch out and counts it, and "
+        "raises when nothing else is left"
+    )] = "raise"  # fmt: skip
     epochs: Annotated[Count, Field(description="passes over a round's episodes")] = 2
     minibatch_episodes: Annotated[Count, Field(description="episodes an optimizer step")] = 48
     microbatch_tokens: Annotated[
@@ -91,6 +135,9 @@ class PpoConfig(BaseModel):
     critic_weight_decay: Annotated[float, Field(ge=0)] = 0.01
     critic_epochs: Annotated[Count, Field(description="passes over a round's episodes, after the gate")] = 1
     critic_minibatch_tokens: Annotated[Count, Field(description="padded tokens of one critic step")] = 6144
+    value_clip: Annotated[float | None, Field(
+        gt=0, description="keeps new value estimates this near to those before the fit (PPO2; 0.2); null, as VAPO: no clipping"
+    )] = None  # fmt: skip
 
     # Value pretraining
     pretraining_rounds: Annotated[int, Field(ge=0, description="at most so many of the rounds fit the critic before it may steer")] = 1
@@ -102,3 +149,40 @@ class PpoConfig(BaseModel):
         0.1
     )
     gate_holdout: Annotated[float, Field(gt=0, lt=1, description="share of a pretraining round's episodes kept for the gate")] = 0.25
+    gate_policy: Annotated[Literal["block", "fallback"], Field(
+        description="when pretraining ends and the critic has not passed: block raises and blocks the merge; fallback lets the per-task "
+        "baseline steer until it passes, and warns"
+    )] = "fallback"  # fmt: skip
+
+    # Tokens that other weights than the learner's sampled
+    off_policy: Annotated[Literal["none", "tis", "decoupled", "icepop", "sequence_mask"], Field(
+        description="none: ratio and clipping against the sampler's log-probabilities. The others clip against the learner's own at the "
+        "update's start (proximal) and weigh each token by proximal / sampler: tis truncates that weight (verl, SkyRL); decoupled takes it "
+        "whole (AReaL); icepop drops tokens outside a band; sequence_mask drops episodes whose mean is off (SkyRL)"
+    )] = "none"  # fmt: skip
+    proximal: Annotated[Literal["recompute", "loglinear"], Field(
+        description="proximal log-probabilities: by a forward pass, or interpolated between sampler and learner by token version (A-3PO)"
+    )] = "recompute"  # fmt: skip
+    tis_cap: Annotated[float, Field(ge=1, description="tis truncates weights here (verl, SkyRL: 2 a token, 1.5 to 5)")] = 2.0
+    decoupled_cap: Annotated[float | None, Field(
+        gt=1, description="decoupled drops tokens whose weight exceeds this (AReaL's behave_imp_weight_cap: 5); null keeps all"
+    )] = 5.0  # fmt: skip
+    icepop_low: Annotated[float, Field(gt=0, le=1, description="lowest weight that icepop keeps (IcePop: 0.5)")] = 0.5
+    icepop_high: Annotated[float, Field(ge=1, description="highest weight that icepop keeps (IcePop: 5; SkyRL: 2)")] = 5.0
+    sequence_mask_low: Annotated[float, Field(gt=0, le=1, description="lowest geometric mean of an episode's weights (SkyRL)")] = 0.99
+    sequence_mask_high: Annotated[float, Field(ge=1, description="highest geometric mean of an episode's weights (SkyRL)")] = 1.01
+    max_staleness: Annotated[int | None, Field(
+        ge=0, description="tokens whose weights lag more updates than this give no policy gradient; they stay part of GAE; null: no bound"
+    )] = None  # fmt: skip
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if self.algorithm == "grpo" and self.group_by == "instance" and self.group_size < 2:
+            raise ValueError(f"grpo compares attempts at one instance, and group_size is {self.group_size}: take 2 or more or group_by task")
+        if self.algorithm == "rejection" and self.off_policy != "none":
+            raise ValueError(f"rejection learns by log-likelihood, without a ratio to correct: off_policy {self.off_policy!r} must be none")
+        if self.shapes and self.reward == "score":
+            raise ValueError("shaping is measured against the outcome, 0 or 1: with reward: score leave every shaping weight at 0")
+        if self.shaping_progress and self.gamma != 1.0:
+            raise ValueError(f"shaping_progress is a potential without discount, and gamma is {self.gamma}: set gamma to 1")
+        return self
