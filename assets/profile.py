@@ -9,9 +9,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from agent.grammars.base import Grammar
+from agent.grammars.registry import grammar_named
+from agent.grammars.uitars15 import UiTars15Grammar
 from agent.prompt import PromptBuilder
+from agent.prompt_texts import Mode
 from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
@@ -21,7 +25,6 @@ from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
 from warehouse.routing import RoutingConfig
 
-GRAMMAR = "compact"
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 
@@ -57,19 +60,77 @@ class SeedSettings(_Settings):
     demonstrations_per_task: Positive = Field(description="oracle episodes per task for SFT")
 
 
-class AgentSettings(_Settings):
-    """What a policy is told of its episode, in every stage that acts and in what it learns from."""
+class PolicySettings(_Settings):
+    """What the wheel begins with."""
 
-    window: Positive = Field(4, description="working memory: so many last steps stand in the prompt")
-    episodic_chars: Count = Field(160, description="episodic memory: length of what is told of earlier steps; 0 switches it off")
+    source: Literal["quickstart", "checkpoint", "huggingface"] = Field(
+        "quickstart",
+        description="quickstart: our tiny model with random weights; checkpoint: a folder as save_pretrained writes it, ours or any other; "
+        "huggingface: a model of the hub, or of its cache on this machine",
+    )
+    model: str | None = Field(
+        None, description="the folder (from the working directory), or the name on the hub, e.g. Qwen/Qwen2-VL-2B-Instruct"
+    )
+    revision: str | None = Field(None, description="branch, tag or commit on the hub; null: its main branch, whatever that is on the day")
+    dtype: Literal["as stored", "float32", "bfloat16", "float16"] = Field(
+        "as stored", description="of the weights that the wheel keeps; another one than theirs makes it load the whole model once"
+    )
+    link: bool = Field(
+        False, description="hard-link the weight files instead of copying them; then nobody may write into the folder they come from"
+    )
+
+    @model_validator(mode="after")
+    def _model_where_there_is_one(self) -> PolicySettings:
+        if (self.source == "quickstart") != (self.model is None):
+            raise ValueError(
+                f"policy.source is {self.source!r} and policy.model {self.model!r}: name a model for `checkpoint` and `huggingface`, and "
+                "none for `quickstart`"
+            )
+        if self.source == "quickstart" and self.dtype not in ("as stored", "float32"):
+            raise ValueError(f"policy.dtype is {self.dtype!r}: the quickstart's policy has float32 weights, give float32 or leave it out")
+        return self
+
+
+class AgentSettings(_Settings):
+    """How a policy is asked and answers, in every stage that acts and in what it learns from. What is null is as the grammar's kind of
+    prompt has it (agent/prompt.py)."""
+
+    grammar: str = Field("compact", description="how answers are written, by its name in agent/grammars/registry.py: compact, uitars15, …")
+    mode: Mode = Field("computer", description="standing text of the chat grammars")
+    window: Positive | None = Field(None, description="working memory: so many last steps stand in the prompt (compact 4, chat 100)")
+    episodic_chars: Count | None = Field(
+        None, description="episodic memory: length of what is told of earlier steps; 0 switches it off (compact 160, chat 1600)"
+    )
     notes: bool = Field(False, description="tell with each past step what came into view after it")
-    max_prompt_tokens: Positive = Field(960, description="the oldest history is left out of a longer prompt")
+    max_prompt_tokens: Positive | None = Field(
+        None, description="the oldest history is left out of a longer prompt (compact 960, chat 32000)"
+    )
+    max_new_tokens: Positive = Field(96, description="tokens of the longest answer")
+    max_screenshots: Count = Field(5, description="pictures in a chat prompt, the current one included; older turns keep their text")
+    max_image_pixels: Positive | None = Field(
+        None,
+        description="area that a larger picture is shrunk to before a vision-language policy reads it: set in its image processor when it "
+        "is taken in, and what uitars15 counts pixels in; null: as the model comes",
+    )
+    list_elements: bool = Field(False, description="add the elements to a chat prompt, for models that do not see")
+
+    @field_validator("grammar")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        try:
+            return grammar_named(name).name
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
     def builder(self) -> PromptBuilder:
         """The prompt builder that every stage asks with, and tutorials are written by."""
+        grammar: Grammar = grammar_named(self.grammar)
+        if isinstance(grammar, UiTars15Grammar) and self.max_image_pixels is not None:
+            grammar = UiTars15Grammar(max_area_px=self.max_image_pixels)
         return PromptBuilder(
-            GRAMMAR, window=self.window, episodic_chars=self.episodic_chars, notes=self.notes, max_tokens=self.max_prompt_tokens
-        )
+            grammar, window=self.window, episodic_chars=self.episodic_chars, notes=self.notes, max_tokens=self.max_prompt_tokens,
+            max_screenshots=self.max_screenshots, mode=self.mode, list_elements=self.list_elements,
+        )  # fmt: skip
 
 
 class SandboxSettings(_Settings):
@@ -154,6 +215,7 @@ class Profile(_Settings):
     seed: Count = Field(0, description="seed of everything random that is not fixed by content")
     ct_every: Positive = Field(1, description="CT runs in iterations 1, 1+n, 1+2n, …; in between it passes its input on")
     max_parallel: Positive = Field(2, description="stages that may run at once, e.g. RL of two domains on two cores")
+    policy: PolicySettings = PolicySettings()
     tasks: TaskSettings
     seed_data: SeedSettings
     agent: AgentSettings = AgentSettings()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.config import ScriptedAnnotatorConfig
-from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, SeedSettings
+from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, PolicySettings, SeedSettings
 from models.configs import PpoConfig, SupervisedConfig
 
 
@@ -28,10 +28,12 @@ class StageRequest(BaseModel):
 
 
 class InitialiseRequest(StageRequest):
-    """Build the tokenizer and the policy with random weights."""
+    """Build the quickstart's tokenizer and policy with random weights, or take in a model that there is."""
 
     worker: Literal["initialise"] = "initialise"
-    curricula: tuple[str, ...] = Field(description="their words get tokens of their own")
+    curricula: tuple[str, ...] = Field(description="their words get tokens of their own in the quickstart's tokenizer")
+    policy: PolicySettings = PolicySettings()
+    max_image_pixels: int | None = Field(None, description="what the image processor of a model that is taken in is set to")
 
 
 class DemonstrateRequest(StageRequest):

@@ -62,14 +62,21 @@ def seed_demonstrations(context: dg.AssetExecutionContext, profile: ProfileResou
     )
 
 
-@dg.asset(group_name=GROUP, kinds={"torch"}, description="The tokenizer and a policy with random weights.")
+@dg.asset(group_name=GROUP, kinds={"torch"}, description="The policy that the wheel begins with: random weights, or a model there is.")
 def seed_policy(context: dg.AssetExecutionContext, profile: ProfileResource, runner: StageRunner) -> dg.MaterializeResult[None]:
     settings = profile.load()
     request = InitialiseRequest(
-        iteration=SEED_ITERATION, stage="seed_policy", seed=settings.seed, curricula=settings.seed_data.curricula
+        iteration=SEED_ITERATION,
+        stage="seed_policy",
+        seed=settings.seed,
+        curricula=settings.seed_data.curricula,
+        policy=settings.policy,
+        max_image_pixels=settings.agent.max_image_pixels,
     )
     result = runner.run(context, request)
-    return dg.MaterializeResult(data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result))
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(str(result.checkpoint_id)), metadata=of_result(result, config=settings.policy)
+    )
 
 
 @dg.asset(

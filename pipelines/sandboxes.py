@@ -34,8 +34,8 @@ def num_waiting(settings: SandboxSettings) -> int:
     return 6 * settings.num_sessions
 
 
-def limits(settings: SandboxSettings) -> EpisodeLimits:
-    return EpisodeLimits(policy_timeout_s=settings.episode_timeout_s)
+def limits(acting: ActingSettings) -> EpisodeLimits:
+    return EpisodeLimits(policy_timeout_s=acting.sandbox.episode_timeout_s, max_new_tokens=acting.agent.max_new_tokens)
 
 
 @asynccontextmanager
@@ -60,7 +60,7 @@ async def open_collector(acting: ActingSettings) -> AsyncIterator[PoolCollector]
         yield PoolCollector(
             pool,
             acting.agent.builder(),
-            limits(settings),
+            limits(acting),
             CollectorSettings(
                 concurrency=num_waiting(settings), max_retries=settings.max_retries, fixed_batch=settings.fixed_batch
             ),
@@ -79,7 +79,7 @@ class EpisodeService:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._stack = AsyncExitStack()
-        self._builder, self._limits = acting.agent.builder(), limits(acting.sandbox)
+        self._builder, self._limits = acting.agent.builder(), limits(acting)
         self._num_running, self._since, self.busy_s = 0, 0.0, 0.0
         """`busy_s`: seconds in which at least one episode ran, which tells the orchestration's share from the episodes'."""
 

@@ -8,6 +8,8 @@ import pytest
 
 from assets.profile import Profile
 from pipelines import profiles
+from sandbox.actions import Click
+from sandbox.session import Observation
 from sandbox.sources import tasks_in
 from warehouse.errors import ConfigError
 
@@ -141,3 +143,31 @@ def test_task_lists_that_do_not_exist_are_named():
         profiles.load("smoke", {"tasks.domains": ["pointing", "juggling"]})
     with pytest.raises(ConfigError, match="rl_domains names forms"):
         profiles.load("smoke", {"tasks.domains": ["pointing"], "tasks.rl_domains": ["forms"]})
+
+
+def test_the_grammar_reaches_every_prompt_and_unset_lengths_are_its_own():
+    compact, chat = profiles.load("smoke").agent, profiles.load("smoke", {"agent.grammar": "uitars15"}).agent
+    assert (compact.builder().grammar.name, compact.builder().window, compact.builder().max_tokens) == ("compact", 4, 960)
+    assert (chat.builder().grammar.name, chat.builder().window, chat.builder().max_tokens) == ("uitars15", 100, 32_000)
+
+
+def test_pixels_are_counted_in_the_picture_that_the_policy_sees():
+    screen = Observation(instruction="", elements=(), screenshot=None, time_ms=0.0, width_px=1280, height_px=720)
+    full, limited = (profiles.load("smoke", {"agent.grammar": "uitars15", "agent.max_image_pixels": area}).agent.builder().grammar
+                     for area in (None, 401_408))  # fmt: skip
+    assert "(644,364)" in full.format(None, Click(x=640, y=360), screen)
+    assert "(420,224)" in limited.format(None, Click(x=640, y=360), screen)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"agent.grammar": "uitars3"}, "uitars15"),
+        ({"policy.source": "huggingface"}, "name a model"),
+        ({"policy.model": "Qwen/Qwen2-VL-2B-Instruct"}, "name a model"),
+        ({"policy.dtype": "bfloat16"}, "float32 weights"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(settings: dict[str, str], words: str):
+    with pytest.raises(ConfigError, match=words):
+        profiles.load("smoke", settings)

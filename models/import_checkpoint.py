@@ -1,0 +1,145 @@
+"""A model that there is, taken in as a checkpoint of ours: its files copied or linked, its card written, its weights left as they are.
+
+What a folder must hold to be taken: config.json, safetensors weights, a tokenizer. Nothing here trains or asks a model. Pickled weights
+(`pytorch_model.bin`) are refused: they can run code when they are opened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from models.checkpoint import CARD_FILE, Card, quiet, write
+from models.families import load_policy, read_config
+from models.safetensors_stream import INDEX_FILE, read_layout
+from warehouse.errors import CheckpointError
+
+KEPT = (".json", ".txt", ".model", ".jinja", ".tiktoken")
+"""Endings of the small files of a model that are taken: configurations, tokenizers, chat templates."""
+TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
+HUB_PATTERNS = ("*.safetensors", *(f"*{ending}" for ending in KEPT))
+QWEN_MIN_PIXELS = 56 * 56
+"""Qwen2VLImageProcessor's own lower bound, where a configuration does not say."""
+IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+
+
+def fetch(model: str, revision: str | None) -> Path:
+    """The folder of a model of the hub, downloaded where this machine has not got it yet (HF_HOME, HF_TOKEN and HF_HUB_OFFLINE count).
+    Raises CheckpointError with the hub's own words."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=list(HUB_PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(
+            f"the hub did not give {model!r}{f' at {revision!r}' if revision else ''}: {error}. Check the name, the network and HF_TOKEN; "
+            "or bring the folder here yourself and name it with policy.source=checkpoint"
+        ) from error
+
+
+def import_checkpoint(
+    source: Path, output: Path, *, stage: str, iteration: str, dtype: str = "as stored", link: bool = False,
+    max_image_pixels: int | None = None, origin: Mapping[str, Any] | None = None,
+) -> Card:
+    """Write the checkpoint `output` from the model in the folder `source`. `origin` goes onto the card as its configuration.
+
+    With `dtype` as stored the weights are the same bytes, copied or hard-linked; another one loads the whole model and saves it again.
+    `max_image_pixels` is written into the image processor's configuration. Raises CheckpointError when the folder is no whole model.
+    """
+    check_importable(source)
+    must_load = dtype not in ("as stored", *stored_dtypes(source))
+    made_from = dict(origin or {})
+
+    def fill(aside: Path) -> None:
+        _copy_small_files(source, aside)
+        for file in read_layout(source).files:
+            _place((source / file.name).resolve(), aside / file.name, link=link or must_load)
+        if (source / INDEX_FILE).is_file():
+            shutil.copyfile(source / INDEX_FILE, aside / INDEX_FILE)
+        if max_image_pixels is not None:
+            _limit_images(aside, max_image_pixels)
+
+    card = write(output, fill, stage=stage, iteration=iteration, config=made_from)
+    if not must_load:
+        return card
+    model = load_policy(output, dtype=dtype)
+
+    def fill_converted(aside: Path) -> None:
+        _copy_small_files(output, aside)
+        with quiet():
+            model.save_pretrained(aside)
+
+    return write(output, fill_converted, stage=stage, iteration=iteration, config=made_from)
+
+
+def check_importable(folder: Path) -> None:
+    """Raises CheckpointError that says what a folder lacks to be taken in."""
+    if not folder.is_dir():
+        raise CheckpointError(f"there is no folder {folder}: policy.model names a folder as save_pretrained writes it")
+    read_config(folder)
+    pickled = sorted(path.name for path in folder.glob("*.bin"))
+    if pickled and not any(folder.glob("*.safetensors")):
+        raise CheckpointError(
+            f"{folder} holds its weights as {pickled[0]}, a pickle, which can run code when it is opened: save the model again with "
+            "save_pretrained, which writes safetensors"
+        )
+    read_layout(folder)
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        raise CheckpointError(f"{folder} holds no tokenizer ({', '.join(TOKENIZERS)}): save the model's tokenizer into it")
+
+
+def num_parameters(folder: Path) -> int:
+    """Parameters of the weight files, counted from their headers."""
+    return sum(math.prod(tensor.shape) for tensor in read_layout(folder).tensors.values())
+
+
+def stored_dtypes(folder: Path) -> tuple[str, ...]:
+    """The one floating type of the weight files, by its torch name; empty where there are several."""
+    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    found = {names.get(tensor.dtype, "") for tensor in read_layout(folder).tensors.values()} - {""}
+    return tuple(found) if len(found) == 1 else ()
+
+
+def _copy_small_files(source: Path, aside: Path) -> None:
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix in KEPT and path.name not in (CARD_FILE, INDEX_FILE):
+            shutil.copyfile(path, aside / path.name)
+
+
+def _place(source: Path, target: Path, *, link: bool) -> None:
+    """A weight file: linked where that is asked for and the file system can, else copied."""
+    if link:
+        try:
+            os.link(source, target)
+            return
+        except OSError:
+            pass
+    shutil.copyfile(source, target)
+
+
+def _limit_images(folder: Path, max_pixels: int) -> None:
+    """Write the largest area of a picture into the configuration of a Qwen2-VL image processor, which calls it `longest_edge`."""
+    for name in IMAGE_PROCESSORS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        processor = whole.get("image_processor", whole)
+        if not str(processor.get("image_processor_type", "")).startswith("Qwen2VL"):
+            continue
+        size = processor.get("size") or {}
+        smallest = size.get("shortest_edge", processor.get("min_pixels", QWEN_MIN_PIXELS))
+        processor["size"] = {"shortest_edge": min(smallest, max_pixels), "longest_edge": max_pixels}
+        processor.pop("min_pixels", None)
+        processor.pop("max_pixels", None)
+        path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+        return
+    raise CheckpointError(
+        f"agent.max_image_pixels is {max_pixels}, but {folder.name} holds no image processor of the Qwen2-VL kind: leave it null"
+    )
