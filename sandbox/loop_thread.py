@@ -1,10 +1,12 @@
-"""An event loop in a thread of its own, for callers that do not live in one: the synchronous client, the Gymnasium environment."""
+"""An event loop in a thread of its own, for callers that do not live in one, or in several: the synchronous client, the Gymnasium
+environment, the HTTP engine."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from warehouse.errors import SandboxError
@@ -26,15 +28,19 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine, which is cancelled when the caller is interrupted. Raises SandboxError after `close`."""
-        if self._loop.is_closed():
-            work.close()
-            raise SandboxError("This has been closed; make another one.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.submit(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """A coroutine's result to come; cancelling it cancels the coroutine. Raises SandboxError after `close`."""
+        if self._loop.is_closed():
+            work.close()
+            raise SandboxError("This has been closed; make another one.")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         """Cancel what runs and end the thread; may be called twice."""

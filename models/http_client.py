@@ -1,0 +1,148 @@
+"""Requests to a policy server: a bounded number at once, repeated where repeating can help. What is asked and how answers are read is
+models/http_dialects.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+
+from models.http_config import HttpEngineConfig
+from warehouse.errors import ConfigError, EngineUnreachable, ModelError
+
+REPEATED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+UNAUTHORISED = (401, 403)
+MESSAGE_CHARS = 400
+
+
+class Refused(ModelError):
+    """A server understood a request and will not carry it out: sending it again would not help. Stays inside the engine, which knows what
+    was asked."""
+
+    def __init__(self, message: str, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class HttpClient:
+    """One server's connections, for one event loop. A request ends with the server's JSON object, or with ModelError: `Refused` for what
+    the server will not do, EngineUnreachable after the last attempt at what it could not."""
+
+    def __init__(self, config: HttpEngineConfig) -> None:
+        self._config = config
+        headers = {"authorization": f"Bearer {_token(config.token_env)}"} if config.token_env else {}
+        self._http = httpx.AsyncClient(
+            base_url=config.base_url,
+            headers=headers,
+            timeout=httpx.Timeout(config.timeout_s, connect=config.connect_timeout_s),
+            limits=httpx.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
+            trust_env=False,  # neither proxies nor a netrc of the machine decide where tokens go
+        )
+        self._slots = asyncio.Semaphore(config.max_concurrency)
+        self._jitter = random.Random()
+        self.num_retries = 0
+
+    async def get(self, path: str) -> dict[str, Any]:
+        return await self._request("GET", path, None)
+
+    async def post(self, path: str, body: Mapping[str, Any], is_broken_off: Callable[[Any], bool] = lambda _: False) -> dict[str, Any]:
+        """`is_broken_off` recognises an answer that the server gave up half-way: it is asked for again."""
+        return await self._request("POST", path, body, is_broken_off)
+
+    async def tell(self, path: str, body: Mapping[str, Any]) -> None:
+        """A request whose answer says nothing but that it was carried out."""
+        await self._request("POST", path, body, expects_json=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        is_broken_off: Callable[[Any], bool] = lambda _: False,
+        *,
+        expects_json: bool = True,
+    ) -> dict[str, Any]:
+        async with self._slots:
+            failure = ""
+            for attempt in range(self._config.retries + 1):
+                pause_s = 0.0
+                try:
+                    response = await self._http.request(method, path, json=body)
+                    if response.status_code in REPEATED_STATUSES:
+                        failure = f"status {response.status_code}: {_said(response)[0]}"
+                        pause_s = _retry_after_s(response)
+                    elif is_broken_off(data := self._read(response, expects_json=expects_json)):
+                        failure = "an answer that the server broke off"
+                    else:
+                        return data
+                except httpx.TimeoutException as error:
+                    failure = f"no answer in time ({type(error).__name__})"
+                except httpx.TransportError as error:
+                    failure = f"{type(error).__name__}: {error}"
+                if attempt < self._config.retries:
+                    self.num_retries += 1
+                    await asyncio.sleep(self._pause_s(attempt, pause_s))
+            raise EngineUnreachable(
+                f"{self._config.base_url}{path} failed {self._config.retries + 1} times, last with {failure}. Look whether the server runs "
+                "there and is healthy; retries, backoff_s and timeout_s of the engine's settings say how long to wait for it"
+            )
+
+    def _pause_s(self, attempt: int, asked_s: float) -> float:
+        """Doubling, between half and all of it so that many clients do not come back at once; what the server asks for is the least."""
+        doubling = self._config.backoff_s * 2**attempt * self._jitter.uniform(0.5, 1.0)
+        return min(self._config.max_backoff_s, max(doubling, asked_s))
+
+    def _read(self, response: httpx.Response, *, expects_json: bool) -> dict[str, Any]:
+        where = f"{self._config.base_url}{response.request.url.path}"
+        if response.status_code in UNAUTHORISED:
+            variable = self._config.token_env
+            held = f"the token in {variable} is not accepted" if variable else "no token was sent: name its variable as token_env"
+            raise ModelError(f"{where} answered {response.status_code}: {held}")
+        if response.is_error or response.is_redirect:
+            message, code = _said(response)
+            raise Refused(f"{where} answered {response.status_code}: {message}", response.status_code, code)
+        if not expects_json:
+            return {}
+        try:
+            data = response.json()
+        except ValueError as error:
+            raise ModelError(f"{where} answered with no JSON: {response.text[:80]!r}; is this a policy server?") from error
+        if not isinstance(data, dict):
+            raise ModelError(f"{where} answered with a JSON {type(data).__name__}, not an object: is this a policy server?")
+        return data
+
+
+def _token(variable: str) -> str:
+    token = os.environ.get(variable, "").strip()
+    if not token:
+        raise ConfigError(f"token_env names {variable}, which is not set: put the server's token there, or leave token_env out")
+    return token
+
+
+def _said(response: httpx.Response) -> tuple[str, str]:
+    """Message and code of an error, in OpenAI's shape, FastAPI's, or none."""
+    try:
+        data = response.json()
+    except ValueError:
+        return response.text[:MESSAGE_CHARS], ""
+    error = data.get("error", data) if isinstance(data, dict) else data
+    if not isinstance(error, dict):
+        return str(error)[:MESSAGE_CHARS], ""
+    message = error.get("message") or error.get("detail") or error
+    return str(message)[:MESSAGE_CHARS], str(error.get("code") or "")
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    """Seconds that the server asks to wait; 0 where it does not say, or names a date."""
+    try:
+        return max(0.0, float(response.headers.get("retry-after", "0")))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,101 @@
+"""How a policy server is reached, and what it was found to give. Light: reading a profile imports no HTTP library and no torch.
+
+The engine that uses them is models/http_engine.py; finding out is models/http_probe.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+ServerKind = Literal["flywheel", "vllm", "sglang", "openai"]
+Send = Literal["messages", "token_ids"]
+
+
+class HttpEngineConfig(BaseModel):
+    """A server that answers prompts, and how patient we are with it. The token itself is never here, only the variable that holds it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_url: Annotated[str, Field(description="address of the server, with or without a closing /v1")]
+    model: Annotated[str | None, Field(description="name that requests carry; null: the only model that the server lists")] = None
+    token_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="variable that holds the bearer token")] = None
+    server: Annotated[
+        ServerKind | Literal["auto"], Field(description="kind of server; auto: what its list of models says it is owned by")
+    ] = "auto"
+    send: Annotated[
+        Send, Field(description="messages: the server's chat template makes tokens of them; token_ids: our codec does, nothing is re-read")
+    ] = "messages"
+    stop: Annotated[tuple[str, ...], Field(max_length=4, description="texts that end an answer, beside the end token")] = ()
+    max_concurrency: Annotated[int, Field(ge=1, le=4096, description="requests under way at once")] = 64
+    timeout_s: Annotated[float, Field(gt=0, description="longest that one request may take, waiting at the server included")] = 300.0
+    connect_timeout_s: Annotated[float, Field(gt=0, description="longest that a connection may take to be made")] = 10.0
+    retries: Annotated[int, Field(ge=0, le=100, description="further attempts after 429, 5xx and broken connections")] = 6
+    backoff_s: Annotated[float, Field(ge=0, description="pause before the second attempt; doubles from then on, with jitter")] = 0.5
+    max_backoff_s: Annotated[float, Field(ge=0, description="longest pause, also where the server asks for a longer one")] = 30.0
+    exchange: Annotated[
+        str | None, Field(description="folder that the server sees under the same path; new weights of a learner are handed over in it")
+    ] = None
+
+    @field_validator("base_url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(f"{value!r} is no address: http://HOST:PORT or https://HOST:PORT is expected")
+        return value.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+class EngineSettings(BaseModel):
+    """Who answers when a policy acts: this process, or a server. A stage's own checkpoint answers in either case: a server is made to load
+    it, and refused where it cannot."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Annotated[Literal["embedded", "http"], Field(description="embedded: the engine in this process; http: a server")] = "embedded"
+    http: Annotated[HttpEngineConfig | None, Field(description="the server, for kind http")] = None
+
+    @model_validator(mode="after")
+    def _server_where_one_is_asked(self) -> EngineSettings:
+        if (self.kind == "http") != (self.http is not None):
+            raise ValueError(f"kind is {self.kind!r} and http {'set' if self.http else 'null'}: give `http` for kind http, and only then")
+        return self
+
+
+class Capabilities(BaseModel):
+    """What a server was found to give. Reinforcement learning wants all of it: see `why_not_learnable`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    server: Annotated[ServerKind, Field(description="kind of server")]
+    model: Annotated[str, Field(description="name that requests carry")]
+    policy_id: Annotated[str, Field(description="checkpoint id where the server tells it, else the model's name")]
+    max_context: Annotated[int | None, Field(description="tokens of prompt and answer together, where the server tells")] = None
+    prompt_token_ids: Annotated[bool, Field(description="tells which tokens the prompt became")] = False
+    token_ids: Annotated[bool, Field(description="tells which tokens the answer is")] = False
+    logprobs: Annotated[bool, Field(description="gives the log-probability of each token of the answer")] = False
+    logprobs_follow_temperature: Annotated[bool, Field(description="they are of the distribution after temperature")] = False
+    logprobs_follow_top_p: Annotated[bool, Field(description="they are of the distribution after top-p")] = False
+    versions: Annotated[bool, Field(description="tells which weights wrote each token")] = False
+    loads: Annotated[
+        Literal["checkpoints", "adapters", "nothing"], Field(description="what it can be told to answer with: folders of what")
+    ] = "nothing"
+
+    def gives_logprobs(self, temperature: float, top_p: float) -> bool:
+        """Whether log-probabilities are of the distribution that such answers are sampled from. Greedy ones are of temperature 1 and all
+        tokens by convention, which is what servers give."""
+        if not self.logprobs or temperature == 0:
+            return self.logprobs
+        return (temperature == 1 or self.logprobs_follow_temperature) and (top_p == 1 or self.logprobs_follow_top_p)
+
+    def why_not_learnable(self, temperature: float = 1.0, top_p: float = 1.0) -> str | None:
+        """What is missing for learning from answers sampled so; None where nothing is."""
+        missing = [
+            name for name, given in (("token ids of the prompt", self.prompt_token_ids), ("token ids of the answer", self.token_ids),
+                                     ("log-probabilities", self.logprobs)) if not given
+        ]  # fmt: skip
+        if missing:
+            return "it gives no " + ", no ".join(missing)
+        if not self.gives_logprobs(temperature, top_p):
+            return f"its log-probabilities are not of the distribution sampled from at temperature {temperature:g} and top-p {top_p:g}"
+        return None

@@ -1,0 +1,218 @@
+"""The HTTP engine: a Policy on any OpenAI-compatible server (vLLM, SGLang, llama.cpp, TGI, `transformers serve`, our own).
+
+Here: prompts in, responses out, new weights handed over. Connections and repeats are models/http_client.py, the routes of each kind of
+server models/http_dialects.py, finding out what a server gives models/http_probe.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent.policy import Prompt, Response
+from models.chat import ChatCodec
+from models.checkpoint import CARD_FILE, WEIGHT_SUFFIX, read_card, write
+from models.http_client import HttpClient, Refused
+from models.http_config import Capabilities, HttpEngineConfig
+from models.http_dialects import Answer, Ask, dialect_for
+from models.http_probe import probe
+from sandbox.loop_thread import LoopThread
+from warehouse.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+T = TypeVar("T")
+TOO_LONG_CODE = "context_length_exceeded"
+TOO_LONG = re.compile(r"context length|context window|maximum context|max_model_len|longer than the model|context size|too many tokens", re.I)
+ADAPTER_FILE = "adapter_config.json"
+NOT_COPIED = (CARD_FILE, WEIGHT_SUFFIX, f"{WEIGHT_SUFFIX}.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Whose weights answer, as far as this engine knows. `version` is None until it has handed some over."""
+
+    policy_id: str
+    version: int | None = None
+
+
+class HttpEngine:
+    """A Policy on a server. Its connections live in a thread of its own, so that it may be asked from any event loop; close it.
+
+    A response has token ids and log-probabilities where the server gives them, and log-probabilities only where they are of the
+    distribution that was sampled from: `capabilities` tells, and learning refuses a response without them. Versions are the server's
+    where it tells them, else those of the weights that it had when the prompt was sent, which is never newer than the truth.
+    """
+
+    def __init__(self, config: HttpEngineConfig, *, folder: Path | None = None, codec: ChatCodec | None = None) -> None:
+        """Asks the server what it gives. `codec` makes token ids of messages and text of token ids; without one the server does. `folder`
+        is the checkpoint whose configuration and tokenizer new weights of a learner are handed over with. Raises ConfigError for a
+        missing token or model, EngineUnreachable, ModelError."""
+        if config.send == "token_ids" and codec is None:
+            raise ConfigError("send is token_ids, which wants a codec: open the engine with HttpEngine.of_checkpoint")
+        self._config, self._codec, self._folder = config, codec, folder
+        self._loop = LoopThread("http-engine")
+        try:
+            self._client = self._loop.run(self._connect())
+            self._capabilities, self._extras = self._loop.run(probe(self._client, config, codec))
+        except BaseException:
+            self.close()
+            raise
+        self._dialect = dialect_for(self._capabilities.server, sends_token_ids=config.send == "token_ids")
+        self._model = self._capabilities.model
+        self._weights = _Weights(self._capabilities.policy_id)
+
+    @classmethod
+    def of_checkpoint(cls, config: HttpEngineConfig, folder: Path) -> HttpEngine:
+        """An engine whose server answers with a checkpoint, which it is made to load where it does not yet. Raises CheckpointError for a
+        folder that is not whole, ModelError for a server that cannot load it."""
+        from models.families import load_codec
+
+        checkpoint_id = read_card(folder).checkpoint_id
+        engine = cls(config, folder=folder, codec=load_codec(folder))
+        try:
+            if engine.policy_id != checkpoint_id:
+                engine.load_checkpoint(folder, checkpoint_id)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    @property
+    def policy_id(self) -> str:
+        return self._weights.policy_id
+
+    @property
+    def num_retries(self) -> int:
+        """Requests that were sent again so far."""
+        return self._client.num_retries
+
+    def capabilities(self) -> Capabilities:
+        """What the server gives, as it was found when the engine opened."""
+        return self._capabilities
+
+    def require_learnable(self, temperature: float = 1.0, top_p: float = 1.0) -> None:
+        """Raises ModelError, which says what is missing, where answers sampled so cannot be learned from."""
+        if (reason := self._capabilities.why_not_learnable(temperature, top_p)) is not None:
+            raise ModelError(f"{self._config.base_url} cannot serve reinforcement learning: {reason}. docs/serving.md says which servers can")
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens."""
+        return await asyncio.wrap_future(self._submit(self._all(prompts)))
+
+    async def _all(self, prompts: Sequence[Prompt]) -> list[Response]:
+        tasks = [asyncio.ensure_future(self._one(prompt)) for prompt in prompts]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:  # where one fails, nobody waits for the others
+                task.cancel()
+
+    async def _one(self, prompt: Prompt) -> Response:
+        weights, sampling = self._weights, prompt.sampling
+        ids = tuple(self._codec.encode(prompt.messages).token_ids) if self._codec and self._config.send == "token_ids" else None
+        ask = Ask(
+            model=self._model, messages=prompt.messages, images=prompt.images, token_ids=ids, sampling=sampling, stop=self._config.stop,
+            extras=self._extras,
+        )
+        try:
+            data = await self._client.post(self._dialect.path, self._dialect.body(ask), self._dialect.is_broken_off)
+        except Refused as error:
+            if error.code == TOO_LONG_CODE or (error.status in (400, 413, 422) and TOO_LONG.search(str(error))):
+                return Response(text="", prompt_token_ids=ids or (), token_ids=(), logprobs=(), policy_id=weights.policy_id)
+            raise
+        return self._response(self._dialect.read(data), ids, prompt, weights)
+
+    def _response(self, answer: Answer, sent_ids: tuple[int, ...] | None, prompt: Prompt, weights: _Weights) -> Response:
+        token_ids, sampling = answer.token_ids or (), prompt.sampling
+        is_of_sampling = self._capabilities.gives_logprobs(sampling.temperature, sampling.top_p)
+        text = answer.text if self._codec is None or not token_ids else self._until_stop(self._codec.decode(token_ids))
+        by_counting = () if weights.version is None else (weights.version,) * len(token_ids)
+        return Response(
+            text=text, prompt_token_ids=sent_ids or answer.prompt_token_ids or (), token_ids=token_ids,
+            logprobs=(answer.logprobs or ()) if is_of_sampling and token_ids else (), policy_id=answer.policy_id or weights.policy_id,
+            versions=answer.versions or by_counting,
+        )
+
+    def _until_stop(self, text: str) -> str:
+        ends = [place for stop in self._config.stop if (place := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else text
+
+    def load_checkpoint(self, folder: Path, checkpoint_id: str, version: int | None = None) -> None:
+        """Answer with the weights in a folder that the server sees under the same path; returns when it does. Raises ModelError where
+        the server cannot."""
+        loads, path = self._capabilities.loads, str(folder.absolute())
+        is_adapter = (folder / ADAPTER_FILE).is_file()
+        if loads == "nothing" or is_adapter != (loads == "adapters"):
+            kind = "an adapter" if is_adapter else "a whole checkpoint"
+            raise ModelError(
+                f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot be told to load {kind}, "
+                f"{checkpoint_id}: it loads {loads}. Start it on {path}, or use a server that loads checkpoints (flywheel policy serve, SGLang)"
+            )
+        self._run(self._tell_to_load(path, checkpoint_id, version))
+        self._weights = _Weights(checkpoint_id, version if version is not None else self._weights.version)
+
+    async def _tell_to_load(self, path: str, checkpoint_id: str, version: int | None) -> None:
+        kind = self._capabilities.server
+        if kind == "flywheel":
+            await self._client.post("/v1/weights", {"folder": path, "policy_id": checkpoint_id, "version": version or 0})
+        elif kind == "sglang":
+            body = {"model_path": path, "weight_version": str(version or 0), "abort_all_requests": False}
+            done = await self._client.post("/update_weights_from_disk", body)
+            if not done.get("success"):
+                raise ModelError(f"{self._config.base_url} did not take the weights of {checkpoint_id}: {done.get('message')}")
+        else:
+            await self._client.tell("/v1/load_lora_adapter", {"lora_name": "policy", "lora_path": path, "load_inplace": True})
+            self._model = "policy"
+
+    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
+        """Answer with a learner's weights: they are written to the `exchange` folder, beside the configuration and tokenizer of the
+        checkpoint that the engine was opened with, and the server is told to load them. Raises ModelError where it cannot."""
+        if self._config.exchange is None or self._folder is None:
+            raise ModelError(
+                "new weights reach a server through a folder that both sides see: name it as `exchange`, and open the engine with the "
+                "checkpoint that learning started from"
+            )
+        base = self._folder
+
+        def fill(aside: Path) -> None:
+            from safetensors.torch import save_file
+
+            for file in sorted(base.iterdir()):
+                if file.is_file() and not file.name.endswith(NOT_COPIED):
+                    shutil.copy2(file, aside / file.name)
+            distinct = {tensor.data_ptr(): name for name, tensor in reversed(state.items())}  # of tied weights, the first name
+            tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(distinct.values())}
+            save_file(tensors, aside / f"model{WEIGHT_SUFFIX}", metadata={"format": "pt"})
+
+        handed_over = Path(self._config.exchange).absolute() / checkpoint_id
+        write(handed_over, fill, stage="exchange", iteration=read_card(base).iteration, parents=(read_card(base).checkpoint_id,))
+        try:
+            self.load_checkpoint(handed_over, checkpoint_id, version)
+        finally:
+            shutil.rmtree(handed_over, ignore_errors=True)
+
+    def close(self) -> None:
+        """End the connections and the thread; may be called twice."""
+        if not self._loop.is_closed:
+            if (client := getattr(self, "_client", None)) is not None:
+                self._loop.run(client.close())
+            self._loop.close()
+
+    async def _connect(self) -> HttpClient:
+        return HttpClient(self._config)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._submit(work).result()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Any:
+        if self._loop.is_closed:
+            work.close()
+            raise ModelError(f"the engine of {self.policy_id} is closed: open another HttpEngine")
+        return self._loop.submit(work)

@@ -1,0 +1,117 @@
+"""Finding out what a policy server gives, by asking it: its list of models, then answers of one token. Done once, when an engine opens.
+
+A server of ours tells it in its list of models. Of any other it is seen from answers, since servers of one kind are started with different
+options: vLLM's log-probabilities are of the distribution before temperature and top-p unless it runs with
+`--logprobs-mode processed_logprobs`; SGLang's are after temperature. The likeliest first token's log-probability tells: under another
+temperature it moves, under a tiny top-p it becomes 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from agent.policy import Message, Sampling
+from models.chat import ChatCodec
+from models.http_client import HttpClient, Refused
+from models.http_config import Capabilities, HttpEngineConfig, ServerKind
+from models.http_dialects import Answer, Ask, Dialect, dialect_for
+from warehouse.errors import ConfigError, ModelError
+
+QUESTION = (Message(role="user", content="Say something."),)
+TOLERANCE = 1e-3
+"""Log-probabilities that differ by less are the same, in nats."""
+OWN_FIELD = "flywheel"
+OWNERS: Mapping[str, ServerKind] = {"flywheel": "flywheel", "vllm": "vllm", "sglang": "sglang"}
+
+
+async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec | None) -> tuple[Capabilities, Mapping[str, Any]]:
+    """What the server gives, and the fields to ask for it with. Raises ModelError where it cannot answer at all."""
+    entry = await _model_entry(client, config)
+    model = config.model or str(entry.get("id") or "")
+    kind = config.server if config.server != "auto" else OWNERS.get(str(entry.get("owned_by")), "openai")
+    dialect = dialect_for(kind, sends_token_ids=config.send == "token_ids")
+    if kind == "flywheel":
+        return _declared(entry, model), dialect.extras[0]
+    ids = codec.encode(QUESTION).token_ids if config.send == "token_ids" and codec is not None else None
+    asking = _Asking(client, dialect, model, ids)
+    extras, answer = await asking.richest()
+    follows_temperature, follows_top_p = (False, False) if answer.logprobs is None else await asking.what_logprobs_follow(extras)
+    loads = {"vllm": "adapters", "sglang": "checkpoints"}.get(kind, "nothing")
+    found = Capabilities.model_validate(
+        {
+            "server": kind, "model": model, "policy_id": model, "max_context": entry.get("max_model_len"),
+            "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None, "token_ids": answer.token_ids is not None,
+            "logprobs": answer.logprobs is not None, "logprobs_follow_temperature": follows_temperature,
+            "logprobs_follow_top_p": follows_top_p, "loads": loads,
+        }
+    )  # fmt: skip
+    return found, extras
+
+
+async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str, Any]:
+    """What the list of models says of the one that requests name. A server without a list is taken at the configuration's word."""
+    try:
+        listed = (await client.get("/v1/models")).get("data")
+    except Refused as error:
+        if config.model is None:
+            raise ConfigError(f"{error}; a server without a list of models wants its model named") from error
+        return {}
+    entries = [entry for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+    for entry in entries:
+        if config.model == entry.get("id"):
+            return entry
+    names = ", ".join(str(entry.get("id")) for entry in entries) or "none"
+    if config.model is None and len(entries) != 1:
+        raise ConfigError(f"{config.base_url} lists {len(entries)} models ({names}): name the one that is meant as `model`")
+    if config.model is None:
+        return entries[0]
+    # Some serve what they do not list: a folder, or a model that they load when it is asked for.
+    return {"owned_by": entries[0].get("owned_by")} if entries else {}
+
+
+def _declared(entry: Mapping[str, Any], model: str) -> Capabilities:
+    try:
+        return Capabilities.model_validate({"model": model} | dict(entry.get(OWN_FIELD) or {}))
+    except ValidationError as error:
+        raise ModelError(f"the server's list of models does not tell what it gives: is it a Flywheel server of this version? {error}") from error
+
+
+class _Asking:
+    """Answers of one token each."""
+
+    def __init__(self, client: HttpClient, dialect: Dialect, model: str, token_ids: Sequence[int] | None) -> None:
+        self._client, self._dialect, self._model, self._token_ids = client, dialect, model, token_ids
+
+    async def richest(self) -> tuple[Mapping[str, Any], Answer]:
+        """The richest set of fields that the server takes, and what it gave for it."""
+        *optional, last = self._dialect.extras
+        for extras in optional:
+            try:
+                return extras, await self._ask(extras)
+            except Refused:
+                continue  # it refuses fields that it does not know
+        return last, await self._ask(last)
+
+    async def what_logprobs_follow(self, extras: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Whether temperature, and whether top-p, change log-probabilities. Where it cannot be seen, they are taken not to."""
+        asked = dict(extras) | dict(self._dialect.top_fields)
+        try:
+            plain, cool, narrow = [
+                (await self._ask(asked, temperature=temperature, top_p=top_p)).top_logprob
+                for temperature, top_p in ((1.0, 1.0), (0.5, 1.0), (1.0, 0.01))
+            ]
+        except Refused:
+            return False, False
+        if plain is None or cool is None or narrow is None or plain > -TOLERANCE:
+            return False, False
+        return abs(cool - plain) > TOLERANCE, narrow > -TOLERANCE
+
+    async def _ask(self, extras: Mapping[str, Any], *, temperature: float = 1.0, top_p: float = 1.0) -> Answer:
+        ask = Ask(
+            model=self._model, messages=QUESTION, images={}, token_ids=self._token_ids, stop=(), extras=extras,
+            sampling=Sampling(temperature=temperature, top_p=top_p, max_new_tokens=1),
+        )
+        return self._dialect.read(await self._client.post(self._dialect.path, self._dialect.body(ask)))
