@@ -175,10 +175,25 @@ class PpoConfig(ShapingConfig):
         ge=0, description="tokens whose weights lag more updates than this give no policy gradient; they stay part of GAE; null: no bound"
     )] = None  # fmt: skip
 
+    # Streaming
+    streaming: Annotated[bool, Field(
+        description="episodes go on while the policy learns, and an update starts when enough have finished (UI-TARS-2); else each round "
+        "collects, then learns"
+    )] = False  # fmt: skip
+    min_batch_episodes: Annotated[int | None, Field(
+        ge=1, description="finished episodes that start a streaming update, in whole groups; null: a round's. The run has rounds x "
+        "episodes_per_task x tasks episodes either way, so that a smaller batch means more updates"
+    )] = None  # fmt: skip
+    batches_ahead: Annotated[int, Field(
+        ge=0, description="an episode is admitted while episodes before it fill at most so many batches more than were learned from: "
+        "AReaL's eta (max_head_offpolicyness; 2 to 8, NeMo-RL 1); 0 waits as rounds do"
+    )] = 2  # fmt: skip
+    state_every: Annotated[Count, Field(description="updates between states on disk; after a kill the updates since are done again")] = 1
+
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
         if self.algorithm == "grpo" and self.group_by == "instance" and self.group_size < 2:
-            raise ValueError(f"grpo compares attempts at one instance, and group_size is {self.group_size}: take 2 or more or group_by task")
+            raise ValueError(f"grpo compares attempts at one instance; group_size is {self.group_size}: take 2 or more, or group_by task")
         if self.algorithm == "rejection" and self.off_policy != "none":
             raise ValueError(f"rejection learns by log-likelihood, without a ratio to correct: off_policy {self.off_policy!r} must be none")
         if self.shapes and self.reward == "score":
@@ -186,18 +201,3 @@ class PpoConfig(ShapingConfig):
         if self.shaping_progress and self.gamma != 1.0:
             raise ValueError(f"shaping_progress is a potential without discount, and gamma is {self.gamma}: set gamma to 1")
         return self
-
-    # Streaming
-    streaming: Annotated[bool, Field(
-        description="episodes go on while the policy learns, and an update starts when enough have finished (UI-TARS-2); else each round "
-        "collects, then learns"
-    )] = False  # fmt: skip
-    min_batch_episodes: Annotated[int | None, Field(
-        ge=1, description="finished episodes that start a streaming update, in whole groups; null: a round's. The run's episodes are rounds x "
-        "episodes_per_task x tasks either way, so that a smaller batch means more updates"
-    )] = None  # fmt: skip
-    batches_ahead: Annotated[int, Field(
-        ge=0, description="an episode is admitted while episodes before it fill at most so many batches more than were learned from: AReaL's "
-        "eta (max_head_offpolicyness; 2 to 8, NeMo-RL 1); 0 waits as rounds do"
-    )] = 2  # fmt: skip
-    state_every: Annotated[Count, Field(description="updates between two states on disk; after a kill the updates since are done again")] = 1
