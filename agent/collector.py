@@ -6,20 +6,43 @@ on a pool of live sessions in this process. (Collections run each episode as a P
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from agent.episode import Episode, EpisodeRequest
 from agent.policy import Policy
 
+Requests = Iterable[EpisodeRequest] | AsyncIterable[EpisodeRequest]
+"""A collector takes the next request when it has room for one more episode, not before. An asynchronous stream may let it wait, also for
+ever, and may still grow while its episodes run. It stays its owner's to close."""
+
 
 @runtime_checkable
 class Collector(Protocol):
-    def collect(self, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+    def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
         """Yield each request's episode as it finishes, in any order, exactly once. An infrastructure failure is retried inside and
-        then yielded with outcome `crashed`: never lost, never raised, never a reward of 0."""
+        then yielded with outcome `crashed`: never lost, never raised, never a reward of 0. Closing the iterator cancels what is under
+        way."""
         ...
 
     async def close(self) -> None:
         """Release the sandboxes; may be called twice."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseUse:
+    """Since the collector was made: `leased_s` sums over all leases the seconds that an unfinished episode held one (those that go on are
+    counted up to now), `num_sessions` is the most that were leased at once."""
+
+    leased_s: float = 0.0
+    num_sessions: int = 0
+
+
+@runtime_checkable
+class MeasuresLeases(Protocol):
+    """A collector that knows how its sessions are used."""
+
+    @property
+    def lease_use(self) -> LeaseUse: ...

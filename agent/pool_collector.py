@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.batcher import Batcher
+from agent.collector import LeaseUse, Requests
 from agent.decider import Decider, PolicyDecider
 from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.episode_loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, run_episode
@@ -49,18 +50,22 @@ class PoolCollector:
         self._builder = builder
         self._limits = limits or EpisodeLimits()
         self._settings = settings or CollectorSettings()
+        self._meter = _LeaseMeter()
 
-    async def collect(
-        self, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene | None = None
-    ) -> AsyncIterator[Episode]:
-        """Yield each request's episode as it finishes. Leaving the loop early cancels the rest. Raises what the policy's engine raises."""
+    @property
+    def lease_use(self) -> LeaseUse:
+        return self._meter.use
+
+    async def collect(self, policy: Policy, requests: Requests, *, intervene: Intervene | None = None) -> AsyncIterator[Episode]:
+        """Yield each request's episode as it finishes. Leaving the loop early cancels the rest. Raises what the policy's engine raises,
+        and what an iterator of requests raises."""
         settings = self._settings
         batcher = Batcher(policy, max_batch=settings.max_batch, max_wait_ms=settings.max_wait_ms, fixed_batch=settings.fixed_batch)
         async with aclosing(self._run_all(PolicyDecider(batcher.act), requests, batcher.live, intervene)) as episodes:
             async for episode in episodes:
                 yield episode
 
-    async def play(self, decider: Decider, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+    async def play(self, decider: Decider, requests: Requests) -> AsyncIterator[Episode]:
         """The same with any decider, e.g. an oracle that demonstrates."""
         async with aclosing(self._run_all(decider, requests, nullcontext, None)) as episodes:
             async for episode in episodes:
@@ -70,25 +75,32 @@ class PoolCollector:
         await self._pool.close()
 
     async def _run_all(
-        self, decider: Decider, requests: Sequence[EpisodeRequest], live: Live, intervene: Intervene | None
+        self, decider: Decider, requests: Requests, live: Live, intervene: Intervene | None
     ) -> AsyncGenerator[Episode, None]:
-        results: asyncio.Queue[Episode | Exception] = asyncio.Queue()
-        todo = iter(requests)
+        results: asyncio.Queue[Episode | Exception | None] = asyncio.Queue()
+        todo = _OneAtATime(requests)
 
         async def work() -> None:
+            """Ends with None, or with the exception that stops the collection."""
             try:
-                for request in todo:
+                while (request := await todo.next()) is not None:
                     results.put_nowait(await self._run_until_done(request, decider, live, intervene))
             except Exception as error:
                 results.put_nowait(error)
+            else:
+                results.put_nowait(None)
 
-        workers = [asyncio.create_task(work(), name="collector") for _ in range(min(self._settings.concurrency, len(requests)))]
+        num_working = self._settings.concurrency
+        workers = [asyncio.create_task(work(), name="collector") for _ in range(num_working)]
         try:
-            for _ in requests:
+            while num_working:
                 result = await results.get()
                 if isinstance(result, Exception):
                     raise result
-                yield result
+                if result is None:
+                    num_working -= 1
+                else:
+                    yield result
         finally:
             for worker in workers:
                 worker.cancel()
@@ -101,7 +113,7 @@ class PoolCollector:
         while True:
             try:
                 async with self._pool.lease(request.task, screenshots=request.screenshots) as session:
-                    with live():
+                    with live(), self._meter.leased():
                         episode = await run_episode(request, session, decider, self._builder, self._limits, intervene=intervene)
             except SandboxError as error:
                 if num_retries >= self._settings.max_retries:
@@ -110,6 +122,49 @@ class PoolCollector:
                 num_retries += 1
             else:
                 return episode.model_copy(update={"num_retries": num_retries})
+
+
+class _OneAtATime:
+    """Requests for several workers: one waits for the next while the others stand in line."""
+
+    def __init__(self, requests: Requests) -> None:
+        self._lock = asyncio.Lock()
+        self._requests: AsyncIterator[EpisodeRequest] | Iterator[EpisodeRequest]
+        self._requests = aiter(requests) if isinstance(requests, AsyncIterable) else iter(requests)
+
+    async def next(self) -> EpisodeRequest | None:
+        """The next request; None when there are no more."""
+        if isinstance(self._requests, AsyncIterator):
+            async with self._lock:
+                return await anext(self._requests, None)
+        return next(self._requests, None)
+
+
+class _LeaseMeter:
+    """How long sessions are held by an episode that is under way."""
+
+    def __init__(self) -> None:
+        self._leased_s, self._num_leased, self._num_sessions, self._since_s = 0.0, 0, 0, time.monotonic()
+
+    @contextmanager
+    def leased(self) -> Iterator[None]:
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    @property
+    def use(self) -> LeaseUse:
+        self._count(0)
+        return LeaseUse(leased_s=self._leased_s, num_sessions=self._num_sessions)
+
+    def _count(self, change: int) -> None:
+        now_s = time.monotonic()
+        self._leased_s += self._num_leased * (now_s - self._since_s)
+        self._since_s = now_s
+        self._num_leased += change
+        self._num_sessions = max(self._num_sessions, self._num_leased)
 
 
 def crashed_episode(request: EpisodeRequest, error: SandboxError, *, num_retries: int, duration_ms: float) -> Episode:
