@@ -215,8 +215,8 @@ class Seats:
     def kill(self) -> None:
         """End every browser at once, without waiting: for when the event loop goes away."""
         self._is_closed = True
-        for running in self._running:
-            running.host.kill("The session pool was abandoned.")
+        for host in [*(running.host for running in self._running), *self._ending]:
+            host.kill("The session pool was abandoned.")
 
     async def _open_page(self, seat: LocalSeat, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> Page:
         # A browser whose frames are ours cannot let them run by themselves.
@@ -259,16 +259,20 @@ class Seats:
         """Clean up after a browser that died."""
         self._retire(running)
         if running in self._running:
-            self._running.remove(running)
             running.slot.num_failures += 1
             self.counts.num_crashes += 1
-            await self._end(running.host)
+            await self._end(running)
 
-    async def _end(self, host: Host) -> None:
-        """Close a browser that is listed no more. Where this is cancelled, the end of all does it."""
-        self._ending.append(host)
-        await host.close()
-        self._ending.remove(host)
+    async def _end(self, running: _Running) -> None:
+        """Close a browser and the sessions left in it. Where this is cancelled, the end of all does it."""
+        self._running.remove(running)
+        self._ending.append(running.host)
+        for seat in self.all:
+            if seat.running is running and not seat.is_in_use:
+                seat.kind = seat.page = None
+                await self._discard(seat)
+        await running.host.close()
+        self._ending.remove(running.host)
 
     async def _end_if_hung(self, running: _Running) -> None:
         ping = asyncio.ensure_future(running.host.ping())
@@ -304,14 +308,8 @@ class Seats:
     async def _end_retired(self) -> None:
         """End the retired browsers that nobody uses any more."""
         for running in list(self._running):
-            if not running.is_retired or self._is_in_use(running) or running not in self._running:
-                continue
-            self._running.remove(running)
-            for seat in self.all:
-                if seat.running is running:
-                    seat.kind = seat.page = None
-                    await self._discard(seat)
-            await self._end(running.host)
+            if running.is_retired and running in self._running and not self._is_in_use(running):
+                await self._end(running)
 
     async def _discard(self, seat: LocalSeat) -> None:
         """Close the seat's session. Where that fails or takes long, its browser goes with it."""

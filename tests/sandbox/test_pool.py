@@ -11,7 +11,7 @@ import pytest
 
 from sandbox.pool import SessionPool
 from sandbox.seats import Upkeep
-from tests.sandbox.process_watch import soon
+from tests.sandbox.process_watch import group_members, soon
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
 
@@ -108,6 +108,20 @@ def test_an_old_or_large_browser_is_replaced(limit: Any, live_pool: Any, html_so
 
     with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.2, **limit))) as live:
         live.run(use)
+
+
+def test_a_browser_being_replaced_ends_with_the_pool(live_pool: Any, html_source: Any, html_task: Any) -> None:
+    async def use(pool: SessionPool) -> int:
+        async with pool.lease() as session:
+            await session.reset(html_task(), 1)
+            (worn,) = pool.browser_pids()
+        while pool.browser_pids():  # from here on its session is being closed
+            await asyncio.sleep(0)
+        return worn
+
+    with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.05, recycle_age_s=1.0))) as live:
+        worn = live.run(use)
+    assert not group_members(worn)
 
 
 def test_what_nobody_uses_is_closed_and_comes_back_when_it_is_wanted(live_pool: Any, html_source: Any, html_task: Any) -> None:
