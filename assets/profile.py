@@ -20,6 +20,7 @@ from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from models.configs import PpoConfig, SupervisedConfig
+from models.http_config import EngineSettings
 from models.ppo.curriculum import HIGHEST_QUOTA
 from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
@@ -160,6 +161,7 @@ class ActingSettings(_Settings):
     tasks: TaskSettings
     agent: AgentSettings = AgentSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    engine: EngineSettings = EngineSettings()
 
 
 class CollectionSettings(_Settings):
@@ -220,6 +222,7 @@ class Profile(_Settings):
     seed_data: SeedSettings
     agent: AgentSettings = AgentSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    engine: EngineSettings = Field(EngineSettings(), description="who answers when a checkpoint acts (docs/serving.md)")
     ct: SupervisedConfig
     ct_refresh: SupervisedConfig = Field(description="CT of later iterations, which continue from a trained policy")
     ct_mixture: MixtureConfig
@@ -237,7 +240,7 @@ class Profile(_Settings):
 
     @property
     def acting(self) -> ActingSettings:
-        return ActingSettings(tasks=self.tasks, agent=self.agent, sandbox=self.sandbox)
+        return ActingSettings(tasks=self.tasks, agent=self.agent, sandbox=self.sandbox, engine=self.engine)
 
     @model_validator(mode="after")
     def _one_weight_per_domain(self) -> Profile:
