@@ -10,6 +10,7 @@ import asyncio
 import re
 import shutil
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TOO_LONG_CODE = "context_length_exceeded"
-TOO_LONG = re.compile(r"context length|context window|maximum context|max_model_len|longer than the model|context size|too many tokens", re.I)
+TOO_LONG = re.compile(r"context (length|window|size)|maximum context|max_model_len|longer than the model|too many tokens", re.I)
 ADAPTER_FILE = "adapter_config.json"
 NOT_COPIED = (CARD_FILE, WEIGHT_SUFFIX, f"{WEIGHT_SUFFIX}.index.json")
 
@@ -100,7 +101,7 @@ class HttpEngine:
     def require_learnable(self, temperature: float = 1.0, top_p: float = 1.0) -> None:
         """Raises ModelError, which says what is missing, where answers sampled so cannot be learned from."""
         if (reason := self._capabilities.why_not_learnable(temperature, top_p)) is not None:
-            raise ModelError(f"{self._config.base_url} cannot serve reinforcement learning: {reason}. docs/serving.md says which servers can")
+            raise ModelError(f"{self._config.base_url} cannot serve reinforcement learning: {reason}. Which servers can: docs/serving.md")
 
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
         """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens."""
@@ -153,7 +154,7 @@ class HttpEngine:
             kind = "an adapter" if is_adapter else "a whole checkpoint"
             raise ModelError(
                 f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot be told to load {kind}, "
-                f"{checkpoint_id}: it loads {loads}. Start it on {path}, or use a server that loads checkpoints (flywheel policy serve, SGLang)"
+                f"{checkpoint_id}: it loads {loads}. Start it on {path}, or take one that loads checkpoints (flywheel policy serve, SGLang)"
             )
         self._run(self._tell_to_load(path, checkpoint_id, version))
         self._weights = _Weights(checkpoint_id, version if version is not None else self._weights.version)
@@ -187,8 +188,8 @@ class HttpEngine:
             for file in sorted(base.iterdir()):
                 if file.is_file() and not file.name.endswith(NOT_COPIED):
                     shutil.copy2(file, aside / file.name)
-            distinct = {tensor.data_ptr(): name for name, tensor in reversed(state.items())}  # of tied weights, the first name
-            tensors = {name: state[name].detach().cpu().contiguous() for name in sorted(distinct.values())}
+            names = {state[name].data_ptr(): name for name in reversed(list(state))}  # tied weights are written once, by their first name
+            tensors = {name: state[name].detach().cpu().contiguous() for name in names.values()}
             save_file(tensors, aside / f"model{WEIGHT_SUFFIX}", metadata={"format": "pt"})
 
         handed_over = Path(self._config.exchange).absolute() / checkpoint_id
@@ -211,7 +212,7 @@ class HttpEngine:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result()
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Any:
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         if self._loop.is_closed:
             work.close()
             raise ModelError(f"the engine of {self.policy_id} is closed: open another HttpEngine")

@@ -76,7 +76,7 @@ def _declared(entry: Mapping[str, Any], model: str) -> Capabilities:
     try:
         return Capabilities.model_validate({"model": model} | dict(entry.get(OWN_FIELD) or {}))
     except ValidationError as error:
-        raise ModelError(f"the server's list of models does not tell what it gives: is it a Flywheel server of this version? {error}") from error
+        raise ModelError(f"the list of models does not say what the server gives: is it Flywheel's, of this version? {error}") from error
 
 
 class _Asking:
