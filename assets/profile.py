@@ -20,7 +20,7 @@ from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from models.configs import PpoConfig, SupervisedConfig
-from models.http_config import EngineSettings
+from models.http_config import EngineChoice
 from models.ppo.curriculum import HIGHEST_QUOTA
 from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
@@ -161,7 +161,7 @@ class ActingSettings(_Settings):
     tasks: TaskSettings
     agent: AgentSettings = AgentSettings()
     sandbox: SandboxSettings = SandboxSettings()
-    engine: EngineSettings = EngineSettings()
+    engine: EngineChoice = EngineChoice()
 
 
 class CollectionSettings(_Settings):
@@ -222,7 +222,7 @@ class Profile(_Settings):
     seed_data: SeedSettings
     agent: AgentSettings = AgentSettings()
     sandbox: SandboxSettings = SandboxSettings()
-    engine: EngineSettings = Field(EngineSettings(), description="who answers when a checkpoint acts (docs/serving.md)")
+    engine: EngineChoice = Field(EngineChoice(), description="who answers when a checkpoint acts (docs/serving.md)")
     ct: SupervisedConfig
     ct_refresh: SupervisedConfig = Field(description="CT of later iterations, which continue from a trained policy")
     ct_mixture: MixtureConfig

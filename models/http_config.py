@@ -46,7 +46,7 @@ class HttpEngineConfig(BaseModel):
         return value.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-class EngineSettings(BaseModel):
+class EngineChoice(BaseModel):
     """Who answers when a policy acts: this process, or a server. A stage's own checkpoint answers in either case: a server is made to load
     it, and refused where it cannot."""
 
