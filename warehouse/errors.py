@@ -33,6 +33,7 @@ outside the project can catch it without importing it.
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
     │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
     │   ├── EngineUnreachable (ConnectionError)  a policy server does not answer, or only with failures
+    │   ├── ValueGateNotPassed (RuntimeError)  value pretraining ended and the critic may not steer
     │   └── TrainingDiverged (ArithmeticError)
     └── PipelineError
         ├── IterationLocked (RuntimeError)  another iteration is running
@@ -171,6 +172,10 @@ class MergeError(ModelError, ValueError):
 
 class EngineUnreachable(ModelError, ConnectionError):
     """A policy server does not answer, or only with failures, after the last attempt. Never an empty answer."""
+
+
+class ValueGateNotPassed(ModelError, RuntimeError):
+    """Value pretraining ended and the critic does not predict returns well enough to steer the policy."""
 
 
 class TrainingDiverged(ModelError, ArithmeticError):
