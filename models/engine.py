@@ -50,8 +50,9 @@ class EmbeddedEngine:
     def policy_id(self) -> str:
         return self._policy_id
 
-    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str) -> None:
-        """Answer with other weights from the next batch on; waits for the batch under way. Raises ModelError when they do not fit."""
+    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
+        """Answer with other weights from the next batch on; waits for the batch under way. `version` counts the updates they have seen.
+        Raises ModelError when they do not fit."""
 
         def swap() -> None:
             try:
@@ -60,6 +61,7 @@ class EmbeddedEngine:
                 raise ModelError(f"weights of {checkpoint_id} do not fit the engine's model: {error}") from error
             self._decoder = Decoder(self._model)
             self._policy_id = checkpoint_id
+            self._version = version
 
         self._worker.submit(swap).result()
 
@@ -90,7 +92,7 @@ class EmbeddedEngine:
         token_ids, logprobs = (continuation.token_ids, continuation.logprobs) if continuation else ([], [])
         return Response(
             text=decode(self._tokenizer, token_ids), prompt_token_ids=tuple(prompt_token_ids), token_ids=tuple(token_ids),
-            logprobs=tuple(logprobs), policy_id=self._policy_id,
+            logprobs=tuple(logprobs), policy_id=self._policy_id, versions=(self._version,) * len(token_ids),
         )
 
     def close(self) -> None:
