@@ -1,4 +1,5 @@
-"""Advantages of an episode's tokens: GAE across steps, value targets, and per-task baselines. Pure numpy; no model, no torch.
+"""Advantages of an episode's tokens: GAE across steps, value targets, baselines of tasks, groups and batches. Pure numpy; no model, no
+torch.
 
 An episode is a sequence of steps, each a prompt (observation) and a response. Only response tokens exist here: an episode's response
 tokens are laid end to end, so that neither the discount nor the trace decays over an observation, however long it is, and nothing
@@ -9,8 +10,9 @@ Shape suffixes: T response tokens of one episode, S steps of one episode, E epis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from warehouse.errors import TrainingDiverged
 
 Floats = NDArray[np.float64]
+Normalisation = Literal["none", "std", "mean_std"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ def length_adaptive_lambda(num_tokens: int, *, alpha: float, floor: float) -> fl
     """
     if num_tokens < 1:
         raise ValueError(f"an episode of {num_tokens} response tokens has no lambda: at least 1 is needed")
-    return float(min(1.0, max(floor, 1.0 - 1.0 / (alpha * num_tokens))))
+    return float(min(1.0, max(floor, 0.0, 1.0 - 1.0 / (alpha * num_tokens))))
 
 
 def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lambda_: float, bootstrap_value: float = 0.0) -> Floats:
@@ -85,22 +88,63 @@ def baseline_advantages(rewards_E: Floats, tasks_E: Sequence[str], *, std_floor:
 
     A task whose episodes all got the same reward gives exactly 0. The floor keeps a task with one odd episode from shouting."""
     advantages_E = np.zeros(len(rewards_E))
-    names = np.asarray(tasks_E)
-    for name in np.unique(names):
-        members = names == name
+    for members in _groups(tasks_E):
         group = rewards_E[members]
         advantages_E[members] = (group - group.mean()) / (group.std() + std_floor)
     return np.where(uniform_tasks(rewards_E, tasks_E), 0.0, advantages_E)
 
 
+def group_advantages(rewards_E: Floats, groups_E: Sequence[str], *, normalise_std: bool) -> Floats:
+    """GRPO: (R - mean_group) / std_group for each episode (arXiv 2402.03300, section 4.1.2); without the division Dr. GRPO (arXiv
+    2503.20783, section 3.1). The standard deviation is the sample's (n - 1), as in TRL and verl.
+
+    A group rewarded alike, one of a single episode too, gives exactly 0: it says nothing."""
+    advantages_E = np.zeros(len(rewards_E))
+    for members in _groups(groups_E):
+        group = rewards_E[members]
+        if np.ptp(group) > 0:
+            advantages_E[members] = (group - group.mean()) / (group.std(ddof=1) if normalise_std else 1.0)
+    return advantages_E
+
+
+def batch_advantages(rewards: Sequence[Floats], *, gamma: float) -> list[Floats]:
+    """REINFORCE++: the return from each token on, G_t = r_t + gamma G_{t+1}, less the mean and divided by the standard deviation over all
+    tokens of the batch (arXiv 2501.03262, equations 5 to 8). `rewards[i][t]` are those of episode i's response tokens, with the token-wise
+    KL penalty in them where there is one. All 0 where every return is the same."""
+    returns = [gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lambda_=1.0) for rewards_T in rewards]
+    return normalised(returns, "mean_std")
+
+
+def normalised(advantages: Sequence[Floats], kind: Normalisation, *, skipped_E: NDArray[np.bool_] | None = None) -> list[Floats]:
+    """Scaled by the mean and the spread of all entries together. std keeps the mean, so that the sign stays; skipped episodes give 0 and do
+    not count. Where nothing varies: 0, since nothing then tells a good action from a bad one (`none` leaves even that as it is)."""
+    skipped = np.zeros(len(advantages), dtype=bool) if skipped_E is None else skipped_E
+    kept = [values for values, is_skipped in zip(advantages, skipped, strict=True) if not is_skipped]
+    centre, spread = 0.0, 1.0
+    if kind != "none":
+        everything = np.concatenate(kept) if kept else np.zeros(1)
+        centre = float(everything.mean()) if kind == "mean_std" else 0.0
+        spread = float(everything.std())
+    if spread < 1e-8:
+        return [np.zeros_like(values) for values in advantages]
+    return [
+        np.zeros_like(values) if is_skipped else (values - centre) / spread for values, is_skipped in zip(advantages, skipped, strict=True)
+    ]
+
+
 def uniform_tasks(rewards_E: Floats, tasks_E: Sequence[str]) -> NDArray[np.bool_]:
-    """True for the episodes of a task all of whose episodes were rewarded alike: they say nothing about which action was better."""
-    names = np.asarray(tasks_E)
+    """True for the episodes of a task (or group) all of whose episodes were rewarded alike: they say nothing about which action was
+    better."""
     uniform_E = np.zeros(len(rewards_E), dtype=bool)
-    for name in np.unique(names):
-        members = names == name
+    for members in _groups(tasks_E):
         uniform_E[members] = np.ptp(rewards_E[members]) == 0
     return uniform_E
+
+
+def _groups(names_E: Sequence[str]) -> Iterator[NDArray[np.bool_]]:
+    names = np.asarray(names_E)
+    for name in np.unique(names):
+        yield names == name
 
 
 def explained_variance(values: Floats, returns: Floats) -> float:

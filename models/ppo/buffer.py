@@ -7,14 +7,17 @@ Shape suffixes: B turns of a micro-batch, T positions (the last token of a seque
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from agent.episode import Episode, Outcome
+from agent.episode import Episode, Outcome, Step
+from models.ppo.shaping import ShapingConfig, shaped_steps
 from warehouse.errors import ModelError
 
 Reward = Literal["success", "score"]
@@ -23,13 +26,15 @@ Reward = Literal["success", "score"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One step as tokens. `logprobs[i]` belongs to `response_ids[i]` under the distribution that was sampled from, and `versions[i]` counts
-    the updates that the weights behind it had seen; without any, all tokens are taken to be the learner's own (staleness 0)."""
+    the updates that the weights behind it had seen; without any, all tokens are taken to be the learner's own (staleness 0). `reward` is
+    earned at the last token; `token_rewards`, where there are any, are added token by token (a KL penalty)."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     reward: float
     versions: tuple[int, ...] = ()
+    token_rewards: tuple[float, ...] = ()
 
     @property
     def num_tokens(self) -> int:
@@ -39,7 +44,8 @@ class Turn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a step limit cut it off; `instance` names task and seed, which
-    several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to."""
+    several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to, and `shaping` what each component added.
+    `final_prompt_ids` is what the policy would have read next where a limit cut the episode off, if that was recorded."""
 
     episode_id: str
     task_name: str
@@ -48,6 +54,8 @@ class Trajectory:
     is_truncated: bool
     instance: str = ""
     is_success: bool = False
+    shaping: Mapping[str, float] = field(default_factory=dict)
+    final_prompt_ids: tuple[int, ...] = ()
 
     @property
     def tokens_per_turn(self) -> list[int]:
@@ -58,46 +66,64 @@ class Trajectory:
         return sum(self.tokens_per_turn)
 
 
-def trajectory(episode: Episode, *, reward: Reward = "success") -> Trajectory | None:
+def trajectory(episode: Episode, *, reward: Reward = "success", shaping: ShapingConfig | None = None) -> Trajectory | None:
     """The episode to learn from, or None where there is nothing to learn: the infrastructure failed (no reward, which is not a reward of
     0), or the policy never wrote a token.
 
     `success` rewards the last turn with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last turn what is missing
-    to the episode's score, so that the total is always the verified one. Raises ModelError for a step whose tokens and log-probabilities
-    do not match: it was not sampled by an engine of this system.
+    to the episode's score, so that the total is always the verified one. `shaping` adds to that what shaping.py says, turn by turn.
+    Raises ModelError for a step whose tokens, log-probabilities and versions do not match: it was not sampled by an engine of this system.
     """
     if episode.outcome is Outcome.CRASHED or episode.reward is None:
         return None
-    turns: list[Turn] = []
-    for step in episode.steps:
-        if len(step.response_token_ids) != len(step.response_logprobs):
-            raise ModelError(
-                f"step {step.step_index} of {episode.episode_id} has {len(step.response_token_ids)} response tokens and "
-                f"{len(step.response_logprobs)} log-probabilities: learn only from episodes whose engine returned both"
-            )
-        if step.response_token_ids and step.prompt_token_ids:
-            turns.append(
-                Turn(
-                    prompt_ids=step.prompt_token_ids,
-                    response_ids=step.response_token_ids,
-                    logprobs=step.response_logprobs,
-                    reward=step.reward if reward == "score" else 0.0,
-                    versions=step.response_versions,
-                )
-            )
+    steps = [step for step in episode.steps if step.response_token_ids and step.prompt_token_ids]
+    turns = [_turn(step, step.reward if reward == "score" else 0.0, episode.episode_id) for step in steps]
     if not turns:
         return None
     total = episode.reward if reward == "score" else float(episode.is_success)
     turns[-1] = replace(turns[-1], reward=total - sum(turn.reward for turn in turns[:-1]))
+    added = shaped_steps(episode, steps, shaping) if shaping is not None and shaping.shapes else {}
+    for values in added.values():
+        turns = [replace(turn, reward=turn.reward + value) for turn, value in zip(turns, values, strict=True)]
+    sums = {name: sum(values) for name, values in added.items()}
     return Trajectory(
         episode_id=episode.episode_id,
         task_name=episode.request.task.name,
         turns=tuple(turns),
-        reward=total,
+        reward=total + sum(sums.values()),
         is_truncated=episode.outcome is Outcome.TRUNCATED,
         instance=f"{episode.request.task.task_id}/{episode.request.seed}",
         is_success=episode.is_success,
+        shaping=sums,
     )
+
+
+def _turn(step: Step, reward: float, episode_id: str) -> Turn:
+    num_tokens = len(step.response_token_ids)
+    if num_tokens != len(step.response_logprobs) or len(step.response_versions) not in (0, num_tokens):
+        raise ModelError(
+            f"step {step.step_index} of {episode_id} has {num_tokens} response tokens and "
+            f"{len(step.response_logprobs)} log-probabilities ({len(step.response_versions)} versions): learn only from episodes whose "
+            "engine returned one of each a token"
+        )
+    return Turn(
+        prompt_ids=step.prompt_token_ids,
+        response_ids=step.response_token_ids,
+        logprobs=step.response_logprobs,
+        reward=reward,
+        versions=step.response_versions,
+    )
+
+
+def with_token_rewards(item: Trajectory, rewards_T: Sequence[float]) -> Trajectory:
+    """The episode with more reward on each response token, in its total too."""
+    turns, start = [], 0
+    for turn in item.turns:
+        end = start + len(turn.response_ids)
+        earlier = turn.token_rewards or (0.0,) * len(turn.response_ids)
+        turns.append(replace(turn, token_rewards=tuple(a + float(b) for a, b in zip(earlier, rewards_T[start:end], strict=True))))
+        start = end
+    return replace(item, turns=tuple(turns), reward=item.reward + float(sum(rewards_T)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,3 +197,13 @@ def turn_batches(
     lengths = [trajectories[ref.trajectory].turns[ref.turn].num_tokens for ref in refs]
     for group in microbatches(lengths, max_tokens):
         yield collate(trajectories, [refs[i] for i in group], pad_id=pad_id, device=device)
+
+
+def gathered(batch: TurnBatch, trajectories: Sequence[Trajectory], values: Sequence[NDArray[np.float64]]) -> Tensor:
+    """What `values[i][t]` says of response token t of trajectory i, for the batch's tokens (N), in float32."""
+    parts = []
+    for ref in batch.refs:
+        tokens = trajectories[ref.trajectory].tokens_per_turn
+        start = sum(tokens[: ref.turn])
+        parts.append(values[ref.trajectory][start : start + tokens[ref.turn]])
+    return torch.tensor(np.concatenate(parts), dtype=torch.float32, device=batch.targets_N.device)

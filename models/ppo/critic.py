@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.ppo.advantages import rewards_at_last_tokens
-from models.ppo.buffer import Trajectory, TurnBatch, turn_batches
+from models.ppo.buffer import Trajectory, Turn, TurnBatch, turn_batches
 from models.ppo.losses import value_loss
 from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
@@ -64,9 +64,14 @@ def num_values(item: Trajectory, level: Level) -> int:
 
 
 def rewards_per_value(item: Trajectory, level: Level) -> Floats:
-    """The episode's rewards on the axis of its values: at the last token of each step, or at the step."""
+    """The episode's rewards on the axis of its values: at the last token of each step (what single tokens earned at these), or at the
+    step."""
     step_rewards = [turn.reward for turn in item.turns]
-    return rewards_at_last_tokens(step_rewards, item.tokens_per_turn) if level == "token" else np.array(step_rewards)
+    if level == "step":
+        return np.array([reward + sum(turn.token_rewards) for reward, turn in zip(step_rewards, item.turns, strict=True)])
+    of_tokens = [x for turn in item.turns for x in (turn.token_rewards or (0.0,) * len(turn.response_ids))]
+    at_last_tokens: Floats = rewards_at_last_tokens(step_rewards, item.tokens_per_turn)
+    return at_last_tokens + np.array(of_tokens, dtype=np.float64)
 
 
 def _slots(item: Trajectory, turn: int, level: Level) -> slice:
@@ -80,6 +85,10 @@ def _slots(item: Trajectory, turn: int, level: Level) -> slice:
 
 def _split(batch: TurnBatch, trajectories: Sequence[Trajectory], level: Level) -> list[tuple[int, slice]]:
     return [(ref.trajectory, _slots(trajectories[ref.trajectory], ref.turn, level)) for ref in batch.refs]
+
+
+def _flat(values: Sequence[Floats], places: Sequence[tuple[int, slice]], device: torch.device) -> Tensor:
+    return torch.tensor(np.concatenate([values[i][slots] for i, slots in places]), dtype=torch.float32, device=device)
 
 
 @torch.no_grad()
@@ -99,6 +108,22 @@ def predict(critic: Critic, trajectories: Sequence[Trajectory], *, level: Level,
     return values
 
 
+def predict_final(critic: Critic, trajectories: Sequence[Trajectory], *, batching: Batching) -> list[float | None]:
+    """The value of the state that a limit kept each episode from, where the prompt of it was recorded; else None."""
+    known = [i for i, item in enumerate(trajectories) if item.final_prompt_ids]
+    states = [_state(trajectories[i].final_prompt_ids, batching.pad_id) for i in known]
+    found: list[float | None] = [None] * len(trajectories)
+    for index, values in zip(known, predict(critic, states, level="step", batching=batching), strict=True):
+        found[index] = float(values[0])
+    return found
+
+
+def _state(prompt_ids: tuple[int, ...], pad_id: int) -> Trajectory:
+    """A state as an episode of one turn, whose response is there only to be preceded."""
+    turn = Turn(prompt_ids=prompt_ids, response_ids=(pad_id,), logprobs=(0.0,), reward=0.0)
+    return Trajectory(episode_id="", task_name="", turns=(turn,), reward=0.0, is_truncated=False)
+
+
 def fit_epoch(
     critic: Critic,
     optimizer: torch.optim.Optimizer,
@@ -110,16 +135,20 @@ def fit_epoch(
     batching: Batching,
     grad_clip: float,
     generator: np.random.Generator,
+    old_values: Sequence[Floats] | None = None,
+    value_clip: float | None = None,
 ) -> float:
-    """One pass over the chosen episodes, one optimizer step a micro-batch in random order; the mean loss. Raises TrainingDiverged."""
+    """One pass over the chosen episodes, one optimizer step a micro-batch in random order; the mean loss. With `value_clip`, estimates are
+    held near `old_values` (see value_loss). Raises TrainingDiverged."""
     critic.train()
     device = critic.head.weight.device
     batches = list(turn_batches(trajectories, chosen, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device))
     losses: list[float] = []
     for index in generator.permutation(len(batches)):
         batch = batches[index]
-        flat = np.concatenate([targets[i][slots] for i, slots in _split(batch, trajectories, level)])
-        loss = value_loss(critic(batch, level), torch.tensor(flat, dtype=torch.float32, device=device))
+        places = _split(batch, trajectories, level)
+        old_N = None if old_values is None else _flat(old_values, places, device)
+        loss = value_loss(critic(batch, level), _flat(targets, places, device), old_values_N=old_N, clip=value_clip)
         if not torch.isfinite(loss):
             raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
         optimizer.zero_grad()

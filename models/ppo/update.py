@@ -1,12 +1,14 @@
-"""One round's gradient steps on the policy: minibatches of episodes, the clipped loss, replayed samples, the stop at too much KL.
+"""One round's gradient steps on the policy: minibatches of episodes, the policy loss, replayed samples, and what stops an update early.
 
-Advantages come in ready; where they come from is value_learner.py and advantages.py. Shape suffixes as in losses.py and buffer.py.
+Advantages come in ready; where they come from is weighting.py. Shape suffixes as in losses.py and buffer.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +17,18 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedModel
 
-from models.ppo.buffer import Trajectory, TurnBatch, turn_batches
+from models.ppo.advantages import normalised
+from models.ppo.buffer import Trajectory, TurnBatch, gathered, turn_batches
 from models.ppo.config import PpoConfig
-from models.ppo.losses import policy_loss, token_weights
+from models.ppo.losses import LossSettings, kl_k3, policy_loss, token_weights
+from models.ppo.off_policy import episode_correction, loglinear_proximal, staleness, staleness_metrics, token_correction
+from models.ppo.tally import Tally, UpdateTally
 from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
 
 Floats = NDArray[np.float64]
+LEAST_ADVANTAGE = 1e-3
+"""Episodes whose advantages all stay below this are left out of the update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +47,16 @@ class ReplayPool:
     ct: Sequence[ReplaySample] = ()
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Sums over the tokens of one epoch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """All that an update works on, per trajectory and response token: advantages, the proximal log-probabilities (None: the sampler's, or
+    interpolated as the policy moves), off-policy weights, staleness."""
 
-    kl: float = 0.0
-    entropy: float = 0.0
-    clipped: int = 0
-    tokens: int = 0
-    steps: int = 0
-    replay: list[float] = field(default_factory=list)
-    grad_norms: list[float] = field(default_factory=list)
-    first_minibatch_kl: float | None = None
+    trajectories: Sequence[Trajectory]
+    advantages: Sequence[Floats]
+    proximal: Sequence[Floats] | None
+    corrections: Sequence[Floats]
+    ages: Sequence[Floats]
 
 
 def response_log_distribution(model: PreTrainedModel, batch: TurnBatch, temperature: float) -> Tensor:
@@ -89,6 +94,14 @@ class PolicyLearner:
         self._pad_id = pad_id
         self._replay = replay
         self._reference = reference
+        self._loss = LossSettings(
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            dual_clip=config.dual_clip,
+            objective="likelihood" if config.algorithm == "rejection" else "clip",
+            kl_coefficient=config.kl_coefficient if config.kl_placement == "loss" else 0.0,
+            entropy_coefficient=config.entropy_coefficient,
+        )
         betas = (config.adam_beta1, config.adam_beta2)
         self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=betas)
 
@@ -96,82 +109,184 @@ class PolicyLearner:
         self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], generator: np.random.Generator, *, version: int = 0
     ) -> dict[str, float]:
         """Learn from a round: `advantages[i][t]` weighs response token t of trajectory i. `version` counts the updates that these weights
-        have seen; a token's staleness is the difference to its own. Returns what was measured (see `_metrics`).
+        have seen; a token's staleness is the difference to its own. Returns what was measured (see Tally.metrics).
 
-        Episodes without any advantage are left out (in the replay-only control they stay, for the same compute). Raises TrainingDiverged
-        when a loss or a gradient is not finite.
+        Episodes without any advantage are left out (in the replay-only control they stay, for the same compute). An update whose KL
+        explodes ends early, or is undone (see the config). Raises TrainingDiverged when a loss or a gradient is not finite.
         """
-        config = self._config
         if not all(np.isfinite(values).all() for values in advantages):
             raise TrainingDiverged("an advantage is not a finite number: the critic has diverged; lower critic_learning_rate")
-        active = [i for i, values in enumerate(advantages) if config.mode == "replay_only" or np.abs(values).max() > 1e-3]
-        self.model.train()
-        tallies: list[_Tally] = []
-        updates_before = self.num_updates
-        for _ in range(config.epochs if active else 0):
-            tally = _Tally()
-            tallies.append(tally)
+        active = [i for i, values in enumerate(advantages) if self._is_active(trajectories[i], values)]
+        before = self.num_updates
+        saved = self._snapshot() if active and self._config.on_explosion == "roll_back" else None
+        tally = UpdateTally()
+        if active:
+            self.model.eval()  # what the update starts from is measured without dropout
+            batch = self._prepared(trajectories, advantages, active, version)
+            self.model.train()
+            self._run_epochs(batch, active, generator, tally)
+        if saved is not None and tally.exploded_kl is not None:
+            self._restore(saved)
+            tally.rolled_back = True
+        self.model.eval()
+        metrics = tally.metrics(num_active=len(active), num_updates=self.num_updates - before)
+        return metrics | staleness_metrics(trajectories, version)
+
+    @torch.no_grad()
+    def logprobs(self, trajectories: Sequence[Trajectory], chosen: Sequence[int], *, model: PreTrainedModel | None = None) -> list[Floats]:
+        """Log-probabilities of the chosen trajectories' response tokens as the model stands (zeros for the others)."""
+        scored = model or self.model
+        found = [np.zeros(item.num_response_tokens) for item in trajectories]
+        for batch in self._turn_batches(trajectories, chosen):
+            log_distribution_NV = response_log_distribution(scored, batch, self._config.temperature)
+            flat = log_distribution_NV.gather(1, batch.targets_N[:, None])[:, 0].double().cpu().numpy()
+            position = 0
+            for ref in batch.refs:
+                tokens = trajectories[ref.trajectory].tokens_per_turn
+                start, width = sum(tokens[: ref.turn]), tokens[ref.turn]
+                found[ref.trajectory][start : start + width] = flat[position : position + width]
+                position += width
+        return found
+
+    def reference_logprobs(self, trajectories: Sequence[Trajectory]) -> list[Floats] | None:
+        """The reference policy's log-probabilities of all response tokens, where a KL penalty belongs to the reward; else None."""
+        if self._reference is None or self._config.kl_placement != "reward":
+            return None
+        return self.logprobs(trajectories, range(len(trajectories)), model=self._reference)
+
+    def _is_active(self, item: Trajectory, advantages: Floats) -> bool:
+        is_positive = item.is_success and self._config.positive_nll_weight > 0
+        return self._config.mode == "replay_only" or is_positive or bool(np.abs(advantages).max() > LEAST_ADVANTAGE)
+
+    def _turn_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[TurnBatch]:
+        return turn_batches(
+            trajectories, chosen, max_tokens=self._config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device
+        )  # fmt: skip
+
+    def _prepared(self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], active: Sequence[int], version: int) -> _Batch:
+        config = self._config
+        recomputes = config.off_policy != "none" and config.proximal == "recompute"
+        proximal = self.logprobs(trajectories, active) if recomputes else None
+        corrections = [
+            episode_correction(item, None if proximal is None else proximal[i], version, config) for i, item in enumerate(trajectories)
+        ]
+        ages = [staleness(item, version).astype(np.float64) for item in trajectories]
+        return _Batch(trajectories=trajectories, advantages=advantages, proximal=proximal, corrections=corrections, ages=ages)
+
+    def _run_epochs(self, batch: _Batch, active: Sequence[int], generator: np.random.Generator, tally: UpdateTally) -> None:
+        config = self._config
+        num_stepped = 0
+        for _ in range(config.epochs):
+            epoch = Tally()
+            tally.epochs.append(epoch)
             order = [active[i] for i in generator.permutation(len(active))]
             for start in range(0, len(order), config.minibatch_episodes):
-                self._step(trajectories, advantages, order[start : start + config.minibatch_episodes], generator, tally)
-            if tally.kl / tally.steps > config.max_kl:
+                minibatch = self._step(batch, order[start : start + config.minibatch_episodes], generator, tally)
+                if minibatch is not None:
+                    epoch.add(minibatch)
+                    num_stepped += 1
+                if tally.exploded_kl is not None:
+                    return
+            if epoch.kl_per_step > config.max_kl:
                 break
-        self.model.eval()
-        return self._metrics(tallies, num_active=len(active), num_updates=self.num_updates - updates_before)
+        if not num_stepped:
+            raise TrainingDiverged(
+                f"all {tally.skipped} minibatches of an update gave a loss or gradient that is no finite number: go back to an earlier "
+                "checkpoint, or lower learning_rate"
+            )
 
-    def _step(
-        self,
-        trajectories: Sequence[Trajectory],
-        advantages: Sequence[Floats],
-        chosen: Sequence[int],
-        generator: np.random.Generator,
-        tally: _Tally,
-    ) -> None:
+    def _step(self, batch: _Batch, chosen: Sequence[int], generator: np.random.Generator, tally: UpdateTally) -> Tally | None:
+        """One optimizer step; None where the minibatch was left out, because it is not finite or its KL exploded."""
         config = self._config
         self.optimizer.zero_grad()
-        num_steps = sum(len(trajectories[i].turns) for i in chosen)
-        num_tokens = sum(trajectories[i].num_response_tokens for i in chosen)
-        kl_before = tally.kl
-        for batch in turn_batches(trajectories, chosen, max_tokens=config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device):
-            weights_N = token_weights(
-                batch.rows_N, aggregation=config.aggregation, num_episodes=len(chosen), num_steps=num_steps, num_tokens=num_tokens,
-                episode_scale=config.episode_scale,
-            )  # fmt: skip
-            self._accumulate(batch, _token_advantages(batch, trajectories, advantages), weights_N, tally)
-        tally.steps += num_steps
-        tally.tokens += num_tokens
-        if tally.first_minibatch_kl is None:
-            tally.first_minibatch_kl = (tally.kl - kl_before) / num_steps
-        self._replay_step(generator, tally)
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip))
-        if not np.isfinite(norm):
-            raise TrainingDiverged(f"the gradient norm is {norm} at update {self.num_updates + 1}: lower learning_rate or advantage_clip")
-        tally.grad_norms.append(norm)
+        minibatch = Tally()
+        try:
+            self._policy_gradient(batch, chosen, minibatch)
+            if minibatch.kl_per_step > config.explosive_kl:
+                tally.exploded_kl = minibatch.kl_per_step
+                return None
+            self._replay_gradient(generator, minibatch)
+            norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip))
+            if not np.isfinite(norm):
+                raise TrainingDiverged(f"the gradient norm is {norm} at update {self.num_updates + 1}: lower learning_rate")
+        except TrainingDiverged:
+            if config.on_non_finite == "raise":
+                raise
+            self.optimizer.zero_grad()
+            tally.skipped += 1
+            return None
+        tally.first_minibatch = tally.first_minibatch or minibatch
+        minibatch.grad_norms.append(norm)
         self.num_updates += 1
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * min(1.0, self.num_updates / config.warmup_updates)
         self.optimizer.step()
+        return minibatch
 
-    def _accumulate(self, batch: TurnBatch, advantages_N: Tensor, weights_N: Tensor, tally: _Tally) -> None:
+    def _policy_gradient(self, batch: _Batch, chosen: Sequence[int], minibatch: Tally) -> None:
+        """Accumulate the gradient of one minibatch, micro-batch by micro-batch."""
+        config, items = self._config, batch.trajectories
+        advantages = self._minibatch_advantages(batch.advantages, chosen)
+        minibatch.steps = sum(len(items[i].turns) for i in chosen)
+        minibatch.tokens = sum(items[i].num_response_tokens for i in chosen)
+        num_positive = sum(items[i].num_response_tokens for i in chosen if items[i].is_success)
+        for turns in self._turn_batches(items, chosen):
+            tokens_N = torch.tensor(
+                [float(items[ref.trajectory].num_response_tokens) for ref in turns.refs], device=self.model.device
+            )[turns.rows_N]  # fmt: skip
+            weights_N = token_weights(
+                turns.rows_N, aggregation=config.aggregation, num_episodes=len(chosen), num_steps=minibatch.steps,
+                num_tokens=minibatch.tokens, episode_scale=config.episode_scale, episode_tokens_N=tokens_N,
+            )  # fmt: skip
+            positive_N = None
+            if config.positive_nll_weight and num_positive:
+                is_positive = torch.tensor([float(items[ref.trajectory].is_success) for ref in turns.refs], device=self.model.device)
+                positive_N = is_positive[turns.rows_N] * (config.positive_nll_weight / num_positive)
+            self._accumulate(turns, batch, gathered(turns, items, advantages), weights_N, positive_N, minibatch)
+
+    def _minibatch_advantages(self, advantages: Sequence[Floats], chosen: Sequence[int]) -> Sequence[Floats]:
         config = self._config
-        reference_N = None
-        if config.kl_coefficient and self._reference is not None:
-            with torch.no_grad():
-                reference_NV = response_log_distribution(self._reference, batch, config.temperature)
-                reference_N = reference_NV.gather(1, batch.targets_N[:, None])[:, 0]
+        if config.algorithm != "ppo" or config.advantage_scope == "batch" or config.mode == "replay_only":
+            return advantages
+        scaled = list(advantages)
+        found = normalised([advantages[i] for i in chosen], config.advantage_normalisation)
+        for i, values in zip(chosen, found, strict=True):
+            scaled[i] = np.clip(values, -config.advantage_clip, config.advantage_clip)
+        return scaled
+
+    def _accumulate(
+        self, turns: TurnBatch, batch: _Batch, advantages_N: Tensor, weights_N: Tensor, positive_N: Tensor | None, minibatch: Tally
+    ) -> None:
+        config, items = self._config, batch.trajectories
+        log_distribution_NV = response_log_distribution(self.model, turns, config.temperature)
+        logprobs_N = log_distribution_NV.detach().gather(1, turns.targets_N[:, None])[:, 0]
+        correction_N = gathered(turns, items, batch.corrections)
+        old_N = turns.old_logprobs_N
+        if batch.proximal is not None:
+            old_N = gathered(turns, items, batch.proximal)
+        elif config.off_policy != "none":
+            old_N = loglinear_proximal(logprobs_N, turns.old_logprobs_N, gathered(turns, items, batch.ages))
+            correction_N = correction_N * token_correction(old_N, turns.old_logprobs_N, config)
         result = policy_loss(
-            response_log_distribution(self.model, batch, config.temperature),
-            batch.targets_N, batch.old_logprobs_N, advantages_N, weights_N,
-            clip_low=config.clip_low, clip_high=config.clip_high, kl_coefficient=config.kl_coefficient, reference_logprobs_N=reference_N,
+            log_distribution_NV, turns.targets_N, old_N, advantages_N, weights_N, self._loss,
+            correction_N=correction_N, reference_logprobs_N=self._reference_logprobs(turns), positive_weights_N=positive_N,
         )  # fmt: skip
         if not torch.isfinite(result.loss):
             raise TrainingDiverged(f"the policy loss is {result.loss.item()} at update {self.num_updates + 1}: lower learning_rate")
         result.loss.backward()
-        tally.kl += result.kl_sum
-        tally.entropy += result.entropy_sum
-        tally.clipped += result.num_clipped
+        minibatch.count(result)
+        minibatch.mismatch += float(kl_k3(logprobs_N, turns.old_logprobs_N).sum())
+        minibatch.corrected += float(correction_N.sum())
+        minibatch.dropped += int((correction_N == 0).sum())
 
-    def _replay_step(self, generator: np.random.Generator, tally: _Tally) -> None:
+    @torch.no_grad()
+    def _reference_logprobs(self, turns: TurnBatch) -> Tensor | None:
+        if self._reference is None or not self._loss.kl_coefficient:
+            return None
+        reference_NV = response_log_distribution(self._reference, turns, self._config.temperature)
+        return reference_NV.gather(1, turns.targets_N[:, None])[:, 0]
+
+    def _replay_gradient(self, generator: np.random.Generator, minibatch: Tally) -> None:
         """Add the gradient of the auxiliary supervised loss, each pool weighed by how many samples it gives."""
         config = self._config
         wanted = [(self._replay.sft, config.replay_sft), (self._replay.ct, config.replay_ct)]
@@ -182,30 +297,13 @@ class PolicyLearner:
             if not torch.isfinite(loss):
                 raise TrainingDiverged(f"the replay loss is {loss.item()} at update {self.num_updates + 1}: lower learning_rate")
             (config.replay_weight * loss).backward()
-            tally.replay.append(loss.item())
+            minibatch.replay.append(loss.item())
 
-    def _metrics(self, tallies: Sequence[_Tally], *, num_active: int, num_updates: int) -> dict[str, float]:
-        """`kl` is of the last epoch, in nats a step; `mismatch_kl` is that of the first minibatch, before any update: what engine and
-        learner disagree on by themselves. `entropy` is a token's mean at the first epoch."""
-        metrics: dict[str, float] = {"active_episodes": num_active, "updates": num_updates, "epochs": len(tallies)}
-        if tallies:
-            first, last = tallies[0], tallies[-1]
-            metrics |= {
-                "kl": last.kl / last.steps,
-                "mismatch_kl": first.first_minibatch_kl or 0.0,
-                "entropy": first.entropy / first.tokens,
-                "clip_fraction": last.clipped / last.tokens,
-                "grad_norm": float(np.mean([norm for tally in tallies for norm in tally.grad_norms])),
-            }
-            if any(tally.replay for tally in tallies):
-                metrics["replay_loss"] = sum(sum(tally.replay) for tally in tallies) / max(1, num_updates)
-        return metrics
+    def _snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any], int]:
+        weights = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        return weights, copy.deepcopy(self.optimizer.state_dict()), self.num_updates
 
-
-def _token_advantages(batch: TurnBatch, trajectories: Sequence[Trajectory], advantages: Sequence[Floats]) -> Tensor:
-    parts = []
-    for ref in batch.refs:
-        tokens = trajectories[ref.trajectory].tokens_per_turn
-        start = sum(tokens[: ref.turn])
-        parts.append(advantages[ref.trajectory][start : start + tokens[ref.turn]])
-    return torch.tensor(np.concatenate(parts), dtype=torch.float32, device=batch.targets_N.device)
+    def _restore(self, saved: tuple[dict[str, Tensor], dict[str, Any], int]) -> None:
+        weights, optimizer, self.num_updates = saved
+        self.model.load_state_dict(weights)
+        self.optimizer.load_state_dict(optimizer)

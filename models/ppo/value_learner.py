@@ -7,7 +7,7 @@ pretraining (UI-TARS-2, arXiv 2509.02544, on value pretraining). The gate only e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from models.ppo.advantages import Advantages, decoupled_gae, explained_variance, length_adaptive_lambda
 from models.ppo.buffer import Trajectory
 from models.ppo.config import PpoConfig
-from models.ppo.critic import Batching, Critic, fit_epoch, predict, rewards_per_value
+from models.ppo.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
 from warehouse.identity import stable_fraction
 
 Floats = NDArray[np.float64]
@@ -49,10 +49,12 @@ class Gate(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What the critic said of a round before it was fitted to it, per episode."""
+    """What the critic said of a round before it was fitted to it, per episode: `finals` are values of the states after a cut, where
+    known."""
 
     values: list[Floats]
     returns: list[Floats]
+    finals: list[float | None]
 
 
 class ValueLearner:
@@ -68,19 +70,23 @@ class ValueLearner:
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
         values = predict(self.critic, trajectories, level=self._config.level, batching=self._batching)
-        returns = [
-            self._targets(item, estimates, lambda_critic=1.0).targets_T for item, estimates in zip(trajectories, values, strict=True)
-        ]
+        finals = predict_final(self.critic, trajectories, batching=self._batching)
+        estimates = Estimates(values=values, returns=[], finals=finals)
+        returns = [result.targets_T for result in self._results(trajectories, estimates, lambda_critic=1.0)]
         if self.gate.num_fits:
             self._check(values, returns)
-        return Estimates(values=values, returns=returns)
+        return replace(estimates, returns=returns)
 
     def advantages(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[Advantages]:
         """Decoupled GAE of each episode, on the axis of its values."""
-        lambda_critic = self._config.lambda_critic
-        return [
-            self._targets(item, values, lambda_critic=lambda_critic) for item, values in zip(trajectories, estimates.values, strict=True)
-        ]
+        return self._results(trajectories, estimates, lambda_critic=self._config.lambda_critic)
+
+    def lambda_policy(self, item: Trajectory) -> float:
+        """The trace of an episode's advantages: fixed, or by its length."""
+        config = self._config
+        if config.lambda_policy is not None:
+            return config.lambda_policy
+        return length_adaptive_lambda(item.num_response_tokens, alpha=config.lambda_alpha, floor=config.lambda_floor)
 
     def pretrain(self, trajectories: Sequence[Trajectory], estimates: Estimates, generator: np.random.Generator) -> float:
         """Fit Monte-Carlo returns on most of a round and judge the gate on the rest; the last epoch's loss."""
@@ -94,9 +100,11 @@ class ValueLearner:
             self._check(values, [estimates.returns[i] for i in checked])
         return loss
 
-    def fit(self, trajectories: Sequence[Trajectory], targets: Sequence[Floats], generator: np.random.Generator) -> float:
+    def fit(
+        self, trajectories: Sequence[Trajectory], targets: Sequence[Floats], estimates: Estimates, generator: np.random.Generator
+    ) -> float:
         """Fit a round's targets; the last epoch's mean loss."""
-        return self._fit(trajectories, targets, range(len(trajectories)), self._config.critic_epochs, generator)
+        return self._fit(trajectories, targets, range(len(trajectories)), self._config.critic_epochs, generator, estimates.values)
 
     def _fit(
         self,
@@ -105,12 +113,14 @@ class ValueLearner:
         chosen: Sequence[int],
         epochs: int,
         generator: np.random.Generator,
+        old_values: Sequence[Floats] | None = None,
     ) -> float:
         loss = 0.0
         for _ in range(epochs):
             loss = fit_epoch(
                 self.critic, self.optimizer, trajectories, targets, chosen,
                 level=self._config.level, batching=self._batching, grad_clip=self._config.grad_clip, generator=generator,
+                old_values=old_values, value_clip=self._config.value_clip,
             )  # fmt: skip
         self.gate = self.gate.model_copy(update={"num_fits": self.gate.num_fits + 1})
         return loss
@@ -118,14 +128,16 @@ class ValueLearner:
     def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
         self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)
 
-    def _targets(self, item: Trajectory, values: Floats, *, lambda_critic: float) -> Advantages:
+    def _results(self, trajectories: Sequence[Trajectory], estimates: Estimates, *, lambda_critic: float) -> list[Advantages]:
         config = self._config
-        lambda_policy = config.lambda_policy
-        if lambda_policy is None:
-            lambda_policy = length_adaptive_lambda(item.num_response_tokens, alpha=config.lambda_alpha, floor=config.lambda_floor)
-        # What lay behind the cut was never shown to the policy: its value is taken to be that of the last state that was.
-        bootstrap_value = float(values[-1]) if item.is_truncated and config.bootstrap_truncated else 0.0
-        return decoupled_gae(
-            rewards_per_value(item, config.level), values,
-            gamma=config.gamma, lambda_policy=lambda_policy, lambda_critic=lambda_critic, bootstrap_value=bootstrap_value,
-        )  # fmt: skip
+        results = []
+        for item, values, final in zip(trajectories, estimates.values, estimates.finals, strict=True):
+            # Where nobody recorded what lay behind the cut, its value is taken to be that of the last state that the policy was shown.
+            after_the_cut = float(values[-1]) if final is None else final
+            result = decoupled_gae(
+                rewards_per_value(item, config.level), values,
+                gamma=config.gamma, lambda_policy=self.lambda_policy(item), lambda_critic=lambda_critic,
+                bootstrap_value=after_the_cut if item.is_truncated and config.bootstrap_truncated else 0.0,
+            )  # fmt: skip
+            results.append(result)
+        return results

@@ -1,23 +1,34 @@
-"""Which advantage every token of a round gets: the critic's, the per-task baseline's, or none while value pretraining holds the policy.
+"""Which advantage every token of a round gets: the critic's, a baseline's (of the task, the group, the batch), or none while value
+pretraining holds the policy.
 
 Fits the critic on the way. The formulas are in advantages.py, the critic's own rules in value_learner.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.ppo.advantages import baseline_advantages, explained_variance, uniform_tasks
-from models.ppo.buffer import Trajectory
+from models.ppo.advantages import (
+    baseline_advantages,
+    batch_advantages,
+    explained_variance,
+    group_advantages,
+    normalised,
+    uniform_tasks,
+)
+from models.ppo.buffer import Trajectory, with_token_rewards
 from models.ppo.config import PpoConfig
-from models.ppo.critic import Level
+from models.ppo.critic import Level, rewards_per_value
+from models.ppo.metrics import trajectory_metrics
 from models.ppo.value_learner import ValueLearner
+from warehouse.errors import ValueGateNotPassed
 
 Floats = NDArray[np.float64]
+Weigh = Callable[[Sequence[Trajectory], PpoConfig], list[Floats]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,56 +40,154 @@ class Weighting:
 
 
 def weigh_round(
-    items: Sequence[Trajectory], config: PpoConfig, value_learner: ValueLearner | None, round_index: int, generator: np.random.Generator
+    items: Sequence[Trajectory],
+    config: PpoConfig,
+    value_learner: ValueLearner | None,
+    round_index: int,
+    generator: np.random.Generator,
+    *,
+    reference: Sequence[Floats] | None = None,
 ) -> Weighting:
-    """Advantages of a round's episodes, scaled and clipped. `round_index` counts from 1.
+    """Advantages of a round's episodes, scaled and clipped. `round_index` counts from 1; `reference` holds the reference policy's
+    log-probabilities of the response tokens, which kl_placement: reward needs (see PolicyLearner.reference_logprobs).
 
-    The critic steers once it has passed its gate; during pretraining the policy waits (or follows the baseline, see the config); after
-    pretraining a critic that failed goes on being fitted and checked while the per-task baseline steers.
+    The critic steers once it has passed its gate; during pretraining the policy waits (or follows the per-task baseline, see the config);
+    after it a critic that failed ends the run (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers.
     """
-    rewards_E, tasks_E = np.array([item.reward for item in items]), [item.task_name for item in items]
-    uniform_E = uniform_tasks(rewards_E, tasks_E)
-    metrics = {"uniform_fraction": float(uniform_E.mean())}
-    baseline_E = baseline_advantages(rewards_E, tasks_E, std_floor=config.baseline_std_floor)
-    by_baseline = [
-        np.full(item.num_response_tokens, np.clip(a, -config.advantage_clip, config.advantage_clip))
-        for item, a in zip(items, baseline_E, strict=True)
-    ]
-    advantages: list[Floats] | None = by_baseline
-    if value_learner is not None:
-        estimates = value_learner.estimate(items)
-        metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), np.concatenate(estimates.returns))
-        is_steering = value_learner.gate.has_passed
-        if not is_steering and round_index <= config.pretraining_rounds:
-            metrics["value_loss"] = value_learner.pretrain(items, estimates, generator)
-            advantages = None if config.pretraining_policy == "frozen" else by_baseline
-        else:
-            results = value_learner.advantages(items, estimates)
-            metrics["value_loss"] = value_learner.fit(items, [result.targets_T for result in results], generator)
-            if is_steering:
-                skipped_E = uniform_E if config.skip_uniform_tasks else np.zeros_like(uniform_E)
-                advantages = _scaled([result.advantages_T for result in results], skipped_E, config.advantage_clip)
-                advantages = [_per_token(values, item, config.level) for values, item in zip(advantages, items, strict=True)]
-        metrics |= {
-            "critic_steers": float(is_steering),
-            "value_gate": float(value_learner.gate.has_passed),
-            "gate_explained_variance": value_learner.gate.explained_variance,
-        }
+    uniform_E = uniform_tasks(np.array([item.reward for item in items]), _groups(items, config))
+    metrics = {"uniform_fraction": float(uniform_E.mean()), "group_zero_std": _zero_std(items, config)} | trajectory_metrics(items)
+    if config.kl_placement == "reward" and config.kl_coefficient and reference is not None:
+        items = [_kl_penalised(item, logprobs_T, config.kl_coefficient) for item, logprobs_T in zip(items, reference, strict=True)]
+    if value_learner is None:
+        advantages: list[Floats] | None = WEIGH[config.algorithm](items, config)
+    else:
+        advantages = _by_critic(items, config, value_learner, round_index, generator, metrics)
     if advantages is not None and config.mode == "replay_only":
         advantages = [np.zeros_like(values) for values in advantages]
     return Weighting(advantages=advantages, metrics=metrics)
 
 
-def _scaled(advantages: Sequence[Floats], skipped_E: NDArray[np.bool_], clip: float) -> list[Floats]:
-    """Divided by their common spread and clipped; 0 for skipped episodes. The mean stays: an advantage's sign is the critic's verdict."""
-    kept = [values for values, skipped in zip(advantages, skipped_E, strict=True) if not skipped]
-    spread = float(np.std(np.concatenate(kept))) if kept else 0.0
-    if spread < 1e-8:
-        return [np.zeros_like(values) for values in advantages]
-    return [
-        np.zeros_like(values) if skipped else np.clip(values / spread, -clip, clip)
-        for values, skipped in zip(advantages, skipped_E, strict=True)
-    ]
+def _by_critic(
+    items: Sequence[Trajectory],
+    config: PpoConfig,
+    value_learner: ValueLearner,
+    round_index: int,
+    generator: np.random.Generator,
+    metrics: dict[str, float],
+) -> list[Floats] | None:
+    estimates = value_learner.estimate(items)
+    metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), np.concatenate(estimates.returns))
+    is_steering = value_learner.gate.has_passed
+    advantages: list[Floats] | None = _by_task(items, config)
+    if not is_steering and round_index <= config.pretraining_rounds:
+        metrics["value_loss"] = value_learner.pretrain(items, estimates, generator)
+        advantages = None if config.pretraining_policy == "frozen" else advantages
+    elif not is_steering and config.gate_policy == "block":
+        gate = value_learner.gate
+        raise ValueGateNotPassed(
+            f"value pretraining ended after {config.pretraining_rounds} rounds; the critic explains {gate.explained_variance:.3f} of the variance "
+            f"of returns (value loss {gate.loss}, untrained {gate.initial_loss}): the gate asks for a lower loss and more than "
+            f"{config.gate_explained_variance:g}. Raise pretraining_rounds, or set gate_policy to fallback"
+        )
+    else:
+        results = value_learner.advantages(items, estimates)
+        metrics["value_loss"] = value_learner.fit(items, [result.targets_T for result in results], estimates, generator)
+        if is_steering:
+            advantages = _steered([result.advantages_T for result in results], items, config)
+    lambdas = [value_learner.lambda_policy(item) for item in items]
+    gate = value_learner.gate
+    metrics |= {
+        "critic_steers": float(is_steering),
+        "value_gate": float(gate.has_passed),
+        "gate_explained_variance": gate.explained_variance,
+        "lambda_policy": float(np.mean(lambdas)),
+        "lambda_policy_min": min(lambdas),
+        "lambda_policy_max": max(lambdas),
+    }
+    if gate.loss is not None and gate.initial_loss is not None:
+        metrics |= {"value_loss_initial": gate.initial_loss, "value_loss_now": gate.loss}
+    return advantages
+
+
+def _steered(advantages: Sequence[Floats], items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+    """The critic's advantages, normalised over the batch (here) or each minibatch (update.py), clipped, one a token."""
+    tasks_E = [item.task_name for item in items]
+    uniform_E = uniform_tasks(np.array([item.reward for item in items]), tasks_E)
+    skipped_E = uniform_E if config.skip_uniform_tasks else np.zeros_like(uniform_E)
+    kind = config.advantage_normalisation if config.advantage_scope == "batch" else "none"
+    scaled = normalised(advantages, kind, skipped_E=skipped_E)
+    if config.advantage_scope == "batch":
+        scaled = [_clipped(values, config) for values in scaled]
+    return [_per_token(values, item, config.level) for values, item in zip(scaled, items, strict=True)]
+
+
+def _by_task(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+    """REINFORCE with a per-task baseline: the same advantage on all tokens of an episode."""
+    rewards_E = np.array([item.reward for item in items])
+    advantages_E = baseline_advantages(rewards_E, [item.task_name for item in items], std_floor=config.baseline_std_floor)
+    return _spread(advantages_E, items, config)
+
+
+def _by_group(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+    """GRPO: the same advantage on all tokens of an episode, from the rewards of its group."""
+    rewards_E = np.array([item.reward for item in items])
+    return _spread(group_advantages(rewards_E, _groups(items, config), normalise_std=config.group_normalise_std), items, config)
+
+
+def _by_batch(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+    """REINFORCE++: returns of the tokens, normalised over the batch; its Baseline variant takes the group's mean off first."""
+    rewards = [rewards_per_value(item, "token") for item in items]
+    if config.group_baseline:
+        totals_E = np.array([item.reward for item in items])
+        centred_E = group_advantages(totals_E, _groups(items, config), normalise_std=False)
+        for rewards_T, total, centred in zip(rewards, totals_E, centred_E, strict=True):
+            rewards_T[-1] += centred - total
+    return [_clipped(values, config) for values in batch_advantages(rewards, gamma=config.gamma)]
+
+
+def _by_rejection(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+    """Rejection sampling: the tokens of successful episodes count 1, all others nothing (RAFT, arXiv 2304.06767, with a verdict for the
+    reward model)."""
+    return [np.full(item.num_response_tokens, float(item.is_success)) for item in items]
+
+
+WEIGH: dict[str, Weigh] = {
+    "ppo": _by_task,
+    "reinforce": _by_task,
+    "reinforce++": _by_batch,
+    "grpo": _by_group,
+    "rejection": _by_rejection,
+}
+"""What weighs an episode's tokens where no critic steers."""
+
+
+def _groups(items: Sequence[Trajectory], config: PpoConfig) -> list[str]:
+    """The group of each episode: its instance for GRPO and reinforce++ by instance, else its task."""
+    by_instance = config.algorithm in ("grpo", "reinforce++") and config.group_by == "instance"
+    return [item.instance or item.episode_id if by_instance else item.task_name for item in items]
+
+
+def _zero_std(items: Sequence[Trajectory], config: PpoConfig) -> float:
+    """Share of groups whose episodes were all rewarded alike."""
+    rewards: dict[str, set[float]] = {}
+    for item, group in zip(items, _groups(items, config), strict=True):
+        rewards.setdefault(group, set()).add(item.reward)
+    return float(np.mean([len(found) == 1 for found in rewards.values()]))
+
+
+def _kl_penalised(item: Trajectory, reference_T: Floats, coefficient: float) -> Trajectory:
+    """-beta log(sampler / reference) on each token's reward: estimator k1 (REINFORCE++, arXiv 2501.03262, equation 5)."""
+    sampled_T = np.array([x for turn in item.turns for x in turn.logprobs])
+    return with_token_rewards(item, (-coefficient * (sampled_T - reference_T)).tolist())
+
+
+def _spread(advantages_E: Floats, items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+    clipped_E = _clipped(advantages_E, config)
+    return [np.full(item.num_response_tokens, advantage) for item, advantage in zip(items, clipped_E, strict=True)]
+
+
+def _clipped(values: Floats, config: PpoConfig) -> Floats:
+    return np.clip(values, -config.advantage_clip, config.advantage_clip)
 
 
 def _per_token(values: Floats, item: Trajectory, level: Level) -> Floats:

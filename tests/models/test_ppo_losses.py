@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from models.ppo.losses import clipped_objective, entropy, kl_k3, policy_loss, token_weights, value_loss
+from models.ppo.losses import LossSettings, clipped_objective, entropy, kl_k3, policy_loss, token_weights, value_loss
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_entropy_of_a_uniform_distribution() -> None:
 def test_policy_loss_measures_what_it_clips_and_pulls_towards_the_reference() -> None:
     distribution = torch.log_softmax(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), -1).requires_grad_()
     tokens, old = torch.tensor([0, 1]), torch.tensor([-1.0, math.log(0.5)])
-    plain = policy_loss(distribution, tokens, old, torch.ones(2), torch.full((2,), 0.5), clip_low=0.2, clip_high=0.28)
-    assert plain.num_clipped == 1  # the first ratio is exp(-.127 + 1), far above 1.28, with A > 0
+    plain = policy_loss(distribution, tokens, old, torch.ones(2), torch.full((2,), 0.5), LossSettings())
+    assert (plain.num_clipped_low, plain.num_clipped_high) == (0, 1)  # the first ratio is exp(-.127 + 1), far above 1.28, with A > 0
     assert plain.loss.item() == pytest.approx(-0.5 * (1.28 + 1.0), rel=1e-5)
     held = policy_loss(
         distribution,
@@ -69,9 +69,7 @@ def test_policy_loss_measures_what_it_clips_and_pulls_towards_the_reference() ->
         old,
         torch.zeros(2),
         torch.ones(2),
-        clip_low=0.2,
-        clip_high=0.28,
-        kl_coefficient=1.0,
+        LossSettings(kl_coefficient=1.0),
         reference_logprobs_N=torch.tensor([-3.0, math.log(0.5)]),
     )
     held.loss.backward()
