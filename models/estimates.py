@@ -61,13 +61,14 @@ def model_states(
 def activation_bytes(shape: ModelShape, num_tokens: float, *, checkpointing: bool, bytes_each: int = 2, num_patches: float = 0) -> float:
     """Bytes that a forward pass over `num_tokens` tokens of text (pictures' included) leaves for the backward pass.
 
-    A layer keeps its inputs to both norms and both blocks (4 h), queries, keys, values and attention's result, and four vectors of the
-    gated MLP's width. That is 2205.05198's equation 2 for this kind of layer, without its s² terms, which fused attention never stores,
-    and without dropout. With checkpointing every layer keeps its input alone and one layer at a time is computed again (its section 5).
+    A layer keeps what goes into both norms, what they normalise and what goes into both blocks (6 h), queries, keys, values and
+    attention's result, and four vectors of the gated MLP's width. That is 2205.05198's equation 2 for this kind of layer, without its s²
+    terms, which fused attention never stores, and without dropout. With checkpointing every layer keeps its input alone and one layer at
+    a time is computed again (its section 5).
     """
 
     def of_stack(tokens: float, width: int, inner: int, projections: int, layers: int) -> float:
-        layer = tokens * bytes_each * (4 * width + projections + 4 * inner)
+        layer = tokens * bytes_each * (6 * width + projections + 4 * inner)
         return layer + layers * tokens * width * bytes_each if checkpointing else layers * layer
 
     projections = 2 * shape.num_heads * shape.head_dim + 2 * shape.num_kv_heads * shape.head_dim

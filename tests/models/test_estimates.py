@@ -91,7 +91,7 @@ class Held:
 
 
 def test_activations_of_the_tiny_model_are_what_autograd_keeps() -> None:
-    """Within a factor of 1.5: the formula counts the vectors of each layer; the token shift and what norms keep come on top."""
+    """Within a third: the formula counts the vectors of each layer; the token shift and Qwen3's norms of queries and keys come on top."""
     model, _ = seed_policy(("click", "button", "ok"), seed=0)
     shape = shape_of(model.config.to_dict())
     ids = torch.randint(5, 60, (4, 256))
@@ -102,7 +102,7 @@ def test_activations_of_the_tiny_model_are_what_autograd_keeps() -> None:
     kept = sum(size for pointer, size in held.storages.items() if pointer not in own)
     del hidden
     estimate = activation_bytes(shape, ids.numel(), checkpointing=False, bytes_each=4)
-    assert estimate / 1.5 < kept < estimate * 1.5, (kept, estimate)
+    assert estimate < kept < estimate * 4 / 3, (kept, estimate)
 
 
 def test_optimizer_and_gradients_of_the_tiny_model_are_counted_to_the_byte() -> None:
