@@ -47,7 +47,8 @@ class Response:
     """`token_ids` ends with the end token unless the length limit cut it off; `logprobs[i]` belongs to `token_ids[i]`, in nats,
     under the distribution that was sampled from (temperature and top-p included; for greedy, temperature 1 and all tokens). `versions[i]`
     counts the updates that the weights behind `token_ids[i]` had seen, where the engine follows a learner; `policy_id` is that of the
-    weights behind the first token."""
+    weights behind the first token. `values[i]`, where a critic was asked: what the episode was expected to still earn when `token_ids[i]`
+    was about to be written."""
 
     text: str
     prompt_token_ids: tuple[int, ...]
@@ -55,6 +56,7 @@ class Response:
     logprobs: tuple[float, ...]
     policy_id: str
     versions: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
 
 
 @runtime_checkable
