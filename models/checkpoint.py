@@ -7,7 +7,6 @@ only imported by the functions that need them, so merging and reporting stay lig
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import uuid
@@ -22,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from warehouse.errors import CheckpointError, StorageFull
 from warehouse.home import is_full_disk
-from warehouse.identity import files_id
+from warehouse.identity import digests_id, file_digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -62,11 +61,11 @@ def write(
     try:
         aside.mkdir()
         fill(aside)
-        paths = sorted(path for path in aside.iterdir() if path.is_file())
+        digests = {path.name: file_digest(path) for path in sorted(aside.iterdir()) if path.is_file()}
         card = Card(
-            checkpoint_id=files_id("checkpoint", paths), stage=stage, iteration=iteration, parents=parents, datasets=datasets,
+            checkpoint_id=digests_id("checkpoint", digests.items()), stage=stage, iteration=iteration, parents=parents, datasets=datasets,
             config=dict(config or {}), metrics=dict(metrics or {}), created_at=datetime.now(UTC),
-            versions={package: version(package) for package in VERSIONED_PACKAGES}, files={path.name: _sha256(path) for path in paths},
+            versions={package: version(package) for package in VERSIONED_PACKAGES}, files=digests,
         )
         (aside / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
         _flush(aside)
@@ -134,7 +133,7 @@ def verify(folder: Path, *, weights: bool = True) -> Card:
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"{path} is missing, but the card of {card.checkpoint_id} names it. Rebuild the stage {card.stage!r}")
-        actual = _sha256(path)
+        actual = file_digest(path)
         if actual != expected:
             raise CheckpointError(
                 f"{path} ({path.stat().st_size} bytes) has SHA-256 {actual[:16]}…, but the card of {card.checkpoint_id} says "
@@ -177,11 +176,6 @@ def quiet() -> Iterator[None]:
     finally:
         if was_on:
             logging.enable_progress_bar()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(folder: Path) -> None:

@@ -31,12 +31,21 @@ def bytes_id(kind: str, data: bytes) -> str:
 
 def files_id(kind: str, paths: Iterable[Path]) -> str:
     """Id of a set of files: names (without folders) and contents, in name order. Used for a checkpoint's weights and tokenizer."""
+    return digests_id(kind, ((path.name, file_digest(path)) for path in paths))
+
+
+def digests_id(kind: str, digests: Iterable[tuple[str, str]]) -> str:
+    """`files_id` of files whose names and digests are known."""
     digest = hashlib.sha256()
-    for path in sorted(paths, key=lambda p: p.name):
-        digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+    for name, content in sorted(digests, key=lambda pair: pair[0]):
+        digest.update(name.encode() + b"\0" + bytes.fromhex(content))
     return f"{kind}-{digest.hexdigest()[:ID_HEX_DIGITS]}"
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stable_fraction(*parts: Any) -> float:
