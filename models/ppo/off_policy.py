@@ -4,13 +4,10 @@ Three policies: the sampler (mu, whose log-probabilities were stored with the to
 update, which the ratio is clipped against), and the one being updated. The weight of a token is proximal / sampler, constant through an
 update; 0 takes a token out of the policy loss. Such a token stays part of GAE and of the value targets.
 
-Shape suffixes: N tokens; T response tokens of one episode.
+What is logged of staleness is a batch's matter (rollouts.py). Shape suffixes: N tokens; T response tokens of one episode.
 """
 
 from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,8 +20,6 @@ from models.ppo.losses import log_ratio
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
-MOST_SHOWN = 8
-"""Staleness of so many updates or more is logged as one share."""
 OUTLIER_RATIOS = (1e-4, 100.0)
 """A single token outside this drops its episode under sequence_mask (SkyRL)."""
 
@@ -33,18 +28,6 @@ def staleness(item: Trajectory, version: int) -> Counts:
     """How many updates older than the learner (`version`) the weights behind each response token were; 0 where nothing was recorded."""
     versions = [v for turn in item.turns for v in (turn.versions or (version,) * len(turn.response_ids))]
     return np.maximum(version - np.array(versions, dtype=np.int64), 0)
-
-
-def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """`staleness/mean`, `staleness/max`, and the share of tokens of each staleness, `staleness/0` to `staleness/8+`."""
-    if not trajectories:
-        return {}
-    ages = np.concatenate([staleness(item, version) for item in trajectories])
-    shares = {
-        f"staleness/{age}" if age < MOST_SHOWN else f"staleness/{MOST_SHOWN}+": num / len(ages)
-        for age, num in sorted(Counter(np.minimum(ages, MOST_SHOWN).tolist()).items())
-    }
-    return {"staleness/mean": float(ages.mean()), "staleness/max": float(ages.max()), **shares}
 
 
 def loglinear_proximal(logprobs_N: Tensor, behaviour_N: Tensor, staleness_N: Tensor) -> Tensor:

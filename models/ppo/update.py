@@ -21,7 +21,7 @@ from models.ppo.advantages import normalised
 from models.ppo.buffer import Trajectory, TurnBatch, gathered, turn_batches
 from models.ppo.config import PpoConfig
 from models.ppo.losses import LossSettings, kl_k3, policy_loss, token_weights
-from models.ppo.off_policy import episode_correction, loglinear_proximal, staleness, staleness_metrics, token_correction
+from models.ppo.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
 from models.ppo.tally import Tally, UpdateTally
 from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
@@ -129,8 +129,7 @@ class PolicyLearner:
             self._restore(saved)
             tally.rolled_back = True
         self.model.eval()
-        metrics = tally.metrics(num_active=len(active), num_updates=self.num_updates - before)
-        return metrics | staleness_metrics(trajectories, version)
+        return tally.metrics(num_active=len(active), num_updates=self.num_updates - before)
 
     @torch.no_grad()
     def logprobs(self, trajectories: Sequence[Trajectory], chosen: Sequence[int], *, model: PreTrainedModel | None = None) -> list[Floats]:
