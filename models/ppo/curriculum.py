@@ -1,12 +1,14 @@
-"""Which episodes a round asks for: how many of each task, on which seeds. Pure functions of the settings and of what earlier rounds met.
+"""Which episodes are asked for: how many of each task, on which seeds, in which order. Pure functions of the settings and of what was
+asked and met before.
 
-A task that the policy always solves, or never, says nothing about which action was better (its advantages are all zero), so rounds spend
-their episodes where the outcome is open. Source of the idea: dynamic sampling (DAPO, arXiv 2503.14476), here before acting, not after.
+A task that the policy always solves, or never, says nothing about which action was better (its advantages are all zero), so episodes go
+where the outcome is open. Source of the idea: dynamic sampling (DAPO, arXiv 2503.14476), here before acting, not after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from agent.episode import Episode, EpisodeRequest, Outcome
 from models.ppo.config import PpoConfig
@@ -17,7 +19,7 @@ LOWEST_SHARE = 0.25
 HIGHEST_QUOTA = 2
 """No task gets more than so many times its even part, so that a run's demand for seeds is bounded."""
 MEMORY = 0.5
-"""Weight of what was known against what the latest round showed."""
+"""Weight of what was known against what the latest batch showed."""
 
 
 def quotas(tasks: Sequence[Task], config: PpoConfig, rates: Mapping[str, float]) -> dict[str, int]:
@@ -28,7 +30,7 @@ def quotas(tasks: Sequence[Task], config: PpoConfig, rates: Mapping[str, float])
     even = config.episodes_per_task
     if not config.adaptive_episodes or not rates:
         return {task.task_id: even for task in tasks}
-    shares = {task.task_id: max(LOWEST_SHARE, 4 * p * (1 - p)) for task in tasks for p in [rates.get(task.task_id, 0.5)]}
+    shares = _shares(tasks, config, rates)
     scale = even * len(tasks) / sum(shares.values())
     return {task_id: max(2, min(HIGHEST_QUOTA * even, round(scale * share))) for task_id, share in shares.items()}
 
@@ -36,18 +38,47 @@ def quotas(tasks: Sequence[Task], config: PpoConfig, rates: Mapping[str, float])
 def round_requests(
     tasks: Sequence[Task], counts: Mapping[str, int], met: Mapping[str, int], config: PpoConfig, policy_id: str
 ) -> list[EpisodeRequest]:
-    """One request a task and seed: `counts` by task id, on the train seeds after the `met` ones that earlier rounds used."""
-    return [
-        EpisodeRequest(
-            purpose="rl", task=task, seed=seed, policy_id=policy_id, temperature=config.temperature, screenshots=config.screenshots
-        )
-        for task in tasks
-        for seed in task.seeds(Split.TRAIN, counts[task.task_id], skip=config.seed_offset + met.get(task.task_id, 0))
-    ]
+    """A round's requests, task by task: `counts` episodes by task id, rounded up to whole groups of attempts at one instance, on the train
+    seeds after the `met` ones that were used before."""
+    groups = [task for task in tasks for _ in range(-(-counts[task.task_id] // config.group_size))]
+    return _requests(groups, met, config, policy_id)
+
+
+def stream_requests(
+    tasks: Sequence[Task],
+    num_episodes: int,
+    passes: Mapping[str, float],
+    rates: Mapping[str, float],
+    met: Mapping[str, int],
+    config: PpoConfig,
+    policy_id: str,
+) -> tuple[list[EpisodeRequest], dict[str, float]]:
+    """The next `num_episodes` (in whole groups) of an endless stream in which tasks take turns by their shares, and the new passes.
+
+    Stride scheduling: a task's pass grows by 1 / share with each group, and the task with the lowest pass is next. What counts is what was
+    *started*: however soon a task's episodes end, it gets no more of them than its share. `passes` and `met` (instances used) by task id.
+    """
+    shares = _shares(tasks, config, rates)
+    due = {task.task_id: passes.get(task.task_id, 0.0) for task in tasks}
+    num_groups = -(-num_episodes // config.group_size)
+    most = HIGHEST_QUOTA * -(-num_groups // len(tasks))
+    groups: list[Task] = []
+    taken: Counter[str] = Counter()
+    for _ in range(num_groups):
+        task = min((task for task in tasks if taken[task.task_id] < most), key=lambda task: due[task.task_id])
+        groups.append(task)
+        taken[task.task_id] += 1
+        due[task.task_id] += 1 / shares[task.task_id]
+    return _requests(groups, met, config, policy_id), due
+
+
+def instances_met(requests: Iterable[EpisodeRequest]) -> dict[str, int]:
+    """How many instances of each task (by id) were asked for."""
+    return dict(Counter(task_id for task_id, _ in {(request.task.task_id, request.seed) for request in requests}))
 
 
 def updated_rates(rates: Mapping[str, float], episodes: Sequence[Episode]) -> dict[str, float]:
-    """Success rates by task id after one more round; crashed episodes say nothing."""
+    """Success rates by task id after one more batch; crashed episodes say nothing."""
     outcomes: dict[str, list[bool]] = {}
     for episode in episodes:
         if episode.outcome is not Outcome.CRASHED:
@@ -56,3 +87,27 @@ def updated_rates(rates: Mapping[str, float], episodes: Sequence[Episode]) -> di
     return dict(rates) | {
         task_id: MEMORY * rates[task_id] + (1 - MEMORY) * rate if task_id in rates else rate for task_id, rate in fresh.items()
     }
+
+
+def _shares(tasks: Sequence[Task], config: PpoConfig, rates: Mapping[str, float]) -> dict[str, float]:
+    if not config.adaptive_episodes:
+        return {task.task_id: 1.0 for task in tasks}
+    return {task.task_id: max(LOWEST_SHARE, 4 * p * (1 - p)) for task in tasks for p in [rates.get(task.task_id, 0.5)]}
+
+
+def _requests(groups: Sequence[Task], met: Mapping[str, int], config: PpoConfig, policy_id: str) -> list[EpisodeRequest]:
+    """The attempts of each group, in order; a group is the next unused train instance of its task."""
+    wanted = Counter(task.task_id for task in groups)
+    seeds = {
+        task.task_id: iter(task.seeds(Split.TRAIN, wanted[task.task_id], skip=config.seed_offset + met.get(task.task_id, 0)))
+        for task in {task.task_id: task for task in groups}.values()
+    }
+    return [
+        EpisodeRequest(
+            purpose="rl", task=task, seed=seed, attempt=attempt, policy_id=policy_id, temperature=config.temperature,
+            screenshots=config.screenshots,
+        )
+        for task in groups
+        for seed in [next(seeds[task.task_id])]
+        for attempt in range(config.group_size)
+    ]  # fmt: skip

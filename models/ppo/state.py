@@ -1,7 +1,8 @@
-"""What a killed run resumes from: weights, optimizers and counters after the last completed round, in safetensors and JSON.
+"""What a killed run resumes from: weights, optimizers and counters after a completed round, in safetensors and JSON.
 
 States are folders `round-0003`, written aside and renamed, so one that exists is whole; the newest counts and older ones are removed.
-Random generators need no state: each round derives its own from the run's seed (see trainer.py). Episodes are kept by spool.py.
+Random generators need no state: each round derives its own from the run's seed (see trainer.py). Requests and episodes are kept by
+spool.py.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ COUNTERS_FILE = "counters.json"
 
 
 class Counters(BaseModel):
-    """Everything small: `round_index` is the last completed round, `metrics` and `policy_ids` hold one entry a round, `seeds_met` (how
-    many train seeds were used) and `success_rates` one a task id."""
+    """Everything small: `round_index` is the last completed round (one batch learned from), `version` how many of them changed the policy's
+    weights; `metrics` and `policy_ids` hold one entry a round, `success_rates` one a task id."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     round_index: int = 0
+    version: int = 0
     num_updates: int = 0
     gate: Gate = Gate()
-    seeds_met: dict[str, int] = {}
     success_rates: dict[str, float] = {}
     metrics: tuple[dict[str, float], ...] = ()
     policy_ids: tuple[str, ...] = ()

@@ -1,15 +1,17 @@
-"""The rounds of reinforcement learning: collect episodes with the live policy, weigh them, learn, keep what a killed run needs.
+"""The rounds of reinforcement learning: a batch of finished episodes, weigh them, learn, hand the weights on, keep what a killed run needs.
 
-One round: requests on fresh train seeds -> episodes through the Collector (spooled as they finish) -> advantages and critic fit -> policy
-update -> state on disk -> progress. The mathematics is in advantages.py and losses.py, gradient steps in update.py, the critic in
-value_learner.py. Sandboxes are the Collector's business, evaluation and release that of whoever called.
+Two ways to get a batch, one code path: in rounds (admit a round's episodes, wait for all of them, learn while nothing else happens), or
+streaming (episodes go on in the background while the policy learns, and take new weights as they come). What runs in the background is
+rollouts.py's business, the mathematics is in advantages.py and losses.py, gradient steps in update.py, the critic in value_learner.py.
+Sandboxes are the Collector's business, evaluation and release that of whoever called.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,19 +20,20 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from agent.collector import Collector
+from agent.collector import Collector, LeaseUse
 from agent.episode import Episode
-from agent.policy import Policy, Prompt, Response
+from agent.policy import Policy
 from models import checkpoint
 from models.engine import EmbeddedEngine
 from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
-from models.ppo.curriculum import quotas, round_requests, updated_rates
+from models.ppo.curriculum import instances_met, quotas, round_requests, stream_requests, updated_rates
 from models.ppo.metrics import episode_metrics
+from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
 from models.ppo.spool import EpisodeSpool
-from models.ppo.state import Counters, load_state, save_state
+from models.ppo.state import load_state, save_state
 from models.ppo.update import PolicyLearner, ReplayPool
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
@@ -43,9 +46,12 @@ OnProgress = Callable[[int, Mapping[str, float]], None]
 
 
 class LivePolicy(Policy, Protocol):
-    """A policy whose weights follow the learner's; the embedded engine is one."""
+    """A policy whose weights follow the learner's; the embedded engine is one. It may answer from another device or server."""
 
-    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str) -> None: ...
+    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
+        """Answer with these weights from now on, also in the middle of answers that are under way. Called from any thread; `state` is the
+        caller's and changes again once this has returned. `version` counts the updates that made them."""
+        ...
 
     def close(self) -> None: ...
 
@@ -88,33 +94,52 @@ class PpoResult:
     state: Path = field(repr=False)
 
 
+def batch_episodes(config: PpoConfig, num_tasks: int) -> int:
+    """Episodes of a streaming batch, in whole groups."""
+    wanted = config.min_batch_episodes or config.episodes_per_task * num_tasks
+    return -(-wanted // config.group_size) * config.group_size
+
+
+def num_rounds(config: PpoConfig, num_tasks: int) -> int:
+    """Batches that a run learns from. A streaming run starts as many episodes as one in rounds, up to the last whole batch, so it meets no
+    more train seeds."""
+    if not config.streaming:
+        return config.rounds
+    return max(1, config.rounds * config.episodes_per_task * num_tasks // batch_episodes(config, num_tasks))
+
+
 async def train_ppo(
     run: PpoRun, collector: Collector, *, on_progress: OnProgress = lambda *_: None, make_policy: PolicyFactory = embedded_policy
 ) -> PpoResult:
     """Learn from live episodes and write the checkpoint; goes on where a killed run of the same settings stopped.
 
-    The collector is the caller's to close, and gradient steps block the event loop. `on_progress(round, metrics)` is called after each
-    round, also for rounds that an earlier start of this run completed. Raises TrainingDiverged, CheckpointError, ConfigError, and
-    SandboxError when every episode of a round crashed.
+    The collector is the caller's to close. Gradient steps are taken in a thread. `on_progress(round, metrics)` is called after each round
+    (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, CheckpointError, ConfigError,
+    and SandboxError when every episode of a batch crashed.
     """
     torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
     trainer = _Trainer(run)
     log = MetricLog(trainer.folder, resume_step=trainer.counters.round_index)
-    policy = make_policy(trainer.model, trainer.tokenizer, trainer.live_policy_id())
+
+    def report(index: int, metrics: Mapping[str, float]) -> None:
+        log.write(Progress(step=index, num_steps=trainer.num_rounds, metrics=metrics))
+        on_progress(index, metrics)
+
+    live = make_policy(trainer.model, trainer.tokenizer, trainer.policy_id)
     try:
         for index, metrics in enumerate(trainer.counters.metrics, start=1):
             on_progress(index, metrics)
-        while trainer.counters.round_index < run.config.rounds:
-            metrics = await trainer.round(collector, policy)
-            log.write(Progress(step=trainer.counters.round_index, num_steps=run.config.rounds, metrics=metrics))
-            on_progress(trainer.counters.round_index, metrics)
+        await trainer.learn(collector, live, report)
     finally:
+        trainer.close()
         log.close()
-        policy.close()
+        live.close()
     return trainer.finish()
 
 
 class _Trainer:
+    """Everything that learns, touched by one thread of its own while rollouts go on in the event loop's."""
+
     def __init__(self, run: PpoRun) -> None:
         if not run.tasks or any(task.held_out for task in run.tasks):
             held_out = [task.name for task in run.tasks if task.held_out]
@@ -122,6 +147,7 @@ class _Trainer:
                 f"learning needs at least one task and none that is held out (held out: {held_out or 'none'}): mend the task list"
             )
         self._run, self._config = run, run.config
+        self.num_rounds = num_rounds(run.config, len(run.tasks))
         self._card = checkpoint.verify(run.init_checkpoint)
         self.model = checkpoint.load_model(run.init_checkpoint)
         self.tokenizer = checkpoint.load_tokenizer(run.init_checkpoint)
@@ -138,6 +164,9 @@ class _Trainer:
         self._learner.num_updates = self.counters.num_updates
         if self._value_learner is not None and self.counters.round_index:
             self._value_learner.gate = self.counters.gate
+        self.policy_id = self._weights_id()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))
+        self._saving: Future[None] | None = None
 
     def _run_id(self) -> str:
         run = self._run
@@ -154,7 +183,7 @@ class _Trainer:
             optimizers["critic"] = self._value_learner.optimizer
         return optimizers
 
-    def live_policy_id(self) -> str:
+    def _weights_id(self) -> str:
         """Id of the weights as they are now; before the first update that of the initial checkpoint."""
         if not self._learner.num_updates:
             return self._card.checkpoint_id
@@ -162,55 +191,57 @@ class _Trainer:
         parts = (name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() for name, tensor in tensors)
         return bytes_id("checkpoint", b"".join(parts))
 
-    async def round(self, collector: Collector, policy: LivePolicy) -> dict[str, float]:
-        """Collect, learn, write the state. Returns the round's metrics."""
-        index = self.counters.round_index + 1
-        policy_id = self.live_policy_id()
-        policy.load_weights(self.model.state_dict(), policy_id)
-        started_s, started_cpu_s = time.perf_counter(), time.process_time()
-        timed = _TimedPolicy(policy)
-        episodes = await self._collect(collector, timed, index, policy_id)
-        collected_s, collected_cpu_s = time.perf_counter(), time.process_time()
-        metrics = episode_metrics(episodes) | self._learn(episodes, index)
-        metrics |= {
-            "env_s": collected_s - started_s - timed.busy_s,
-            "gen_s": timed.busy_s,
-            "collect_cpu_s": collected_cpu_s - started_cpu_s,
-            "update_s": time.perf_counter() - collected_s,
-            "update_cpu_s": time.process_time() - collected_cpu_s,
-        }
-        met = Counter(self.counters.seeds_met) + Counter(episode.request.task.task_id for episode in episodes)
-        self.counters = Counters(
-            round_index=index,
-            seeds_met=dict(met),
-            success_rates=updated_rates(self.counters.success_rates, episodes),
-            num_updates=self._learner.num_updates,
-            gate=self._value_learner.gate if self._value_learner else self.counters.gate,
-            metrics=(*self.counters.metrics, metrics),
-            policy_ids=(*self.counters.policy_ids, policy_id),
+    async def learn(self, collector: Collector, live: LivePolicy, report: OnProgress) -> None:
+        """All the rounds that are left. Nothing is collected where none is."""
+        if self.counters.round_index >= self.num_rounds:
+            return
+        live.load_weights(self.model.state_dict(), self.policy_id, self.counters.version)
+        policy = MeteredPolicy(live, version=self.counters.version)
+        async with RolloutPool(collector, policy, self.spool, num_learned=self.counters.round_index) as pool:
+            while self.counters.round_index < self.num_rounds:
+                metrics = await self._round(pool, policy, live)
+                report(self.counters.round_index, metrics)
+        if self._saving is not None:
+            self._saving.result()
+
+    async def _round(self, pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> dict[str, float]:
+        """Wait for a batch, learn from it, hand the weights on, write the state. Returns the round's metrics."""
+        index, policy_id, version = self.counters.round_index + 1, self.policy_id, self.counters.version
+        started = _Reading.of(pool, policy)
+        episodes = await pool.batch(index, self._admit(pool, index))
+        collected, queues = _Reading.of(pool, policy), pool.queues
+        loop = asyncio.get_running_loop()
+        learned = await loop.run_in_executor(self._thread, self._learn, episodes, index, live)
+        policy.version = self.counters.version
+        metrics = episode_metrics(episodes) | staleness(episodes, version) | learned | queues
+        metrics |= _times(started, collected, _Reading.of(pool, policy), learned["update_cpu_s"], is_streaming=self._config.streaming)
+        self.counters = self.counters.model_copy(
+            update={"metrics": (*self.counters.metrics, metrics), "policy_ids": (*self.counters.policy_ids, policy_id)}
         )
-        save_state(self._state_folder, self.counters, self._modules(), self._optimizers())
+        self._save(index)
         return metrics
 
-    async def _collect(self, collector: Collector, policy: Policy, index: int, policy_id: str) -> list[Episode]:
-        """The round's episodes in the order of their requests; those that an earlier start of this round finished are not run again."""
-        counters = self.counters
-        counts = quotas(self._run.tasks, self._config, counters.success_rates)
-        requests = round_requests(self._run.tasks, counts, counters.seeds_met, self._config, policy_id)
-        answered = self.spool.recover(index)
-        open_requests = [request for request in requests if request.episode_id not in answered]
-        if open_requests:
-            async for episode in collector.collect(policy, open_requests):
-                self.spool.append(index, episode)
-                answered[episode.episode_id] = episode.model_copy(update={"screenshots": {}})
-        missing = [request.episode_id for request in requests if request.episode_id not in answered]
-        if missing:
-            raise SandboxError(
-                f"the collector left {len(missing)} of {len(requests)} requests unanswered, first {missing[0]}: mend the collector"
-            )
-        return [answered[request.episode_id] for request in requests]
+    def _admit(self, pool: RolloutPool, index: int) -> int:
+        """Let episodes start as far as they may before batch `index`; the size of that batch.
 
-    def _learn(self, episodes: Sequence[Episode], index: int) -> dict[str, float]:
+        Streaming follows AReaL (arXiv 2505.24298, section 5.1): the n-th episode of the run is admitted as soon as floor((n - 1) / B) <=
+        learned + eta, with B the batch's size, `learned` the batches learned from, and eta = batches_ahead."""
+        run, config, rates = self._run, self._config, self.counters.success_rates
+        met = instances_met(request for block in pool.blocks for request in block.requests)
+        if not config.streaming:
+            if len(pool.blocks) < index:
+                pool.admit(round_requests(run.tasks, quotas(run.tasks, config, rates), met, config, self.policy_id))
+            return len(pool.blocks[index - 1].requests)
+        size = batch_episodes(config, len(run.tasks))
+        room = size * min(self.num_rounds, index + config.batches_ahead) - pool.num_admitted
+        if room > 0:
+            passes = pool.blocks[-1].passes if pool.blocks else {}
+            pool.admit(*stream_requests(run.tasks, room, passes, rates, met, config, self.policy_id))
+        return size
+
+    def _learn(self, episodes: Sequence[Episode], index: int, live: LivePolicy) -> dict[str, float]:
+        """In the trainer's thread: learn from a batch, hand new weights to the live policy, count."""
+        started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         found = (trajectory(episode, reward=self._config.reward) for episode in episodes)
         items = [item for item in found if item is not None]
         if not items:
@@ -218,11 +249,42 @@ class _Trainer:
             raise SandboxError(
                 f"none of the {len(episodes)} episodes of round {index} can be learned from ({'; '.join(errors[:3])}): mend the sandbox"
             )
+        counters = self.counters
         generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
         weighting = weigh_round(items, self._config, self._value_learner, index, generator)
-        if weighting.advantages is None:
-            return {"updates": 0.0} | weighting.metrics
-        return weighting.metrics | self._learner.update(items, weighting.advantages, generator)
+        metrics = {"updates": 0.0} | weighting.metrics
+        if weighting.advantages is not None:
+            metrics |= self._learner.update(items, weighting.advantages, generator, version=counters.version)
+        is_changed = self._learner.num_updates > counters.num_updates
+        self.counters = counters.model_copy(
+            update={
+                "round_index": index,
+                "version": counters.version + is_changed,
+                "num_updates": self._learner.num_updates,
+                "gate": self._value_learner.gate if self._value_learner else counters.gate,
+                "success_rates": updated_rates(counters.success_rates, episodes),
+            }
+        )
+        learned_s = time.perf_counter()
+        if is_changed:
+            self.policy_id = self._weights_id()
+            live.load_weights(self.model.state_dict(), self.policy_id, self.counters.version)
+        return metrics | {
+            "update_s": learned_s - started_s,
+            "swap_s": time.perf_counter() - learned_s,
+            "update_cpu_s": time.thread_time() - started_cpu_s,
+        }
+
+    def _save(self, index: int) -> None:
+        """Have the state written by the trainer's thread, before whatever it does next; rollouts and waiting go on meanwhile."""
+        if self._saving is not None:
+            self._saving.result()
+        if index % self._config.state_every == 0 or index == self.num_rounds:
+            self._saving = self._thread.submit(save_state, self._state_folder, self.counters, self._modules(), self._optimizers())
+
+    def close(self) -> None:
+        """Wait for what the thread still does."""
+        self._thread.shutdown(wait=True)
 
     def finish(self) -> PpoResult:
         """Write the checkpoint. The critic served this run alone and stays in its state."""
@@ -236,20 +298,41 @@ class _Trainer:
         )  # fmt: skip
 
 
-class _TimedPolicy:
-    """Passes prompts on and sums up the wall time that answering took."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """The clocks at one moment: wall and process, seconds of generation, environment steps, use of the leases."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.busy_s = 0.0
+    wall_s: float
+    cpu_s: float
+    gen_s: float
+    num_tokens: int
+    num_steps: int
+    leases: LeaseUse | None
 
-    @property
-    def policy_id(self) -> str:
-        return self._policy.policy_id
+    @classmethod
+    def of(cls, pool: RolloutPool, policy: MeteredPolicy) -> _Reading:
+        return cls(
+            wall_s=time.perf_counter(), cpu_s=time.process_time(), gen_s=policy.busy_s, num_tokens=policy.num_tokens,
+            num_steps=pool.num_env_steps, leases=pool.lease_use,
+        )  # fmt: skip
 
-    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
-        started_s = time.perf_counter()
-        try:
-            return await self._policy.act(prompts)
-        finally:
-            self.busy_s += time.perf_counter() - started_s
+
+def _times(start: _Reading, collected: _Reading, end: _Reading, update_cpu_s: float, *, is_streaming: bool) -> dict[str, float]:
+    """Where a round's time went. `wait_s`: until the batch was complete; `round_s`: all of it; `gen_s`: some prompt waited for its answer;
+    `env_s`: rollouts could go on and none did; `overlap_share`: of the time that learning took, generation had; `env_steps_per_s` and
+    `gen_tokens_per_s`: over the whole round; `lease_busy_share`: of the sessions' time, an unfinished episode held them."""
+    wait_s, round_s, gen_s = collected.wall_s - start.wall_s, end.wall_s - start.wall_s, end.gen_s - start.gen_s
+    learning_s = end.wall_s - collected.wall_s
+    times = {
+        "wait_s": wait_s,
+        "round_s": round_s,
+        "gen_s": gen_s,
+        "env_s": max(0.0, (round_s if is_streaming else wait_s) - gen_s),
+        "collect_cpu_s": max(0.0, end.cpu_s - start.cpu_s - update_cpu_s),
+        "overlap_share": min(1.0, (end.gen_s - collected.gen_s) / max(learning_s, 1e-9)),
+        "env_steps_per_s": (end.num_steps - start.num_steps) / round_s,
+        "gen_tokens_per_s": (end.num_tokens - start.num_tokens) / round_s,
+    }
+    if start.leases is not None and end.leases is not None and end.leases.num_sessions:
+        times["lease_busy_share"] = (end.leases.leased_s - start.leases.leased_s) / (end.leases.num_sessions * round_s)
+    return times

@@ -12,7 +12,7 @@ from pathlib import Path
 from assets.instances import first_instance
 from assets.requests import RlRequest, StageResult
 from models.checkpoint import load_tokenizer
-from models.ppo.trainer import PpoResult, PpoRun, train_ppo
+from models.ppo.trainer import PpoResult, PpoRun, num_rounds, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
 from models.supervised import encode_samples
 from pipelines.sandboxes import open_collector
@@ -68,7 +68,7 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
     )
 
     def report(round_index: int, metrics: Mapping[str, float]) -> None:
-        progress.update(round_index, request.config.rounds, "rounds", metrics)
+        progress.update(round_index, num_rounds(request.config, len(tasks)), "rounds", metrics)
 
     async with open_collector(request.acting) as collector:
         return await train_ppo(training, collector, on_progress=report)

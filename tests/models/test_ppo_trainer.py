@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from agent.collector import Collector
-from agent.episode import Episode, EpisodeRequest, Outcome
+from agent.collector import Collector, Requests
+from agent.episode import Episode, Outcome
 from agent.grammars.registry import grammar_named
 from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
@@ -102,9 +102,9 @@ class ButtonPool:
     async def close(self) -> None: ...
 
 
-def collector(crash_every: int = 0) -> PoolCollector:
+def collector(crash_every: int = 0, pool: ButtonPool | None = None) -> PoolCollector:
     settings = CollectorSettings(concurrency=8, max_retries=0, retry_delay_s=0.0, fixed_batch=True)
-    return PoolCollector(ButtonPool(crash_every), PromptBuilder("compact"), settings=settings)
+    return PoolCollector(pool or ButtonPool(crash_every), PromptBuilder("compact"), settings=settings)
 
 
 async def demonstrations(count: int) -> list[TrainingSample]:
@@ -223,20 +223,17 @@ def test_held_out_tasks_are_refused(weak: Weak, tmp_path: Path) -> None:
 
 
 def test_crashed_episodes_are_counted_and_not_learned_from(weak: Weak, tmp_path: Path) -> None:
-    class HalfCrashing:
+    class HalfCrashing(ButtonPool):
         """Every other episode's browser dies."""
 
-        def collect(self, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
-            return self._collect(policy, requests)
+        num_leased = 0
 
-        async def _collect(self, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
-            for crash_every, share in ((0, requests[::2]), (1, requests[1::2])):
-                async for episode in collector(crash_every).collect(policy, share):
-                    yield episode
+        @asynccontextmanager
+        async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[ButtonSession]:
+            self.num_leased += 1
+            yield ButtonSession(self.num_leased % 2)
 
-        async def close(self) -> None: ...
-
-    result = train(make_run(weak, tmp_path, algorithm="reinforce", rounds=1), HalfCrashing())
+    result = train(make_run(weak, tmp_path, algorithm="reinforce", rounds=1), collector(pool=HalfCrashing()))
     metrics = result.metrics[0]
     assert (metrics["episodes"], metrics["crashed"]) == (8, 8)
     good = [episode for episode in result.spool.episodes() if episode.outcome is not Outcome.CRASHED]
@@ -256,7 +253,7 @@ class Dying:
         self.after = after
         self.asked: Counter[str] = Counter()
 
-    async def collect(self, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
         async for episode in collector().collect(policy, requests):
             if self.after is not None and sum(self.asked.values()) >= self.after:
                 raise Killed
