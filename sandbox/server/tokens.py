@@ -66,8 +66,8 @@ def server_tokens(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[
         return Tokens({DEFAULT_CLIENT: token}), f"the variable {TOKEN_VARIABLE}"
     path = token_path(home)
     if not path.exists():
-        _make_token(path)
-    return Tokens({DEFAULT_CLIENT: _read_private(path).strip()}), f"the file {path}"
+        make_token(path)
+    return Tokens({DEFAULT_CLIENT: read_private(path).strip()}), f"the file {path}"
 
 
 def client_token(home: Home | None = None, environ: Mapping[str, str] = os.environ) -> str:
@@ -80,13 +80,13 @@ def client_token(home: Home | None = None, environ: Mapping[str, str] = os.envir
             f"No token for the sandbox server: there is no {path}, which a server makes in its home. Set {TOKEN_VARIABLE}, or "
             "FLYWHEEL_HOME to the home that the server was started in."
         )
-    return _read_private(path).strip()
+    return read_private(path).strip()
 
 
 def read_tokens(path: Path) -> dict[str, str]:
     """Tokens by client from a file of lines `name token`; empty lines and lines from # on are skipped. Raises ConfigError."""
     found: dict[str, str] = {}
-    for number, line in enumerate(_read_private(path).splitlines(), start=1):
+    for number, line in enumerate(read_private(path).splitlines(), start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
@@ -96,7 +96,7 @@ def read_tokens(path: Path) -> dict[str, str]:
     return found
 
 
-def _read_private(path: Path) -> str:
+def read_private(path: Path) -> str:
     """A file that nobody else may read. Raises ConfigError."""
     try:
         mode = path.stat().st_mode
@@ -108,7 +108,7 @@ def _read_private(path: Path) -> str:
     return text
 
 
-def _make_token(path: Path) -> None:
+def make_token(path: Path) -> None:
     """Written aside and linked, so that another server of this home finds no token or a whole one; the first that links is everyone's."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # only its owner may read it
