@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from rich.console import Console
@@ -11,9 +12,10 @@ from rich.progress import Progress
 from rich.table import Table as RichTable
 
 from agent.episode import Episode
+from agent.policy import Policy
 from assets.profile import Profile
-from models.engine import EmbeddedEngine
 from pipelines import profiles
+from pipelines.engines import open_engine
 from pipelines.query_command import checkpoint_folder
 from pipelines.sandboxes import open_collector
 from pipelines.workers.evaluate import greedy_requests, task_counts
@@ -30,8 +32,8 @@ def evaluate_checkpoint(
     if split not in (Split.EVAL, Split.HOLDOUT):
         raise ConfigError(f"--split {split!r}: eval and holdout are allowed; train instances are never reported")
     profile = profiles.load(profile_name, overrides)
-    engine = EmbeddedEngine.from_checkpoint(checkpoint_folder(warehouse, name))
-    episodes = run_evaluation(profile, engine, Split(split), per_task, console)
+    with closing(open_engine(checkpoint_folder(warehouse, name), profile.engine)) as engine:
+        episodes = run_evaluation(profile, engine, Split(split), per_task, console)
     table = RichTable(title=f"{engine.policy_id} on {split}")
     for column in ("task", "success", "95 % interval", "episodes"):
         table.add_column(column, justify="left" if column == "task" else "right")
@@ -52,12 +54,12 @@ def evaluate_checkpoint(
     console.print(table)
 
 
-def run_evaluation(profile: Profile, engine: EmbeddedEngine, split: Split, per_task: int, console: Console) -> list[Episode]:
+def run_evaluation(profile: Profile, engine: Policy, split: Split, per_task: int, console: Console) -> list[Episode]:
     """Greedy episodes of a policy on the fixed instances of a split."""
     return asyncio.run(_run(profile, engine, split, per_task, console))
 
 
-async def _run(profile: Profile, engine: EmbeddedEngine, split: Split, per_task: int, console: Console) -> list[Episode]:
+async def _run(profile: Profile, engine: Policy, split: Split, per_task: int, console: Console) -> list[Episode]:
     requests = greedy_requests(profile.tasks, engine.policy_id, split, per_task)
     episodes: list[Episode] = []
     with Progress(console=console, transient=True) as bar:

@@ -45,7 +45,7 @@ async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], co
 
     async with open_collector(request.acting) as collector:
         return await annotate(
-            context.engine(request.checkpoint_id),
+            context.engine(request.checkpoint_id, request.acting.engine),
             requests,
             collector,
             request.acting.agent.builder().grammar,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from contextlib import closing
 
 from assets.requests import CollectRequest, StageResult
 from pipelines import prefect_server
@@ -32,7 +33,8 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
 
         ready_s = time.monotonic() - asked
         spool = context.home.spool / "screenshots"
-        with EpisodeService(request.acting, context.engine(request.checkpoint_id), spool) as service:
+        engine = context.engine(request.checkpoint_id, request.acting.engine)
+        with closing(engine), EpisodeService(request.acting, engine, spool) as service:
             started = time.monotonic()
             episodes = run_collection(
                 service,

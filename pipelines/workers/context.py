@@ -8,19 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent.episode import EpisodeRequest, Purpose
 from assets.profile import TaskSettings
+from models.http_config import EngineChoice
+from pipelines.engines import ClosablePolicy, open_engine
 from pipelines.progress import Progress
 from sandbox.sources import tasks_in
 from sandbox.task import Split, Task
 from warehouse import registry
 from warehouse.home import Home
 from warehouse.tables import Warehouse
-
-if TYPE_CHECKING:
-    from models.engine import EmbeddedEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +53,9 @@ class WorkerContext:
     def progress(self) -> Progress:
         return Progress(self.folder, iteration=self.iteration, stage=self.stage, log=self.log)
 
-    def engine(self, checkpoint_id: str) -> EmbeddedEngine:
-        """A registered checkpoint, loaded to act."""
-        from models.engine import EmbeddedEngine
-
-        return EmbeddedEngine.from_checkpoint(registry.find(self.warehouse, checkpoint_id).folder)
+    def engine(self, checkpoint_id: str, choice: EngineChoice) -> ClosablePolicy:
+        """A registered checkpoint, ready to act."""
+        return open_engine(registry.find(self.warehouse, checkpoint_id).folder, choice)
 
 
 def pool_tasks(settings: TaskSettings, domain: str | None = None) -> list[Task]:

@@ -50,7 +50,7 @@ async def _evaluate(request: EvaluateRequest, context: WorkerContext) -> dict[st
     found: dict[str, list[Episode]] = defaultdict(list)
     async with open_collector(request.acting) as collector:
         for checkpoint_id, group in requests.items():
-            engine = context.engine(checkpoint_id)
+            engine = context.engine(checkpoint_id, request.acting.engine)
             async for episode in collector.collect(engine, group):
                 found[checkpoint_id].append(episode)
                 done += 1
