@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.policy_command import policy
 from pipelines.sandbox_command import sandbox
 from warehouse.errors import ConfigError, FlywheelError, StorageFull
 from warehouse.home import Home, is_full_disk
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(sandbox, name="sandbox")
+app.add_typer(policy, name="policy")
 console = Console()
 
 HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]

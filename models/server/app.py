@@ -1,0 +1,203 @@
+"""The routes of the policy server. What an answer is made of is service.py's and answers.py's, who may ask guard.py's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from models.chat import EncodedChat
+from models.http_config import Capabilities
+from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Writer
+from models.server.backend import ServedEngine
+from models.server.guard import App, Guard
+from models.server.metrics import MEDIA_TYPE, Metrics
+from models.server.problems import ApiError, answer_error, closing, forbidden, wrong
+from models.server.prompts import encode_messages
+from models.server.service import Job, Part, Service
+from models.server.settings import ServerSettings
+from models.server.wire import (
+    ChatAnswer,
+    ChatRequest,
+    CompletionAnswer,
+    CompletionRequest,
+    Health,
+    ModelEntry,
+    ModelList,
+    ProblemAnswer,
+    WeightsAnswer,
+    WeightsRequest,
+)
+from warehouse.errors import FlywheelError, ModelError
+
+T = TypeVar("T")
+DESCRIPTION = """A policy, as OpenAI's interface has it. Every request needs `Authorization: Bearer TOKEN`.
+
+`return_token_ids` tells the tokens of prompt and answer, `logprobs` their log-probabilities under the distribution that was sampled from,
+and `flywheel` in each choice whose weights wrote them. `POST /v1/weights` loads another checkpoint; answers under way go on with it.
+"""
+JSON_TYPE = "application/json"
+CLIENT_GONE = 499
+
+
+def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None = None) -> tuple[App, Service]:
+    """The ASGI application of a server, and what it runs on. Whoever opened the engine closes it. Raises ConfigError for a token that is
+    not usable. Call it in the event loop that serves."""
+    settings = settings or ServerSettings()
+    metrics = Metrics()
+    service = Service(engine, settings, metrics)
+    app = FastAPI(
+        title="Flywheel policy", description=DESCRIPTION, docs_url=None, redoc_url=None,
+        responses={"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}},
+    )  # fmt: skip
+    for kind in (FlywheelError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer_error)
+    routes = _Routes(service)
+    app.post("/v1/chat/completions", response_model=ChatAnswer, summary="Answer a conversation")(routes.chat)
+    app.post("/v1/completions", response_model=CompletionAnswer, summary="Continue a text or token ids")(routes.complete)
+    app.get("/v1/models", summary="What is served")(routes.models)
+    app.get("/v1/models/{name:path}", summary="The served model, by a name of it")(routes.model)
+    app.post("/v1/weights", summary="Answer with another checkpoint")(routes.load)
+    app.get("/health", summary="Whether the server takes requests")(routes.health)
+    app.get("/metrics", response_class=Response, summary="Counters for Prometheus")(routes.metrics)
+    return Guard(app, token, metrics, max_body_bytes=settings.max_body_mib * 2**20), service
+
+
+class _Routes:
+    def __init__(self, service: Service) -> None:
+        self._service, self._engine, self._settings = service, service.engine, service.settings
+        self._created = int(time.time())
+
+    async def chat(self, asked: ChatRequest, request: Request) -> Response:
+        self._check_name(asked.model)
+        prompt = await asyncio.to_thread(encode_messages, self._engine.codec, asked.messages, self._settings.max_image_pixels)
+        job = self._service.job(asked, prompt)
+        writer = ChatWriter(asked, job, self._engine.codec, self._settings.model_name)
+        return await self._answer("chat", job, writer, request, streams=asked.stream)
+
+    async def complete(self, asked: CompletionRequest, request: Request) -> Response:
+        self._check_name(asked.model)
+        ids = self._engine.encode_text(asked.prompt) if isinstance(asked.prompt, str) else asked.prompt
+        if (highest := max(ids, default=0)) >= self._engine.vocabulary_size:
+            raise wrong(f"token id {highest} is not one of the model's {self._engine.vocabulary_size}", param="prompt")
+        job = self._service.job(asked, EncodedChat(token_ids=ids, loss_weights=()))
+        writer = CompletionWriter(asked, job, self._engine.codec, self._settings.model_name)
+        return await self._answer("completions", job, writer, request, streams=asked.stream)
+
+    async def _answer(self, route: str, job: Job, writer: Writer, request: Request, *, streams: bool) -> Response:
+        """Counted by its status; of a stream, by that of its beginning."""
+        count = self._service.metrics.requests
+        try:
+            leave = await unless_gone(request, self._service.enter())
+            if streams:
+                count.labels(route, "200").inc()
+                return _Events(writer.events(self._service.parts(job)), leave)
+            try:
+                parts = await unless_gone(request, self._all(job))
+            finally:
+                leave()
+        except ApiError as error:
+            count.labels(route, str(error.status)).inc()
+            raise
+        count.labels(route, "200").inc()
+        return Response(writer.whole(parts), media_type=JSON_TYPE)
+
+    async def _all(self, job: Job) -> list[Part]:
+        async with aclosing(self._service.parts(job)) as parts:
+            return [part async for part in parts]
+
+    async def models(self) -> ModelList:
+        return ModelList(data=[self._entry()])
+
+    async def model(self, name: str) -> ModelEntry:
+        self._check_name(name)
+        return self._entry()
+
+    def _entry(self) -> ModelEntry:
+        name, max_context, policy_id = self._settings.model_name, self._engine.max_context, self._engine.policy_id
+        gives = Capabilities(
+            server="flywheel", model=name, policy_id=policy_id, max_context=max_context, prompt_token_ids=True, token_ids=True,
+            logprobs=True, logprobs_follow_temperature=True, logprobs_follow_top_p=True, versions=True,
+            loads="checkpoints" if self._settings.weight_roots else "nothing",
+        )  # fmt: skip
+        return ModelEntry(id=name, created=self._created, root=policy_id, max_model_len=max_context, flywheel=gives)
+
+    def _check_name(self, name: str | None) -> None:
+        known = (self._settings.model_name, self._engine.policy_id)
+        if name is not None and name not in known:
+            raise wrong(f"there is no model {name!r} here; {' and '.join(known)} name what is served", status=404, code="model_not_found")
+
+    async def load(self, asked: WeightsRequest) -> WeightsAnswer:
+        """Waits for weights that are being loaded already."""
+        if self._service.is_closing:
+            raise closing()
+        folder = self._allowed(asked.folder)
+        async with self._service.loading:
+            try:
+                await asyncio.to_thread(self._engine.load, folder, asked.policy_id, asked.version)
+            except ModelError as error:
+                raise wrong(str(error), param="folder", code="weights_not_loaded") from error
+            self._service.metrics.weight_updates.inc()
+            return WeightsAnswer(policy_id=self._engine.policy_id, version=self._engine.version)
+
+    def _allowed(self, folder: str) -> Path:
+        """The folder, links followed, where it lies below an allowed root; of what is elsewhere nobody learns whether it exists."""
+        path = Path(folder).resolve()
+        if not any(path.is_relative_to(root.resolve()) for root in self._settings.weight_roots):
+            message = "weights are not loaded from there: start the server with a --weights-root above the folder"
+            raise forbidden(message, "folder_not_allowed")
+        return path
+
+    async def health(self) -> Health:
+        service = self._service
+        return Health(
+            status="closing" if service.is_closing else "ok", policy_id=self._engine.policy_id, version=self._engine.version,
+            num_running=service.num_running, num_waiting=service.num_waiting,
+        )  # fmt: skip
+
+    async def metrics(self) -> Response:
+        return Response(self._service.metrics.render(), media_type=MEDIA_TYPE)
+
+
+class _Events(StreamingResponse):
+    """A stream that leaves the service when it ends, whether it was sent, broken off, or never begun."""
+
+    def __init__(self, events: AsyncGenerator[str, None], leave: Callable[[], None]) -> None:
+        super().__init__(events, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+        self._events, self._leave = events, leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+            self._leave()
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result, unless the client goes away before: then the work is cancelled, and nobody reads the error."""
+    task = asyncio.ensure_future(work)
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    watch = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise wrong("the client went away", status=CLIENT_GONE, code="gone")
+    finally:
+        for other in (watch, task):
+            other.cancel()
+        await asyncio.gather(watch, task, return_exceptions=True)

@@ -1,0 +1,114 @@
+"""The embedded engine as the server uses it: requests of tokens in, tokens out one by one. All that the server knows of
+models/engine.py."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.chat import ChatCodec
+from models.checkpoint import load_tokenizer, read_card
+from models.engine import EmbeddedEngine
+from models.families import load_policy, read_config
+from models.generation.rows import Request
+from models.generation.settings import EngineSettings
+from warehouse.errors import ModelError
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One token of an answer, and whose weights wrote it: their id, and the number of updates that they had seen."""
+
+    token_id: int
+    logprob: float
+    version: int
+    policy_id: str
+
+
+class TokenStream:
+    """Tokens of one answer, as an iterator. Made in an event loop; fed from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Queue[Written | BaseException | None] = asyncio.Queue()
+        self._is_over = False
+
+    def feed(self, item: Written | BaseException | None) -> None:
+        """The next token, what went wrong, or None at the end. What comes after the end of its event loop is nobody's any more."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
+
+    def __aiter__(self) -> TokenStream:
+        return self
+
+    async def __anext__(self) -> Written:
+        item = None if self._is_over else await self._arrived.get()
+        if isinstance(item, Written):
+            return item
+        self._is_over = True
+        if item is not None:
+            raise item
+        raise StopAsyncIteration
+
+
+class ServedEngine:
+    """An engine on a checkpoint's folder, and what a server must know of it besides."""
+
+    def __init__(self, engine: EmbeddedEngine, folder: Path, dtype: str = "float32") -> None:
+        config = read_config(folder)
+        self._engine, self._dtype = engine, dtype
+        self._tokenizer: Any = load_tokenizer(folder)
+        self._tokenizer_hash = read_card(folder).files.get(TOKENIZER_FILE)
+        self.vocabulary_size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or len(self._tokenizer))
+
+    @classmethod
+    def open(
+        cls, folder: Path, *, dtype: str = "float32", device: str | None = None, settings: EngineSettings | None = None
+    ) -> ServedEngine:
+        """Raises CheckpointError for a folder that is not whole, ModelError for a model that the engine cannot run."""
+        return cls(EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=settings), folder, dtype)
+
+    @property
+    def codec(self) -> ChatCodec:
+        return self._engine.codec
+
+    @property
+    def policy_id(self) -> str:
+        return self._engine.policy_id
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    @property
+    def max_context(self) -> int:
+        return self._engine.max_context
+
+    def encode_text(self, text: str) -> list[int]:
+        """A text as the tokenizer reads it, special tokens obeyed: for prompts that bring their own template."""
+        return [int(token_id) for token_id in self._tokenizer(text)["input_ids"]]
+
+    def start(self, request: Request) -> tuple[TokenStream, Callable[[], bool]]:
+        """Begin an answer; gives its tokens, and what takes the request back."""
+        stream = TokenStream()
+        answer = self._engine.start(request, lambda *written: stream.feed(Written(*written)))
+        answer.add_done_callback(lambda done: stream.feed(None if done.cancelled() else done.exception()))
+        return stream, answer.cancel
+
+    def load(self, folder: Path, policy_id: str | None, version: int) -> None:
+        """Answer with another checkpoint of the same model and tokenizer, from the next token on. Blocks. Raises ModelError, and changes
+        nothing, for any other."""
+        card = read_card(folder)
+        if card.files.get(TOKENIZER_FILE) != self._tokenizer_hash:
+            raise ModelError(f"{card.checkpoint_id} has another tokenizer than the one that is served: start a server on it")
+        model = load_policy(folder, dtype=self._dtype)
+        self._engine.load_weights(model.state_dict(), policy_id or card.checkpoint_id, version)
+
+    def close(self) -> None:
+        self._engine.close()
+

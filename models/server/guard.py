@@ -1,0 +1,74 @@
+"""The outer door of a policy server: without the token there is a 401 that says the same whatever was asked, and a request that is too
+large goes no further. Pure ASGI, so that nothing behind it runs before."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from models.server.metrics import Metrics
+from models.server.problems import ApiError, response_of, unauthorised, wrong
+from warehouse.errors import ConfigError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+MIN_TOKEN_LENGTH = 16
+
+
+class Guard:
+    """ASGI middleware. Only the token's digest is kept; a comparison takes the same time whatever is wrong with what it is given."""
+
+    def __init__(self, app: App, token: str, metrics: Metrics, *, max_body_bytes: int) -> None:
+        """Raises ConfigError for a token that is short or that a header cannot carry."""
+        if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+            raise ConfigError(
+                f"the server's token is not usable: at least {MIN_TOKEN_LENGTH} printable ASCII characters without spaces are needed, for "
+                "instance from `openssl rand -hex 32`"
+            )
+        self._app, self._metrics, self._max_body_bytes = app, metrics, max_body_bytes
+        self._digest = _digest(token.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            raise RuntimeError(f"a connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py)")
+        headers = dict(scope["headers"])
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if not hmac.compare_digest(_digest(given.strip()), self._digest) or scheme.lower() != b"bearer":
+            self._metrics.refused.inc()
+            return await response_of(unauthorised())(scope, receive, send)
+        too_large = wrong(f"the request is larger than {self._max_body_bytes} bytes", status=413, code="too_large")
+        if _announced_bytes(headers) > self._max_body_bytes:
+            return await response_of(too_large)(scope, receive, send)
+        await self._app(scope, _limited(receive, self._max_body_bytes, too_large), send)
+
+
+def _limited(receive: Receive, max_bytes: int, too_large: ApiError) -> Receive:
+    """Counts what arrives: a length that was announced need not be true, nor be announced at all."""
+    arrived = 0
+
+    async def counted() -> Message:
+        nonlocal arrived
+        message = await receive()
+        arrived += len(message.get("body", b""))
+        if arrived > max_bytes:
+            raise too_large
+        return message
+
+    return counted
+
+
+def _announced_bytes(headers: dict[bytes, bytes]) -> int:
+    announced = headers.get(b"content-length", b"0")
+    return int(announced) if announced.isdigit() else 0
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

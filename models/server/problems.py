@@ -1,0 +1,91 @@
+"""Errors of the policy server in OpenAI's shape, and where each comes from. What a client must do is in the message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from models.server.wire import Problem, ProblemAnswer
+from warehouse.errors import FlywheelError, ModelError
+
+RETRY_AFTER = {"retry-after": "1"}
+
+
+class ApiError(ModelError):
+    """A request that is not carried out. Stays inside the server."""
+
+    def __init__(self, status: int, problem: Problem, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(problem.message)
+        self.status, self.problem, self.headers = status, problem, dict(headers or {})
+
+    @property
+    def body(self) -> str:
+        return ProblemAnswer(error=self.problem).model_dump_json()
+
+
+def wrong(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
+    return ApiError(status, Problem(message=message, type="invalid_request_error", param=param, code=code))
+
+
+def too_long(num_prompt: int, limit: int, max_context: int) -> ApiError:
+    return wrong(
+        f"the prompt has {num_prompt} tokens and the answer may have {limit}; together at most {max_context} fit: shorten either",
+        param="messages", code="context_length_exceeded",
+    )  # fmt: skip
+
+
+def unauthorised() -> ApiError:
+    """The same for every request without the token, whatever it asked for."""
+    return ApiError(
+        401, Problem(message="Send the server's token: `Authorization: Bearer …`.", type="authentication_error", code="invalid_api_key"),
+        {"www-authenticate": "Bearer"},
+    )  # fmt: skip
+
+
+def forbidden(message: str, code: str) -> ApiError:
+    return ApiError(403, Problem(message=message, type="permission_error", code=code))
+
+
+def busy(num_waiting: int) -> ApiError:
+    message = f"{num_waiting} requests wait already: try again later, or start the server with more --max-concurrency"
+    return ApiError(429, Problem(message=message, type="rate_limit_error", code="busy"), RETRY_AFTER)
+
+
+def closing() -> ApiError:
+    return ApiError(503, Problem(message="The server is shutting down.", type="server_error", code="shutting_down"), RETRY_AFTER)
+
+
+def failed(error: Exception) -> ApiError:
+    return ApiError(500, Problem(message=f"{type(error).__name__}: {error}", type="server_error", code="engine_failed"))
+
+
+def response_of(error: ApiError) -> JSONResponse:
+    return JSONResponse(json.loads(error.body), error.status, headers=error.headers)
+
+
+async def answer_error(_: Request, error: Exception) -> JSONResponse:
+    """The handler of everything that a route raises on purpose."""
+    if isinstance(error, ApiError):
+        return response_of(error)
+    if isinstance(error, RequestValidationError):
+        return response_of(_invalid(error))
+    if isinstance(error, HTTPException):
+        return response_of(wrong(str(error.detail), status=error.status_code, code="not_found" if error.status_code == 404 else None))
+    if isinstance(error, FlywheelError):
+        return response_of(failed(error))
+    raise error
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    first: dict[str, Any] = dict(error.errors()[0])
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    if first["type"] == "extra_forbidden":
+        return wrong(f"{where} is not a field that this server carries out; leave it out", param=where, code="unknown_field")
+    given = json.dumps(first.get("input"), default=str)[:80]
+    return wrong(f"{where}: {first['msg']} (got {given})", param=where)

@@ -1,0 +1,166 @@
+"""Answers under way: their number, their text as it grows, their end when the server closes or the client goes. No HTTP types but the
+errors; routes are app.py's, the engine is behind backend.py."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+
+from models.chat import EncodedChat
+from models.generation.rows import Request
+from models.server.backend import ServedEngine, TokenStream, Written
+from models.server.metrics import Metrics
+from models.server.problems import ApiError, busy, closing, failed, too_long, wrong
+from models.server.settings import ServerSettings
+from models.server.text import TextSoFar
+from models.server.wire import ChatRequest, CompletionRequest, Finish, Usage
+from warehouse.errors import ModelError
+
+SEED_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a token added to an answer; the last part says how it ended. `text` may lag behind the tokens."""
+
+    text: str
+    written: Written
+    finish: Finish | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A request that can be carried out: its prompt as tokens, with room left for the answer."""
+
+    request: Request
+    stops: Sequence[str]
+
+    def usage(self, num_written: int) -> Usage:
+        num_prompt = len(self.request.prompt)
+        return Usage(prompt_tokens=num_prompt, completion_tokens=num_written, total_tokens=num_prompt + num_written)
+
+
+class Service:
+    """One served engine. Lives in one event loop."""
+
+    def __init__(self, engine: ServedEngine, settings: ServerSettings, metrics: Metrics) -> None:
+        self.engine, self.settings, self.metrics = engine, settings, metrics
+        self.num_running = 0
+        self.is_closing = False
+        self.loading = asyncio.Lock()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._streams: set[TokenStream] = set()
+        metrics.watch("running", "Answers under way.", lambda: self.num_running)
+        metrics.watch("waiting", "Requests that wait for their turn.", lambda: self.num_waiting)
+        metrics.watch("version", "Updates that the weights have seen.", lambda: engine.version)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def begin_close(self) -> None:
+        """Take no more requests and send away those that wait; answers under way go on."""
+        self.is_closing = True
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_exception(closing())
+
+    def give_up(self) -> None:
+        """End the answers under way; their clients are told."""
+        self.begin_close()
+        for stream in self._streams:
+            stream.feed(closing())
+
+    def job(self, asked: ChatRequest | CompletionRequest, prompt: EncodedChat) -> Job:
+        """Raises ApiError for a prompt that leaves no room, or an answer longer than may be asked for."""
+        limit, max_context, num_prompt = asked.limit, self.engine.max_context, len(prompt.token_ids)
+        if not num_prompt:
+            raise wrong("the prompt has no tokens", param="prompt")
+        if limit is None:
+            limit = max(1, min(self.settings.default_max_tokens, self.settings.max_tokens, max_context - num_prompt))
+        if limit > self.settings.max_tokens:
+            raise wrong(f"max_tokens is {limit}; this server writes at most {self.settings.max_tokens}", param="max_tokens")
+        if num_prompt + limit > max_context:
+            raise too_long(num_prompt, limit, max_context)
+        request = Request(
+            prompt=prompt.token_ids,
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            max_new_tokens=limit,
+            seed=secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed,
+            conversation=asked.conversation,
+            vision=prompt.vision,
+        )
+        return Job(request=request, stops=asked.stops)
+
+    async def enter(self) -> Callable[[], None]:
+        """Waits, first come first served, until one more answer may be under way; returns what ends that. Raises ApiError when too many
+        wait, or when the server closes."""
+        if self.is_closing:
+            raise closing()
+        if self.num_running >= self.settings.max_concurrency or self._waiting:
+            await self._wait_in_line()
+        else:
+            self.num_running += 1
+        return self._pass_on
+
+    async def _wait_in_line(self) -> None:
+        if self.num_waiting >= self.settings.max_waiting:
+            raise busy(self.num_waiting)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._pass_on()  # the turn came in the moment that its request went away
+            raise
+        finally:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+
+    def _pass_on(self) -> None:
+        """A turn is over: the next request that waits takes it."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+        self.num_running -= 1
+
+    async def parts(self, job: Job) -> AsyncGenerator[Part, None]:
+        """The answer as it is written; the parts together are the answer. Raises ApiError when the engine fails or the server closes.
+        Closing the generator ends the answer."""
+        asked_s, num_written = time.monotonic(), 0
+        eos, so_far = self.engine.codec.eos_token_ids, TextSoFar(self.engine.codec.decode, job.stops)
+        try:
+            stream, cancel = self.engine.start(job.request)
+        except ModelError as error:
+            raise failed(error) from error
+        self._streams.add(stream)
+        try:
+            async for written in stream:
+                if not num_written:
+                    self.metrics.first_token_s.observe(time.monotonic() - asked_s)
+                num_written += 1
+                text, is_end = so_far.add(written.token_id), written.token_id in eos
+                is_last = is_end or num_written == job.request.max_new_tokens
+                if is_last:
+                    text += so_far.finish()
+                if is_last or so_far.is_stopped:
+                    yield Part(text, written, "stop" if is_end or so_far.is_stopped else "length")
+                    return
+                yield Part(text, written)
+            raise failed(ModelError("the engine ended an answer that is not whole"))
+        except ModelError as error:
+            raise (error if isinstance(error, ApiError) else failed(error)) from error
+        finally:
+            cancel()
+            self._streams.discard(stream)
+            self.metrics.prompt_tokens.inc(len(job.request.prompt))
+            self.metrics.tokens.inc(num_written)
+            self.metrics.answer_s.observe(time.monotonic() - asked_s)

@@ -1,0 +1,134 @@
+"""`flywheel policy …`: a checkpoint behind OpenAI's interface. The server itself is models/server."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+
+from sandbox.server.tokens import make_token, read_private
+from warehouse.errors import ConfigError
+from warehouse.home import Home
+
+if TYPE_CHECKING:
+    from models.server.backend import ServedEngine
+    from models.server.settings import ServerSettings
+
+DEFAULT_PORT = 8431
+TOKEN_VARIABLE = "FLYWHEEL_POLICY_TOKEN"
+console = Console()
+
+policy = typer.Typer(no_args_is_help=True, help="Policies over HTTP: serve a checkpoint to anything that speaks OpenAI's interface.")
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where checkpoints and the token lie \\[default: .flywheel].")
+]
+
+
+@policy.callback()
+def _policy() -> None:
+    """Keeps `serve` a command of its own while it is the only one."""
+
+
+@policy.command()
+def serve(
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE such as 0002/merged_policy, or a checkpoint's folder.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
+    token_env: Annotated[str, typer.Option(help="Variable that holds the token; not set: a file in the home.")] = TOKEN_VARIABLE,
+    name: Annotated[str, typer.Option(help="What clients call the model, whichever weights answer.")] = "policy",
+    max_concurrency: Annotated[int, typer.Option(min=1, help="Answers under way at once; further requests wait.")] = 64,
+    max_waiting: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are turned away with 429.")] = 512,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer that may be asked for.")] = 4096,
+    max_context: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of prompt and answer together \\[default: the model's positions].")
+    ] = None,
+    weights_root: Annotated[
+        list[Path] | None, typer.Option(help="Folder below which POST /v1/weights may load \\[default: the home's checkpoints].")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="Where the model runs, e.g. cpu or cuda:0.")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the tensor work; one is fastest for a tiny model.")] = 1,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that answers under way may take to end after Ctrl-C or SIGTERM.")] = 30.0,
+    home: HomeOption = None,
+) -> None:
+    """Serve a checkpoint: /v1/chat/completions, /v1/completions, /v1/models, streaming, /health, /metrics, POST /v1/weights.
+
+    Every request needs the token, as `Authorization: Bearer TOKEN`: of the variable that --token-env names, else of the file policy/token
+    in the home, which is made at the first start.
+
+        flywheel policy serve 0002/merged_policy --port 8431
+
+        curl -H "Authorization: Bearer $(cat .flywheel/policy/token)" http://127.0.0.1:8431/v1/models
+
+    docs/serving.md tells how a profile, or any OpenAI client, uses it.
+    """
+    from models.server.settings import ServerSettings
+    from pipelines.query_command import checkpoint_folder
+    from warehouse.tables import Warehouse
+
+    if dtype not in ("float32", "bfloat16"):
+        raise ConfigError(f"--dtype {dtype!r}: float32 and bfloat16 are allowed")
+    place = Home(home.absolute()) if home is not None else Home.from_env()
+    folder = checkpoint_folder(Warehouse(place), checkpoint)
+    token, token_place = server_token(place, token_env)
+    roots = [root.absolute() for root in weights_root] if weights_root else [place.root / "checkpoints"]
+    try:
+        settings = ServerSettings(
+            model_name=name, max_concurrency=max_concurrency, max_waiting=max_waiting, max_tokens=max_tokens, weight_roots=tuple(roots),
+            grace_s=grace,
+        )  # fmt: skip
+    except ValidationError as error:
+        raise ConfigError(f"these limits cannot be: {error.errors()[0]['msg']}") from error
+    from models.generation.settings import EngineSettings
+    from models.server.backend import ServedEngine
+
+    engine_settings = EngineSettings(max_rows=max_concurrency, max_context=max_context, num_threads=threads)
+    engine = ServedEngine.open(folder, dtype=dtype, device=device, settings=engine_settings)
+    try:
+        asyncio.run(_serve(engine, token, token_place, settings, host, port))
+    finally:
+        engine.close()
+
+
+async def _serve(engine: ServedEngine, token: str, token_place: str, settings: ServerSettings, host: str, port: int) -> None:
+    from models.server.serve import address_of, bind
+    from models.server.serve import serve as run_server
+
+    with bind(host, port) as listener:
+
+        def ready() -> None:
+            console.print(f"policy server: {address_of(listener)}", soft_wrap=True)
+            served = f"{engine.policy_id} as {settings.model_name!r}, {engine.max_context} tokens of context"
+            console.print(f"serves: {served}", soft_wrap=True, highlight=False)
+            console.print(f"token: in {token_place}", soft_wrap=True, highlight=False)
+            if not _is_loopback(host):
+                console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
+            sys.stdout.flush()
+
+        await run_server(engine, token, settings, listener, ready)
+    console.print("every answer is given")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def server_token(home: Home, variable: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """The server's token, and in words where it is from. Raises ConfigError."""
+    if token := environ.get(variable, "").strip():
+        return token, f"the variable {variable}"
+    path = home.root / "policy" / "token"
+    if not path.exists():
+        make_token(path)
+    return read_private(path).strip(), f"the file {path}"
