@@ -34,6 +34,7 @@ class Ask:
     sampling: Sampling
     stop: Sequence[str]
     extras: Mapping[str, Any]
+    conversation: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class Chat:
     top_fields: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 1}
 
     def __init__(self, kind: ServerKind) -> None:
-        self._neutral = _neutral(kind)
+        self._kind = kind
         wanted: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
         if kind == "sglang":
             wanted = {"logprobs": True, "return_meta_info": True, "return_prompt_token_ids": True}
@@ -89,7 +90,7 @@ class Chat:
 
     def body(self, ask: Ask) -> dict[str, Any]:
         messages = [{"role": message.role, "content": _content(message, ask.images)} for message in ask.messages]
-        return {"model": ask.model, "messages": messages} | _common(ask) | self._neutral | dict(ask.extras)
+        return {"model": ask.model, "messages": messages} | _common(ask, self._kind) | dict(ask.extras)
 
     def read(self, data: Mapping[str, Any]) -> Answer:
         choice = _choice(data)
@@ -117,11 +118,11 @@ class Completions:
     top_fields: Mapping[str, Any] = {"logprobs": 1}
 
     def __init__(self, kind: ServerKind) -> None:
-        self._neutral = _neutral(kind)
+        self._kind = kind
         self.extras: Sequence[Mapping[str, Any]] = ({"logprobs": 1, "return_token_ids": True}, {"logprobs": 1}, {})
 
     def body(self, ask: Ask) -> dict[str, Any]:
-        return {"model": ask.model, "prompt": _wanted_ids(ask)} | _common(ask) | self._neutral | dict(ask.extras)
+        return {"model": ask.model, "prompt": _wanted_ids(ask)} | _common(ask, self._kind) | dict(ask.extras)
 
     def read(self, data: Mapping[str, Any]) -> Answer:
         choice = _choice(data)
@@ -169,12 +170,16 @@ class SglangTokens:
         return isinstance(reason, dict) and reason.get("type") in BROKEN_OFF
 
 
-def _common(ask: Ask) -> dict[str, Any]:
+def _common(ask: Ask, kind: ServerKind) -> dict[str, Any]:
     sampling = ask.sampling
-    fields = {
+    fields: dict[str, Any] = {
         "max_tokens": sampling.max_new_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed,
     }  # fmt: skip
-    return fields | ({"stop": list(ask.stop)} if ask.stop else {})
+    if ask.stop:
+        fields["stop"] = list(ask.stop)
+    if kind == "flywheel" and ask.conversation is not None:  # others find common beginnings by themselves
+        fields["conversation"] = ask.conversation
+    return fields | _neutral(kind)
 
 
 def _wanted_ids(ask: Ask) -> list[int]:

@@ -120,7 +120,7 @@ class HttpEngine:
         ids = tuple(self._codec.encode(prompt.messages).token_ids) if self._codec and self._config.send == "token_ids" else None
         ask = Ask(
             model=self._model, messages=prompt.messages, images=prompt.images, token_ids=ids, sampling=sampling, stop=self._config.stop,
-            extras=self._extras,
+            extras=self._extras, conversation=prompt.conversation,
         )
         try:
             data = await self._client.post(self._dialect.path, self._dialect.body(ask), self._dialect.is_broken_off)
