@@ -1,101 +1,289 @@
-"""The embedded engine: a Policy in this process, answering prompts with the quickstart model in batches. The decoding loop itself is
-models/decoder.py; gathering single prompts into batches is agent/batcher.py.
+"""The embedded engine: a Policy in this process. Messages to tokens and back, threads, futures and weight versions; which rows are read
+and written when is models/generation/scheduler.py, the tensor work the backends' beside it.
 
-All generation and every change of weights run in one worker thread, in the order they were asked for, so the event loop stays free and a
-batch is answered by one set of weights.
+All tensor work and every change of weights run in one worker thread, so the event loop stays free. Any number of `act` calls share one
+running batch: a request joins at the next step and is answered as soon as its own answer is written.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from agent.policy import Prompt, Response
-from models.checkpoint import load_model, load_tokenizer, read_card
-from models.decoder import Continuation, Decoder, Request
+from models.chat import ChatCodec
+from models.checkpoint import read_card
+from models.families import load_codec, load_policy
+from models.generation.backend import Backend
+from models.generation.hf_backend import HuggingFaceBackend
+from models.generation.rows import Request, Row
+from models.generation.scheduler import Counts, Scheduler
+from models.generation.settings import EngineSettings
+from models.generation.shift_backend import ShiftBackend, runs_fast
+from models.generation.values import response_values
 from models.shift_qwen3 import ShiftQwen3ForCausalLM
-from models.tokenizer import decode, encode_chat
+from models.tokenizer import WordCodec
 from warehouse.errors import ModelError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from models.ppo.critic import Critic
 
-MICRO_BATCH_ROWS = 64
+OnToken = Callable[[int, float, int, str], None]
+"""A token's id, its log-probability, the version of the weights that wrote it, and the policy id of those behind the first token."""
+
+
+@dataclass(slots=True)
+class _Watcher:
+    """Who is told of a row's tokens, and how many it was told of."""
+
+    on_token: OnToken
+    num_told: int = 0
+
+    def tell(self, row: Row) -> None:
+        for index in range(self.num_told, len(row.logprobs)):
+            token_id = row.tokens[len(row.request.prompt) + index]
+            self.on_token(token_id, row.logprobs[index], row.versions[index], row.policy_id)
+        self.num_told = len(row.logprobs)
 
 
 class EmbeddedEngine:
-    """A Policy on a ShiftQwen3 model. It answers from a copy of the weights: training the model changes nothing until `load_weights`."""
+    """A Policy on a model of its own. It answers from a copy of the weights: training the model changes nothing until `load_weights`.
 
-    def __init__(self, model: ShiftQwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, checkpoint_id: str) -> None:
-        self._model = ShiftQwen3ForCausalLM(model.config)
-        self._tokenizer = tokenizer
-        self._is_closed = False
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine", initializer=torch.set_num_threads, initargs=(1,))
-        self.load_weights(model.state_dict(), checkpoint_id)
+    A response's `versions` are those given to `load_weights` (at first `version`): where weights change in the middle of an answer its
+    tokens differ. A critic that is handed in estimates, at each response token, what the episode will still earn: `Response.values`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, codec: ChatCodec | PreTrainedTokenizerFast, checkpoint_id: str, *, version: int = 0,
+        settings: EngineSettings | None = None, critic: Critic | None = None,
+    ) -> None:  # fmt: skip
+        """Raises ModelError for a model that no backend can run."""
+        self._serve(copy.deepcopy(model).eval(), codec, checkpoint_id, version, settings, critic)
 
     @classmethod
-    def from_checkpoint(cls, folder: Path) -> EmbeddedEngine:
-        """Open a checkpoint folder. Raises CheckpointError when it is not whole, ModelError when it is another kind of model."""
-        model = load_model(folder)
-        if not isinstance(model, ShiftQwen3ForCausalLM):
-            raise ModelError(f"{folder} holds a {type(model).__name__}; the embedded engine runs ShiftQwen3ForCausalLM: serve it by HTTP")
-        return cls(model, load_tokenizer(folder), read_card(folder).checkpoint_id)
+    def from_checkpoint(
+        cls, folder: Path, *, dtype: str = "float32", device: str | torch.device | None = None, settings: EngineSettings | None = None
+    ) -> EmbeddedEngine:
+        """Open a checkpoint folder. Raises CheckpointError when it is not whole, ModelError when no backend can run the model."""
+        engine = cls.__new__(cls)
+        model = load_policy(folder, dtype=dtype, device=device)
+        engine._serve(model, load_codec(folder), read_card(folder).checkpoint_id, 0, settings, None)
+        return engine
+
+    def _serve(
+        self, model: PreTrainedModel, codec: ChatCodec | PreTrainedTokenizerFast, checkpoint_id: str, version: int,
+        settings: EngineSettings | None, critic: Critic | None,
+    ) -> None:  # fmt: skip
+        settings = settings or EngineSettings()
+        self._codec: ChatCodec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
+        self._critic = copy.deepcopy(critic).eval() if critic is not None else None
+        eos = frozenset(self._codec.eos_token_ids)
+        is_fast = isinstance(model, ShiftQwen3ForCausalLM) and runs_fast(model)
+        backend: Backend = ShiftBackend(cast(ShiftQwen3ForCausalLM, model), eos) if is_fast else HuggingFaceBackend(model, eos)
+        self._scheduler = Scheduler(backend, settings, policy_id=checkpoint_id, version=version)
+        self._answers: dict[Row, Future[Response]] = {}
+        self._watchers: dict[Row, _Watcher] = {}
+        self._lock = threading.Lock()
+        self._inbox: list[Callable[[], None]] = []
+        self._is_working = self._is_closed = False
+        self._worker = ThreadPoolExecutor(1, "engine", initializer=torch.set_num_threads, initargs=(settings.num_threads,))
 
     @property
     def policy_id(self) -> str:
-        return self._policy_id
+        return self._scheduler.policy_id
 
-    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
-        """Answer with other weights from the next batch on; waits for the batch under way. `version` counts the updates they have seen.
-        Raises ModelError when they do not fit."""
+    @property
+    def version(self) -> int:
+        """Updates that the weights which answer now had seen."""
+        return self._scheduler.version
 
-        def swap() -> None:
-            try:
-                self._model.load_state_dict(state)
-            except RuntimeError as error:
-                raise ModelError(f"weights of {checkpoint_id} do not fit the engine's model: {error}") from error
-            self._decoder = Decoder(self._model)
-            self._policy_id = checkpoint_id
-            self._version = version
+    @property
+    def codec(self) -> ChatCodec:
+        return self._codec
 
-        self._worker.submit(swap).result()
+    @property
+    def max_context(self) -> int:
+        """Tokens of prompt and answer together."""
+        return self._scheduler.max_context
+
+    @property
+    def counts(self) -> Counts:
+        """What was done so far: steps, tokens written, read and reused."""
+        return self._scheduler.counts
 
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
-        """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens."""
-        if self._is_closed:
-            raise ModelError(f"the engine of {self._policy_id} is closed: open another with EmbeddedEngine.from_checkpoint")
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self.answer, list(prompts))
+        """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens. Who is cancelled
+        takes its prompts back. Raises ModelError for a closed engine, a broken model and a prompt that cannot be encoded."""
+        answers = self._ask(prompts)
+        try:
+            return list(await asyncio.gather(*map(asyncio.wrap_future, answers)))
+        finally:
+            if [answer for answer in answers if answer.cancel()]:
+                with suppress(ModelError):  # closed meanwhile: there is nothing left to take back
+                    self._post(self._withdraw)
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Response]:
-        """What `act` does, in the calling thread."""
-        encoded = [encode_chat(self._tokenizer, prompt.messages)[0] for prompt in prompts]
-        requests = [
-            Request(prompt=ids, temperature=asked.temperature, max_new_tokens=asked.max_new_tokens, seed=asked.seed)
-            for ids, asked in zip(encoded, (prompt.sampling for prompt in prompts), strict=True)
-        ]
-        fitting = sorted(
-            (row for row, request in enumerate(requests) if len(request.prompt) + request.max_new_tokens <= self._decoder.max_positions),
-            key=lambda row: len(requests[row].prompt),
-        )
-        continuations: dict[int, Continuation] = {}
-        for first in range(0, len(fitting), MICRO_BATCH_ROWS):
-            rows = fitting[first : first + MICRO_BATCH_ROWS]
-            continuations.update(zip(rows, self._decoder.generate([requests[row] for row in rows]), strict=True))
-        return [self._response(ids, continuations.get(row)) for row, ids in enumerate(encoded)]
+        """What `act` does, for a thread without an event loop."""
+        return [answer.result() for answer in self._ask(prompts)]
 
-    def _response(self, prompt_token_ids: list[int], continuation: Continuation | None) -> Response:
-        token_ids, logprobs = (continuation.token_ids, continuation.logprobs) if continuation else ([], [])
-        return Response(
-            text=decode(self._tokenizer, token_ids), prompt_token_ids=tuple(prompt_token_ids), token_ids=tuple(token_ids),
-            logprobs=tuple(logprobs), policy_id=self._policy_id, versions=(self._version,) * len(token_ids),
-        )
+    def start(self, request: Request, on_token: OnToken) -> Future[Response]:
+        """Begin to answer tokens, for whoever wants to see each as it is written: `on_token` is called in the worker's thread, and must
+        neither block nor raise. Cancelling the future takes the request back; one with no room for an answer gets a Response without
+        tokens. Raises ModelError for a closed engine."""
+        answer: Future[Response] = Future()
+
+        def take() -> None:
+            try:
+                self._add(request, answer, on_token)
+            except Exception as error:
+                with suppress(InvalidStateError):
+                    answer.set_exception(error)
+
+        self._post(take)
+        return answer
+
+    def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
+        """Go on with other weights, from any thread: between two tokens, also of answers under way (EngineSettings.running_rows). Returns
+        when they are in. Raises ModelError, and changes nothing, when they do not fit."""
+        done: Future[None] = Future()
+
+        def swap() -> None:
+            _settle(done, lambda: self._scheduler.swap(state, policy_id=checkpoint_id, version=version))
+
+        self._post(swap)
+        done.result()
+
+    def load_critic(self, critic: Critic | None) -> None:
+        """Estimate values by a copy of this critic from now on; None: no values."""
+        own, done = copy.deepcopy(critic).eval() if critic is not None else None, Future[None]()
+        self._post(lambda: _settle(done, lambda: setattr(self, "_critic", own)))
+        done.result()
 
     def close(self) -> None:
-        """End the worker thread; may be called twice."""
-        self._is_closed = True
+        """End the worker thread; answers under way end in ModelError. May be called twice."""
+        with self._lock:
+            self._is_closed = True
         self._worker.shutdown(wait=True)
+
+    def _ask(self, prompts: Sequence[Prompt]) -> list[Future[Response]]:
+        answers: list[Future[Response]] = [Future() for _ in prompts]
+
+        def take() -> None:
+            for prompt, answer in zip(prompts, answers, strict=True):
+                try:
+                    self._take(prompt, answer)
+                except Exception as error:  # of a codec: it belongs to this prompt alone
+                    with suppress(InvalidStateError):
+                        answer.set_exception(error)
+
+        if answers:
+            self._post(take)
+        return answers
+
+    def _post(self, message: Callable[[], None]) -> None:
+        """Have the worker do something between two steps; it works as long as there is anything to do."""
+        with self._lock:
+            if self._is_closed:
+                raise ModelError(f"the engine of {self.policy_id} is closed: open another with EmbeddedEngine.from_checkpoint")
+            self._inbox.append(message)
+            if not self._is_working:
+                self._is_working = True
+                self._worker.submit(self._work)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                messages, self._inbox = self._inbox, []
+                is_closed = self._is_closed
+                if not messages and not self._answers:
+                    self._is_working = False
+                    return
+            for message in messages:
+                message()
+            if is_closed:
+                self._fail(ModelError(f"the engine of {self.policy_id} was closed while it answered"))
+            elif self._answers:
+                self._step()
+
+    def _take(self, prompt: Prompt, answer: Future[Response]) -> None:
+        """Make a row of a prompt, or answer it at once where its answer has no room."""
+        if answer.cancelled():
+            return
+        encoded, asked = self._codec.encode(prompt.messages, prompt.images), prompt.sampling
+        request = Request(
+            prompt=tuple(encoded.token_ids), temperature=asked.temperature, top_p=asked.top_p, max_new_tokens=asked.max_new_tokens,
+            seed=asked.seed, conversation=prompt.conversation, vision=encoded.vision,
+        )  # fmt: skip
+        self._add(request, answer)
+
+    def _add(self, request: Request, answer: Future[Response], on_token: OnToken | None = None) -> None:
+        if not self._scheduler.fits(request):
+            _settle(answer, partial(self._response, request, Row.of(request), ()))
+            return
+        row = self._scheduler.backend.open(request)
+        self._answers[row] = answer
+        if on_token is not None:
+            self._watchers[row] = _Watcher(on_token)
+        self._scheduler.add(row)
+
+    def _withdraw(self) -> None:
+        for row in [row for row, answer in self._answers.items() if answer.cancelled()]:
+            del self._answers[row]
+            self._watchers.pop(row, None)
+            self._scheduler.cancel(row)
+
+    def _step(self) -> None:
+        try:
+            done = self._scheduler.step()
+            for row, watcher in self._watchers.items():
+                watcher.tell(row)
+            values = response_values(self._critic, done, self._codec.pad_token_id) if self._critic is not None else [()] * len(done)
+        except Exception as error:  # whatever a tensor library raises: those who wait must hear of it, and the next request starts afresh
+            self._fail(error)
+            return
+        for row, row_values in zip(done, values, strict=True):
+            answer = self._answers.pop(row)
+            self._watchers.pop(row, None)
+            _settle(answer, partial(self._response, row.request, row, row_values))
+
+    def _fail(self, error: Exception) -> None:
+        """Everyone who waits gets the error; the scheduler forgets what it knew."""
+        if not isinstance(error, ModelError):
+            told = ModelError(f"the engine of {self.policy_id} failed while it generated: {type(error).__name__}: {error}")
+            told.__cause__ = error
+            error = told
+        self._scheduler.reset()
+        self._watchers.clear()
+        answers, self._answers = list(self._answers.values()), {}
+        for answer in answers:
+            with suppress(InvalidStateError):
+                answer.set_exception(error)
+
+    def _response(self, request: Request, row: Row, values: Sequence[float]) -> Response:
+        return Response(
+            text=self._codec.decode(row.answer), prompt_token_ids=tuple(request.prompt), token_ids=tuple(row.answer),
+            logprobs=tuple(row.logprobs), policy_id=row.policy_id or self.policy_id, versions=tuple(row.versions), values=tuple(values),
+        )  # fmt: skip
+
+
+def _settle(future: Future[Any], make: Callable[[], Any]) -> None:
+    """Give a future what `make` returns or raises; one that was cancelled meanwhile stays so."""
+    try:
+        result = make()
+    except Exception as error:
+        with suppress(InvalidStateError):
+            future.set_exception(error)
+    else:
+        with suppress(InvalidStateError):
+            future.set_result(result)

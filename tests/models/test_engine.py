@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from agent.policy import Message, Policy, Prompt, Response, Sampling
-from models.engine import MICRO_BATCH_ROWS, EmbeddedEngine
+from models.engine import EmbeddedEngine
+from models.generation.settings import EngineSettings
 from models.shift_qwen3 import ShiftQwen3ForCausalLM
 from warehouse.errors import ModelError
 
@@ -59,7 +60,7 @@ def test_logprobs_are_those_of_a_teacher_forced_pass(parts: tuple[EmbeddedEngine
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_prompt_alone_is_answered_as_in_a_batch(parts: tuple[EmbeddedEngine, Any], temperature: float) -> None:
     engine, _ = parts
-    asked = prompts(MICRO_BATCH_ROWS + 10, temperature)
+    asked = prompts(EngineSettings().max_rows + 10, temperature)
     for prompt, together in zip(asked, act(engine, asked), strict=True):
         alone = act(engine, [prompt])[0]
         assert alone.token_ids == together.token_ids

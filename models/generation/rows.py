@@ -1,0 +1,64 @@
+"""What is asked of the generator and what comes of it: requests, and the rows that are answered. Tokens and numbers; no model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to continue. `seed` feeds a generator of this request alone; temperature 0 is greedy. `vision` is what a vision-language
+    model is handed beside the tokens; requests of one `conversation` follow one another and mostly begin alike."""
+
+    prompt: Sequence[int]
+    temperature: float
+    max_new_tokens: int
+    seed: int
+    top_p: float = 1.0
+    conversation: str | None = None
+    vision: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One answer under way. Keys and values of the first `num_cached` of `tokens` (prompt and answer) lie in the row's place of the arena.
+    `keys` tell tokens apart when prefixes are compared (image tokens by their image); `extra` is the backend's own. `crossed_swap`: its
+    keys and values come from more than one set of weights."""
+
+    request: Request
+    tokens: list[int]
+    keys: Sequence[int]
+    draws: list[float]
+    extra: Any = None
+    num_cached: int = 0
+    crossed_swap: bool = False
+    is_done: bool = False
+    policy_id: str = ""
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: Request, *, keys: Sequence[int] | None = None, extra: Any = None) -> Row:
+        draws = []
+        if request.temperature > 0:
+            draws = torch.rand(request.max_new_tokens, generator=torch.Generator().manual_seed(request.seed)).tolist()
+        return cls(request=request, tokens=list(request.prompt), keys=request.prompt if keys is None else keys, draws=draws, extra=extra)
+
+    @property
+    def answer(self) -> list[int]:
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that must still be read before the next one can be chosen."""
+        return len(self.tokens) - self.num_cached
+
+    @property
+    def reach(self) -> int:
+        """Slots the row may come to need."""
+        return len(self.request.prompt) + self.request.max_new_tokens

@@ -1,0 +1,58 @@
+"""Choosing the next token of every row, and its log-probability under the distribution that was sampled from.
+
+Shape suffixes: B rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from models.generation.rows import Row
+from warehouse.errors import ModelError
+
+
+def choose(logits_BV: Tensor, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+    """Each row's next token and its log-probability in nats: greedy rows take the likeliest, at temperature 1 over all tokens; the others
+    the inverse transform of their own uniform draw, of the softmax at their temperature, cut to the nucleus of `top_p` and renormalised
+    (Holtzman et al. 2020, arXiv 1904.09751, eq. 2–3). Raises ModelError where the logits are no numbers."""
+    device = logits_BV.device
+    asked = [row.request for row in rows]
+    logits_BV = logits_BV.float()
+    if any(request.temperature not in (0.0, 1.0) for request in asked):
+        logits_BV = logits_BV / torch.tensor([request.temperature or 1.0 for request in asked], device=device).unsqueeze(1)
+    logprobs_BV = functional.log_softmax(logits_BV, dim=-1)
+    sampled = [request.temperature > 0 for request in asked]
+    if any(writes and request.top_p < 1.0 for writes, request in zip(sampled, asked, strict=True)):
+        top_p = torch.tensor([request.top_p if writes else 1.0 for writes, request in zip(sampled, asked, strict=True)], device=device)
+        logprobs_BV = nucleus(logprobs_BV, top_p)
+    if not any(sampled):
+        chosen_B = logprobs_BV.argmax(dim=-1)
+    else:
+        cumulative_BV = logprobs_BV.double().exp().cumsum(dim=-1)  # in single precision a large vocabulary would lose its tail
+        draws = [row.draws[len(row.logprobs)] if writes else 0.0 for row, writes in zip(rows, sampled, strict=True)]
+        threshold_B1 = torch.tensor(draws, dtype=torch.float64, device=device).unsqueeze(1) * cumulative_BV[:, -1:]
+        chosen_B = (cumulative_BV <= threshold_B1).sum(dim=-1).clamp(max=logits_BV.shape[1] - 1)
+        if not all(sampled):
+            chosen_B = torch.where(torch.tensor(sampled, device=device), chosen_B, logprobs_BV.argmax(dim=-1))
+    picked_B = logprobs_BV.gather(1, chosen_B.unsqueeze(1)).squeeze(1)
+    chosen, picked = chosen_B.tolist(), picked_B.tolist()
+    if any(number != number or number == -torch.inf for number in picked):
+        raise ModelError("the model's logits are not numbers: its weights have diverged; load an earlier checkpoint")
+    return chosen, picked
+
+
+def nucleus(logprobs_BV: Tensor, top_p_B: Tensor) -> Tensor:
+    """Log-probabilities within the smallest set of likeliest tokens whose probabilities reach `top_p`, renormalised; -inf outside. Rows
+    with a `top_p` of 1 are returned to the bit."""
+    sorted_BV, order_BV = logprobs_BV.sort(dim=-1, descending=True)
+    probabilities_BV = sorted_BV.double().exp()
+    before_BV = probabilities_BV.cumsum(dim=-1) - probabilities_BV
+    outside_BV = before_BV >= top_p_B.double().unsqueeze(1)
+    outside_BV[:, 0] = False
+    outside_BV &= (top_p_B < 1.0).unsqueeze(1)
+    cut_BV = logprobs_BV.masked_fill(torch.zeros_like(outside_BV).scatter(1, order_BV, outside_BV), -torch.inf)
+    return torch.where((top_p_B < 1.0).unsqueeze(1), cut_BV - cut_BV.logsumexp(dim=-1, keepdim=True), cut_BV)

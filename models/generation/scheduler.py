@@ -1,0 +1,166 @@
+"""Continuous batching: which rows are read, written and let go at each step. No threads, no text; models/engine.py has those.
+
+A step admits waiting requests as far as there is room, reads their prompts (what a conversation has kept is put back, only the rest is
+read), and writes one token of every row. A finished row leaves at once and the last row takes its place.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.generation.arena import Snapshot
+from models.generation.backend import Backend, groups
+from models.generation.conversations import Conversations
+from models.generation.rows import Request, Row
+from models.generation.sampling import choose
+from models.generation.settings import EngineSettings
+from warehouse.errors import ModelError
+
+MIB = 2**20
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the scheduler has done: for logs, tests and benchmarks."""
+
+    steps: int = 0
+    tokens_written: int = 0
+    tokens_read: int = 0
+    tokens_reused: int = 0
+    swaps: int = 0
+
+
+class Scheduler:
+    """The rows of one backend. Every method is called from the same thread."""
+
+    def __init__(self, backend: Backend, settings: EngineSettings, *, policy_id: str, version: int) -> None:
+        self.backend, self.settings, self.policy_id, self.version = backend, settings, policy_id, version
+        self.conversations = Conversations(settings.conversations_mib * MIB)
+        self.counts = Counts()
+        self._waiting: deque[Row] = deque()
+        self._running: list[Row] = []
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and not self._running
+
+    @property
+    def max_context(self) -> int:
+        return min(self.backend.max_positions, self.settings.max_context or self.backend.max_positions)
+
+    def fits(self, request: Request) -> bool:
+        """Whether prompt and longest answer have room in the model's context."""
+        return bool(request.prompt) and len(request.prompt) + request.max_new_tokens <= self.max_context
+
+    def add(self, row: Row) -> None:
+        self._waiting.append(row)
+
+    def cancel(self, row: Row) -> None:
+        """Forget a row that is waiting or running."""
+        if row in self._running:
+            self._leave(self._running.index(row))
+        elif row in self._waiting:
+            self._waiting.remove(row)
+
+    def reset(self) -> None:
+        """Forget all rows and all that was computed for them."""
+        self._waiting.clear()
+        self._running.clear()
+        self.conversations.clear()
+        self.backend.arena.clear()
+
+    def swap(self, state: Mapping[str, Tensor], *, policy_id: str, version: int) -> None:
+        """Go on with other weights. Raises ModelError, and changes nothing, when they do not fit."""
+        try:
+            self.backend.load(state)
+        except ModelError as error:
+            raise ModelError(f"weights of {policy_id} do not fit the engine's model: {error}") from error
+        self.policy_id, self.version = policy_id, version
+        self.conversations.clear()
+        self.counts.swaps += 1
+        for row in self._running:
+            if self.settings.running_rows == "recompute":
+                row.num_cached = 0
+            else:
+                row.crossed_swap = True
+
+    @torch.inference_mode()
+    def step(self) -> list[Row]:
+        """Write a token of every row; the rows that are done. Raises ModelError when the model is broken."""
+        self._admit()
+        done = self._read_prompts()
+        if self._running:
+            self._write(self._running, self.backend.step(self._running))
+            done += self._let_go()
+        self.counts.steps += 1
+        return done
+
+    def _admit(self) -> None:
+        """Rows that are read together are placed side by side."""
+        first = len(self._running)
+        kept: dict[Row, Snapshot] = {}
+        while self._waiting and len(self._running) < self.settings.max_rows and self._has_room(self._waiting[0]):
+            row = self._waiting.popleft()
+            found = self.conversations.find(row.request.conversation, row.keys) if row.request.conversation is not None else None
+            if found is not None:
+                kept[row], row.num_cached = found
+            self._running.append(row)
+        admitted = [self._running[first + index] for group in groups(self._running[first:]) for index in group]
+        self._running[first:] = admitted
+        if admitted:
+            self.backend.arena.reserve(len(self._running), max(row.reach for row in admitted))
+        for place, row in enumerate(admitted, start=first):
+            if row in kept:
+                self.backend.arena.load(place, kept[row], row.num_cached)
+                self.counts.tokens_reused += row.num_cached
+
+    def _has_room(self, row: Row) -> bool:
+        longest = max([row.reach, *(other.reach for other in self._running)])
+        num_bytes = (len(self._running) + 1) * longest * self.backend.arena.bytes_per_slot
+        return not self._running or num_bytes <= self.settings.running_mib * MIB
+
+    def _read_prompts(self) -> list[Row]:
+        """Read what is pending beyond the newest token of a row: prompts, and whole rows after a change of weights."""
+        places = [place for place, row in enumerate(self._running) if row.num_pending > 1 or not row.num_cached]
+        rows = [self._running[place] for place in places]
+        for group in groups(rows):
+            members = [rows[index] for index in group]
+            self.counts.tokens_read += sum(row.num_pending for row in members)
+            self._write(members, self.backend.read(members, [places[index] for index in group]))
+        return self._let_go() if places else []
+
+    def _write(self, rows: list[Row], logits: Tensor) -> None:
+        chosen, logprobs = choose(logits, rows)
+        for row, token, logprob in zip(rows, chosen, logprobs, strict=True):
+            row.num_cached = len(row.tokens)
+            if not row.versions:
+                row.policy_id = self.policy_id
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            row.versions.append(self.version)
+            row.is_done = token in self.backend.eos_token_ids or len(row.logprobs) >= row.request.max_new_tokens
+        self.counts.tokens_written += len(rows)
+
+    def _let_go(self) -> list[Row]:
+        done = []
+        for place in range(len(self._running) - 1, -1, -1):
+            row = self._running[place]
+            if row.is_done:
+                if row.request.conversation is not None and self.settings.conversations_mib and not row.crossed_swap:
+                    snapshot = self.backend.arena.save(place, row.num_cached)
+                    self.conversations.keep(row.request.conversation, [*row.keys, *row.answer][: row.num_cached], snapshot)
+                done.append(row)
+                self._leave(place)
+        return done
+
+    def _leave(self, place: int) -> None:
+        """Take a row out; the last one moves to its place."""
+        last = self._running.pop()
+        if place < len(self._running):
+            self.backend.arena.move(len(self._running), place, last.num_cached)
+            self._running[place] = last
