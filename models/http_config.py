@@ -56,7 +56,7 @@ class EngineChoice(BaseModel):
     http: Annotated[HttpEngineConfig | None, Field(description="the server, for kind http")] = None
 
     @model_validator(mode="after")
-    def _server_where_one_is_asked(self) -> EngineSettings:
+    def _server_where_one_is_asked(self) -> EngineChoice:
         if (self.kind == "http") != (self.http is not None):
             raise ValueError(f"kind is {self.kind!r} and http {'set' if self.http else 'null'}: give `http` for kind http, and only then")
         return self
