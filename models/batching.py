@@ -1,37 +1,49 @@
 """Which samples a supervised run reads at which step: a plan made before the first step, a pure function of lengths, weights and a seed.
 
-A resumed run makes the same plan and goes on where it stopped. Tensors are made of a batch here too; the loss is models/supervised.py.
+A resumed run makes the same plan and goes on where it stopped. Tensors are made of a batch here too, padded or packed, and shared out over
+the processes of a run; the loss is models/fitting.py, attention over packed rows models/packing.py.
+
+Shapes: B rows, T tokens, S samples of a packed row. A sample's last token is only ever a target, so T leaves it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 CHUNK_ROWS = 1024
 """Rows drawn at a time; a chunk's rows are sorted by length and cut into batches, so that little of a batch is padding."""
 _GOLDEN = (5**0.5 - 1) / 2
+Packing = Literal["padded", "packed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedSample:
-    """Token ids of a whole conversation, the weight of each in the loss, and how often to draw it relative to the others."""
+    """Token ids of a whole conversation, the weight of each in the loss, and how often to draw it relative to the others. `sample_id`
+    names it in messages."""
 
     token_ids: Sequence[int]
     loss_weights: Sequence[float]
     weight: float = 1.0
+    sample_id: str = ""
 
 
-def plan_batches(lengths: Sequence[int], weights: Sequence[float], *, batch_tokens: int, steps: int, seed: int) -> list[list[int]]:
-    """Row numbers of each of `steps` batches. A batch holds as many rows as fit into `batch_tokens` with padding; at least one.
+def plan_batches(
+    lengths: Sequence[int], weights: Sequence[float], *, batch_tokens: int, steps: int, seed: int, packing: Packing = "padded"
+) -> list[list[int]]:
+    """Row numbers of each of `steps` batches. A batch holds as many rows as fit into `batch_tokens`; at least one.
 
-    Rows are drawn by the golden-ratio sequence over their cumulated weights: each row returns at nearly equal intervals, in proportion
-    to its weight, so an epoch of equal rows is close to a pass over all of them. Raises ValueError without a row of positive weight.
+    `padded`: of rows of similar length, padding counted. `packed`: in the order in which they are drawn, so that every batch is a mixture
+    of its own. Rows are drawn by the golden-ratio sequence over their cumulated weights: each row returns at nearly equal intervals, in
+    proportion to its weight, so an epoch of equal rows is close to a pass over all of them. Raises ValueError without a row of positive
+    weight.
     """
     cumulated = np.cumsum(np.asarray(weights, dtype=np.float64))
     if not len(cumulated) or not np.isfinite(cumulated[-1]) or cumulated[-1] <= 0 or min(weights) < 0:
@@ -45,12 +57,14 @@ def plan_batches(lengths: Sequence[int], weights: Sequence[float], *, batch_toke
         points = np.mod(start + np.arange(drawn, drawn + CHUNK_ROWS) * _GOLDEN, 1.0)
         drawn += CHUNK_ROWS
         positions = np.searchsorted(cumulated, points * cumulated[-1], side="right").clip(max=len(order) - 1)
-        chunk = _cut([int(row) for row in order[positions]], lengths, batch_tokens)
+        rows = [int(row) for row in order[positions]]
+        chunk = cut_padded(rows, lengths, batch_tokens) if packing == "padded" else _cut_packed(rows, lengths, batch_tokens)
         batches.extend(chunk[index] for index in generator.permutation(len(chunk)))
     return batches[:steps]
 
 
-def _cut(rows: list[int], lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def cut_padded(rows: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Batches of rows of similar length, at most `batch_tokens` each with padding."""
     batches: list[list[int]] = []
     for row in sorted(rows, key=lambda row: lengths[row]):
         if batches and lengths[row] * (len(batches[-1]) + 1) <= batch_tokens:
@@ -60,19 +74,72 @@ def _cut(rows: list[int], lengths: Sequence[int], batch_tokens: int) -> list[lis
     return batches
 
 
-class PlannedBatches(Dataset[dict[str, Tensor]]):
-    """Whole batches as items, one a step: `input_ids` and `loss_weights`, both (rows, tokens), padded on the right."""
+def _cut_packed(rows: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    batches: list[list[int]] = []
+    num_tokens = 0
+    for row in rows:
+        num_tokens += lengths[row]
+        if batches and num_tokens <= batch_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+            num_tokens = lengths[row]
+    return batches
 
-    def __init__(self, samples: Sequence[EncodedSample], plan: Sequence[Sequence[int]], pad_token_id: int) -> None:
-        self._samples, self._plan, self._pad = samples, plan, pad_token_id
+
+def share_out(rows: Sequence[int], lengths: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """The rows of one batch for each of `num_ranks` processes: the longest first, each to whoever has fewest tokens."""
+    shares: list[list[int]] = [[] for _ in range(num_ranks)]
+    loads = [0] * num_ranks
+    for row in sorted(rows, key=lambda row: (-lengths[row], row)) if num_ranks > 1 else rows:
+        rank = loads.index(min(loads))
+        shares[rank].append(row)
+        loads[rank] += lengths[row]
+    return shares
+
+
+class PlannedBatches(Dataset[dict[str, Tensor]]):
+    """Whole batches as items, one a step; of several processes each gets its share.
+
+    `input_ids`, `targets` and `loss_weights` of the targets are (B, T): padded on the right with loss 0, or packed into one row, then
+    with `lengths` (S). `total_weight` is the sum of loss weights over the whole batch, all processes together.
+    """
+
+    def __init__(
+        self, samples: Sequence[EncodedSample], plan: Sequence[Sequence[int]], pad_token_id: int, *, packing: Packing = "padded",
+        rank: int = 0, num_ranks: int = 1,
+    ) -> None:
+        self._samples, self._plan, self._pad, self.packing = samples, plan, pad_token_id, packing
+        self._rank, self._num_ranks = rank, num_ranks
 
     def __len__(self) -> int:
         return len(self._plan)
 
+    def samples_at(self, step: int) -> list[EncodedSample]:
+        """This process's share of a batch."""
+        rows = list(self._plan[step])
+        lengths = {row: len(self._samples[row].token_ids) for row in rows}
+        shares = share_out(range(len(rows)), [lengths[row] for row in rows], self._num_ranks)
+        return [self._samples[rows[place]] for place in shares[self._rank]]
+
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        rows = [self._samples[row] for row in self._plan[step]]
-        longest = max(len(row.token_ids) for row in rows)
-        return {
-            "input_ids": torch.tensor([[*row.token_ids, *[self._pad] * (longest - len(row.token_ids))] for row in rows]),
-            "loss_weights": torch.tensor([[*row.loss_weights, *[0.0] * (longest - len(row.loss_weights))] for row in rows]),
-        }
+        batch = [self._samples[row] for row in self._plan[step]]
+        # A process without a share takes part all the same, with a sample that weighs nothing.
+        own = self.samples_at(step) or [EncodedSample(token_ids=batch[0].token_ids[:2], loss_weights=(0.0, 0.0))]
+        total = sum(sum(sample.loss_weights[1:]) for sample in batch)
+        return {**tensors(own, self._pad, self.packing), "total_weight": torch.tensor(total)}
+
+
+def tensors(samples: Sequence[EncodedSample], pad_token_id: int, packing: Packing = "padded") -> dict[str, Tensor]:
+    """Samples as one batch: `input_ids`, `targets`, `loss_weights`, and `lengths` where they are packed; see PlannedBatches."""
+    ids = [torch.tensor(sample.token_ids) for sample in samples]
+    weights = [torch.tensor(sample.loss_weights, dtype=torch.float32) for sample in samples]
+    columns = {
+        "input_ids": ([row[:-1] for row in ids], pad_token_id),
+        "targets": ([row[1:] for row in ids], pad_token_id),
+        "loss_weights": ([row[1:] for row in weights], 0),
+    }
+    if packing == "packed":
+        lengths = torch.tensor([len(row) - 1 for row in ids])
+        return {**{name: torch.cat(rows).unsqueeze(0) for name, (rows, _) in columns.items()}, "lengths": lengths}
+    return {name: pad_sequence(rows, batch_first=True, padding_value=fill) for name, (rows, fill) in columns.items()}

@@ -5,9 +5,9 @@ Supervised training's are here; reinforcement learning's are in models/ppo/confi
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.ppo.config import PpoConfig
 
@@ -22,7 +22,11 @@ class SupervisedConfig(BaseModel):
     steps: Annotated[int, Field(ge=1, description="optimizer steps")] = 1000
     learning_rate: Annotated[float, Field(gt=0, le=1, description="peak; falls to zero by a half cosine")] = 3e-3
     warmup_steps: Annotated[int, Field(ge=0, description="linear warm-up")] = 30
-    batch_tokens: Annotated[int, Field(ge=16, description="tokens of one batch, padding included")] = 1024
+    batch_tokens: Annotated[int, Field(ge=16, description="tokens of one batch over all processes, padding included")] = 1024
+    packing: Annotated[
+        Literal["padded", "packed"],
+        Field(description="padded: samples of similar length side by side; packed: samples as they are drawn, in one row"),
+    ] = "padded"
     prompt_loss_weight: Annotated[
         float, Field(ge=0, le=1, description="scales the loss of what the policy did not write itself; 0 learns answers only")
     ] = 0.0
@@ -32,3 +36,27 @@ class SupervisedConfig(BaseModel):
     save_every: Annotated[int, Field(ge=1, description="steps between the checkpoints that a killed run resumes from")] = 200
     log_every: Annotated[int, Field(ge=1, description="steps between metrics")] = 25
     seed: Annotated[int, Field(ge=0, description="order of the samples")] = 0
+    eval_fraction: Annotated[float, Field(ge=0, le=0.5, description="share of the samples held out, chosen by their content")] = 0.0
+    eval_every: Annotated[int, Field(ge=1, description="steps between losses on the held-out samples")] = 100
+    early_stop_patience: Annotated[
+        int | None, Field(ge=1, description="stop after so many held-out losses without a new best, and keep the best weights; null: never")
+    ] = None
+    bf16: Annotated[bool, Field(description="compute in bfloat16; under DeepSpeed weights too, with a float32 master copy")] = False
+    num_processes: Annotated[int, Field(ge=1, le=1024, description="processes on this machine that share each batch")] = 1
+    deepspeed_stage: Annotated[
+        int | None,
+        Field(ge=0, le=3, description="ZeRO: 1 shares out optimizer state, 2 gradients too, 3 weights too; null: plain torch"),
+    ] = None
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the run needs processes of its own, started by torchrun."""
+        return self.num_processes > 1 or self.deepspeed_stage is not None
+
+    @model_validator(mode="after")
+    def _settings_that_go_together(self) -> SupervisedConfig:
+        if self.early_stop_patience is not None and self.eval_fraction == 0:
+            raise ValueError("early_stop_patience needs held-out samples: set eval_fraction, e.g. 0.05")
+        if self.bf16 and self.deepspeed_stage == 0:
+            raise ValueError("bf16 with deepspeed_stage 0 keeps no float32 master weights and drifts: use stage 1 or higher, or null")
+        return self

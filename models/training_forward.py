@@ -9,23 +9,29 @@ Shapes: B rows, T tokens, D hidden size, H heads, K head size, Q learned tokens 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
+from models.packing import Questions, Segments, attend, attend_from, questions
 from models.shift_qwen3 import ShiftQwen3Model
 
 
-def hidden_where(model: PreTrainedModel, input_ids_BT: Tensor, wanted_BT: Tensor) -> Tensor:
+def hidden_where(model: PreTrainedModel, input_ids_BT: Tensor, wanted_BT: Tensor, layout: Segments | None = None) -> Tensor:
     """Final hidden states (N, D) at the positions where `wanted_BT` is True, in reading order. Rows are padded on the right, if at all:
-    causal attention never looks there, so no mask is needed."""
+    causal attention never looks there, so no mask is needed. With a `layout` B is 1 and the row is packed; any model but ShiftQwen3 then
+    has to be inside models.packing.segments_attention."""
     decoder = model.base_model
     if isinstance(decoder, ShiftQwen3Model) and model.config.num_key_value_heads == model.config.num_attention_heads:
-        return _shift_qwen3(decoder, input_ids_BT, wanted_BT)
-    hidden_BTD: Tensor = decoder(input_ids=input_ids_BT, use_cache=False).last_hidden_state
+        return _shift_qwen3(decoder, input_ids_BT, wanted_BT) if layout is None else _packed(decoder, input_ids_BT, wanted_BT, layout)
+    more = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
+    hidden_BTD: Tensor = decoder(input_ids=input_ids_BT, use_cache=False, **more).last_hidden_state
     return hidden_BTD[wanted_BT]
 
 
@@ -34,36 +40,72 @@ def _shift_qwen3(model: ShiftQwen3Model, input_ids_BT: Tensor, wanted_BT: Tensor
     x_BTD = model.embed(input_ids_BT, positions_1T)
     cos_1TK, sin_1TK = model.rotary_emb(x_BTD, positions_1T)
     for layer in list(model.layers)[:-1]:
-        x_BTD = _layer(layer, x_BTD, x_BTD, (cos_1TK, sin_1TK), None)
+        x_BTD = _layer(layer, x_BTD, (cos_1TK, sin_1TK), _causal)
     # Learned positions of each row first, in their order, filled up with others to the length of the longest.
     num_wanted = int(wanted_BT.sum(dim=1).max())
     places_BQ = wanted_BT.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :num_wanted]
     asking_BQD = x_BTD.gather(1, places_BQ.unsqueeze(-1).expand(-1, -1, x_BTD.shape[-1]))
-    x_BQD = _layer(model.layers[-1], x_BTD, asking_BQD, (cos_1TK, sin_1TK), places_BQ)
+    seen_B1QT = (torch.arange(x_BTD.shape[1], device=x_BTD.device) <= places_BQ.unsqueeze(-1)).unsqueeze(1)
+    asking = (asking_BQD, (cos_1TK[0][places_BQ], sin_1TK[0][places_BQ]))
+    x_BQD = _layer(model.layers[-1], x_BTD, (cos_1TK, sin_1TK), partial(_masked, seen_B1QT), asking)
     normed_BQD = _norm(x_BQD, model.norm)
     return normed_BQD[wanted_BT.gather(1, places_BQ)]
 
 
-def _layer(layer: Any, x_BTD: Tensor, asking_BQD: Tensor, rotary: tuple[Tensor, Tensor], places_BQ: Tensor | None) -> Tensor:
-    """One decoder layer whose queries are at `places_BQ` (None: everywhere); keys and values are everywhere."""
+def _packed(model: ShiftQwen3Model, input_ids_1T: Tensor, wanted_1T: Tensor, layout: Segments) -> Tensor:
+    x_1TD = model.embed(input_ids_1T, layout.position_ids)
+    cos_1TK, sin_1TK = model.rotary_emb(x_1TD, layout.position_ids)
+    for layer in list(model.layers)[:-1]:
+        x_1TD = _layer(layer, x_1TD, (cos_1TK, sin_1TK), partial(_in_segments, layout))
+    places_N = wanted_1T[0].nonzero().flatten()
+    asked = questions(layout, places_N)
+    asking = (x_1TD.index_select(1, places_N), (cos_1TK[:, places_N], sin_1TK[:, places_N]))
+    x_1ND = _layer(model.layers[-1], x_1TD, (cos_1TK, sin_1TK), partial(_from_questions, layout, asked), asking)
+    return _norm(x_1ND, model.norm)[0]
+
+
+_Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""Query (B, Q, H, K), key and value (B, T, H, K), scale → attended (B, Q, H, K)."""
+
+
+def _causal(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    return scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True, scale=scale
+    ).transpose(1, 2)
+
+
+def _masked(mask: Tensor, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    return scaled_dot_product_attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, scale=scale
+    ).transpose(1, 2)
+
+
+def _in_segments(layout: Segments, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    return attend(query[0], key[0], value[0], layout, scale).unsqueeze(0)
+
+
+def _from_questions(layout: Segments, asked: Questions, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    return attend_from(query[0], key[0], value[0], layout, asked, scale).unsqueeze(0)
+
+
+def _layer(
+    layer: Any, x_BTD: Tensor, rotary: tuple[Tensor, Tensor], attended_by: _Attend,
+    asking: tuple[Tensor, tuple[Tensor, Tensor]] | None = None,
+) -> Tensor:
+    """One decoder layer. Keys and values are everywhere; queries too, unless `asking` gives theirs (B, Q, D) with their rotary tables."""
     attention, mlp = layer.self_attn, layer.mlp
     heads = (attention.config.num_attention_heads, attention.head_dim)
-    cos_1TK, sin_1TK = rotary
-    if places_BQ is None:
+    asking_BQD, query_rotary = asking or (x_BTD, rotary)
+    if asking is None:
         weight = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         query, key, value = functional.linear(_norm(x_BTD, layer.input_layernorm), weight).unflatten(-1, (3, *heads)).unbind(2)
-        mask, query_rotary = None, rotary
     else:
         weight = torch.cat([attention.k_proj.weight, attention.v_proj.weight])
         key, value = functional.linear(_norm(x_BTD, layer.input_layernorm), weight).unflatten(-1, (2, *heads)).unbind(2)
         query = functional.linear(_norm(asking_BQD, layer.input_layernorm), attention.q_proj.weight).unflatten(-1, heads)
-        mask = (torch.arange(x_BTD.shape[1], device=x_BTD.device) <= places_BQ.unsqueeze(-1)).unsqueeze(1)
-        query_rotary = (cos_1TK[0][places_BQ], sin_1TK[0][places_BQ])
     query, key = _rotate(_norm(query, attention.q_norm), query_rotary), _rotate(_norm(key, attention.k_norm), rotary)
-    attended = functional.scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, is_causal=mask is None, scale=attention.scaling
-    )
-    x_BQD = asking_BQD + functional.linear(attended.transpose(1, 2).flatten(2), attention.o_proj.weight)
+    attended = attended_by(query, key, value, attention.scaling)
+    x_BQD = asking_BQD + functional.linear(attended.flatten(2), attention.o_proj.weight)
     normed = _norm(x_BQD, layer.post_attention_layernorm)
     gate, up = functional.linear(normed, torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])).chunk(2, dim=-1)
     return x_BQD + functional.linear(functional.silu(gate) * up, mlp.down_proj.weight)

@@ -43,11 +43,12 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
         "checkpoints": store_checkpoint(context, card),
         "training_metrics": store_metrics(context, card.checkpoint_id, curve),
     }
-    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts={"samples": len(samples)}, metrics=card.metrics)
+    counts = {"samples": len(samples), "samples/too long": int(card.metrics["samples_too_long"])}
+    return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics=card.metrics)
 
 
 _DATASET = """
-select s.messages, d.weight from datasets d join {kind}_samples s using (sample_id)
+select s.sample_id, s.messages, d.weight from datasets d join {kind}_samples s using (sample_id)
 where d.dataset_id = $dataset and d.kind = '{kind}' and not s.withdrawn
 qualify row_number() over (partition by d.iteration, d.sample_id order by s.iteration) = 1 and d.iteration = min(d.iteration) over ()
 order by d.sample_id
@@ -60,4 +61,9 @@ def dataset_samples(warehouse: Warehouse, dataset_id: str, kinds: Sequence[Kind]
     rows: list[dict[str, Any]] = [
         row for kind in kinds for row in con.sql(_DATASET.format(kind=kind), params={"dataset": dataset_id}).to_arrow_table().to_pylist()
     ]
-    return [TrainingSample(messages=tuple(Message(**message) for message in row["messages"]), weight=row["weight"]) for row in rows]
+    return [
+        TrainingSample(
+            messages=tuple(Message(**message) for message in row["messages"]), weight=row["weight"], sample_id=row["sample_id"]
+        )
+        for row in rows
+    ]

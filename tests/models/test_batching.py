@@ -47,7 +47,9 @@ def test_unusable_weights_are_refused(weights: list[float]) -> None:
 
 
 def test_tensors_are_padded_on_the_right_with_no_loss_there() -> None:
-    samples = [EncodedSample(token_ids=[4, 5, 6], loss_weights=[0, 0, 1]), EncodedSample(token_ids=[7], loss_weights=[0.5])]
+    samples = [EncodedSample(token_ids=[4, 5, 6], loss_weights=[0, 0, 1]), EncodedSample(token_ids=[7, 8], loss_weights=[0.5, 0.25])]
     item = PlannedBatches(samples, [[0, 1]], pad_token_id=9)[0]
-    assert item["input_ids"].tolist() == [[4, 5, 6], [7, 9, 9]]
-    torch.testing.assert_close(item["loss_weights"], torch.tensor([[0.0, 0.0, 1.0], [0.5, 0.0, 0.0]]))
+    assert item["input_ids"].tolist() == [[4, 5], [7, 9]]
+    assert item["targets"].tolist() == [[5, 6], [8, 9]]
+    torch.testing.assert_close(item["loss_weights"], torch.tensor([[0.0, 1.0], [0.25, 0.0]]))
+    assert item["total_weight"] == 1.25

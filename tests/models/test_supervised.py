@@ -18,8 +18,10 @@ import torch
 from agent.policy import Message
 from models.checkpoint import Card, load_model, read_card, save
 from models.configs import SupervisedConfig
+from models.fitting import weighted_loss
 from models.metrics import MetricLog, Progress, read_metrics
-from models.supervised import COMPLETE_FILE, TrainingSample, train_supervised, weighted_loss
+from models.supervised import TrainingSample, train_supervised
+from models.trainer_checkpoints import COMPLETE_FILE
 from warehouse.errors import CheckpointError, ConfigError, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=24, warmup_steps=4, batch_tokens=256, save_every=5, log_every=2)
@@ -191,7 +193,8 @@ def test_the_loss_is_the_weighted_mean_over_tokens(seed_checkpoint: Path) -> Non
     weights = torch.tensor([[0.0, 0.5, 0.0, 1.0], [0.0, 2.0, 0.0, 0.0]])
     logprobs = model(ids).logits.log_softmax(dim=-1)
     expected = -(0.5 * logprobs[0, 0, 6] + 1.0 * logprobs[0, 2, 8] + 2.0 * logprobs[1, 0, 10]) / 3.5
-    torch.testing.assert_close(weighted_loss(model, ids, weights), expected)
+    batch = {"input_ids": ids[:, :-1], "targets": ids[:, 1:], "loss_weights": weights[:, 1:]}
+    torch.testing.assert_close(weighted_loss(model, batch), expected)
 
 
 def test_metrics_leave_out_a_line_that_was_cut_off(tmp_path: Path) -> None:

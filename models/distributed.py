@@ -1,0 +1,147 @@
+"""A supervised run in several processes of this machine: started by torchrun, watched, and ended with whoever started it.
+
+The processes run models/distributed_main.py. They are told everything by files in the run folder (`JOB_FILE`, safetensors of the samples'
+tokens) and answer the same way: metrics.jsonl while they train, then the gathered weights and a result or an error. With
+SupervisedConfig.deepspeed_stage they train by DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+import warehouse.errors
+from models.batching import EncodedSample
+from models.checkpoint import quiet
+from models.configs import SupervisedConfig
+from models.metrics import OnProgress, ignore_progress, read_metrics
+from warehouse.errors import FlywheelError, ModelError
+from warehouse.home import atomic_write
+
+JOB_FILE = "job.json"
+RESULT_FILE = "result.json"
+ERROR_FILE = "error.json"
+LOG_FILE = "processes.log"
+WEIGHTS_FOLDER = "weights"
+POLL_S = 0.2
+END_GRACE_S = 5.0
+LAST_WORDS = 2000
+"""Characters of the log that an error repeats."""
+
+
+class Sample(BaseModel):
+    """An EncodedSample on its way to the processes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    token_ids: Annotated[tuple[int, ...], Field(min_length=1, description="of the whole conversation")]
+    loss_weights: Annotated[tuple[float, ...], Field(description="weight of each token in the loss")]
+    weight: Annotated[float, Field(ge=0, description="how often to draw it relative to the others")]
+    sample_id: Annotated[str, Field(description="names it in messages")]
+
+    def encoded(self) -> EncodedSample:
+        return EncodedSample(token_ids=self.token_ids, loss_weights=self.loss_weights, weight=self.weight, sample_id=self.sample_id)
+
+    @staticmethod
+    def of(sample: EncodedSample) -> Sample:
+        return Sample(
+            token_ids=tuple(sample.token_ids), loss_weights=tuple(sample.loss_weights), weight=sample.weight, sample_id=sample.sample_id
+        )
+
+
+class Job(BaseModel):
+    """All that the processes of one run are told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    init: Annotated[Path, Field(description="checkpoint to continue from")]
+    launcher_pid: Annotated[int, Field(ge=1, description="process whose end ends them all")]
+    config: SupervisedConfig
+    samples: tuple[Sample, ...]
+    held_out: tuple[Sample, ...]
+
+
+def fit_in_processes(
+    init: Path, samples: Sequence[EncodedSample], held_out: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
+    on_progress: OnProgress = ignore_progress,
+) -> tuple[PreTrainedModel, dict[str, float]]:
+    """As models.fitting.fit on the checkpoint `init`, in config.num_processes processes: the trained model and the closing metrics.
+
+    Raises what the processes raised where it is an error of this project, ModelError with their last words where they ended otherwise.
+    """
+    run_folder.mkdir(parents=True, exist_ok=True)
+    job = Job(
+        init=init.resolve(), launcher_pid=os.getpid(), config=config, samples=tuple(map(Sample.of, samples)),
+        held_out=tuple(map(Sample.of, held_out)),
+    )
+    atomic_write(run_folder / JOB_FILE, job.model_dump_json().encode())
+    for name in (RESULT_FILE, ERROR_FILE):
+        (run_folder / name).unlink(missing_ok=True)
+    with (run_folder / LOG_FILE).open("wb") as log:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(config.num_processes),
+                "-m", "models.distributed_main", str(run_folder.resolve()),
+            ],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), start_new_session=True,
+        )  # fmt: skip
+        try:
+            _watch(process, run_folder, on_progress)
+        finally:
+            _end(process)
+    if not (run_folder / RESULT_FILE).exists():
+        raise _failure(run_folder, process.returncode)
+    with quiet():
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(run_folder / WEIGHTS_FOLDER)
+    return model.eval(), json.loads((run_folder / RESULT_FILE).read_text())
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with its import path: torchrun is started in any folder. One thread each unless the environment says otherwise."""
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _watch(process: subprocess.Popen[bytes], run_folder: Path, on_progress: OnProgress) -> None:
+    """Pass progress on until the processes end. What a killed start has reported is not reported again."""
+    last = max((progress.step for progress in read_metrics(run_folder)), default=0)
+    while True:
+        is_over = process.poll() is not None
+        news = [progress for progress in read_metrics(run_folder) if progress.step > last]
+        for progress in news:
+            on_progress(progress)
+            last = progress.step
+        if is_over:
+            return
+        time.sleep(POLL_S)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End torchrun and what it started, if it still runs."""
+    for sent, grace_s in ((signal.SIGTERM, END_GRACE_S), (signal.SIGKILL, END_GRACE_S)):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, sent)
+        try:
+            process.wait(timeout=grace_s)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _failure(run_folder: Path, status: int) -> FlywheelError:
+    try:
+        left = json.loads((run_folder / ERROR_FILE).read_text())
+        kind = getattr(warehouse.errors, left["type"])
+        return kind(left["message"])  # type: ignore[no-any-return]
+    except (FileNotFoundError, AttributeError):
+        words = (run_folder / LOG_FILE).read_text(errors="replace")[-LAST_WORDS:]
+        return ModelError(f"the training processes ended with status {status} and no result; the end of {run_folder / LOG_FILE}:\n{words}")

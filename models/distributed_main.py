@@ -1,0 +1,85 @@
+"""One process of a supervised run in several: `torchrun … -m models.distributed_main RUN_FOLDER`. models/distributed.py starts it.
+
+It ends with the process that started the run, however that ends; torchrun would leave it behind when it is killed itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from models.distributed import ERROR_FILE, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
+from warehouse.errors import FlywheelError
+from warehouse.home import atomic_write
+
+
+def main(run_folder: Path) -> int:
+    job = Job.model_validate_json((run_folder / JOB_FILE).read_text())
+    die_with(job.launcher_pid)
+    try:
+        metrics = _fit(job, run_folder)
+    except FlywheelError as error:
+        atomic_write(run_folder / ERROR_FILE, json.dumps({"type": type(error).__name__, "message": str(error)}).encode())
+        traceback.print_exc()
+        return 1
+    if int(os.environ["RANK"]) == 0:
+        atomic_write(run_folder / RESULT_FILE, json.dumps(metrics).encode())
+    return 0
+
+
+def _fit(job: Job, run_folder: Path) -> dict[str, float]:
+    if job.config.deepspeed_stage is not None:
+        prepare_deepspeed()
+    import torch
+
+    from models.checkpoint import load_model
+    from models.fitting import fit
+
+    model: Any = load_model(job.init)
+    if job.config.bf16 and job.config.deepspeed_stage is not None:
+        model.to(dtype=torch.bfloat16)
+    metrics = fit(
+        model, [sample.encoded() for sample in job.samples], job.config, run_folder,
+        held_out=[sample.encoded() for sample in job.held_out], weights_folder=run_folder / WEIGHTS_FOLDER,
+    )
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # the weights are written
+        torch.distributed.destroy_process_group()
+    return metrics
+
+
+def prepare_deepspeed() -> None:
+    """Settle before DeepSpeed looks: which accelerator there is, and that its shared-memory collectives are not compiled, which takes
+    minutes; gloo does without."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    import deepspeed.ops
+
+    compatible: dict[str, Any] = deepspeed.ops.__compatible_ops__
+    compatible["deepspeed_shm_comm"] = False
+
+
+def die_with(pid: int) -> None:
+    """End this process when another one ends: a thread waits for that. Ends at once when it is gone already."""
+    threading.Thread(target=_watch_process, args=(pid,), name=f"watch-{pid}", daemon=True).start()
+
+
+def _watch_process(pid: int) -> None:
+    try:
+        watched = os.pidfd_open(pid)
+        select.select([watched], [], [])
+    except ProcessLookupError:
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,67 @@
+"""Held-out samples and the decision when to stop: which samples are held out, what the curve of their loss says. No model, no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from models.batching import EncodedSample
+from warehouse.errors import ConfigError
+from warehouse.identity import stable_fraction
+
+CURVE_FILE = "held_out.json"
+"""In a trainer checkpoint: the curve so far."""
+
+
+def hold_out(samples: Sequence[EncodedSample], fraction: float) -> tuple[list[EncodedSample], list[EncodedSample]]:
+    """Samples to train on and samples to measure on. Which is which is decided by a hash of the tokens alone: a sample keeps its side in
+    every run, and equal ones are never on both. Raises ConfigError when a side would be empty."""
+    if fraction == 0:
+        return list(samples), []
+    trained: list[EncodedSample] = []
+    held: list[EncodedSample] = []
+    for sample in samples:
+        (held if stable_fraction(list(sample.token_ids)) < fraction else trained).append(sample)
+    if not held or not any(sample.weight > 0 for sample in trained):
+        raise ConfigError(
+            f"eval_fraction {fraction} of {len(samples)} samples holds out {len(held)} and trains on {len(trained)}: neither may be none; "
+            "change eval_fraction, or give more samples"
+        )
+    return trained, held
+
+
+@dataclass(slots=True, kw_only=True)
+class HeldOutCurve:
+    """The lowest held-out loss so far, and how many have come since."""
+
+    best_loss: float | None = None
+    best_step: int | None = None
+    num_since_best: int = 0
+
+    def add(self, step: int, loss: float) -> bool:
+        """Whether this one is the lowest."""
+        if self.best_loss is None or loss < self.best_loss:
+            self.best_loss, self.best_step, self.num_since_best = loss, step, 0
+            return True
+        self.num_since_best += 1
+        return False
+
+    def is_over(self, patience: int | None) -> bool:
+        return patience is not None and self.num_since_best >= patience
+
+    def metrics(self, num_samples: int) -> dict[str, float]:
+        if self.best_step is None or self.best_loss is None:
+            return {}
+        return {"held_out_loss": self.best_loss, "held_out_best_step": float(self.best_step), "held_out_samples": float(num_samples)}
+
+    def save(self, folder: Path) -> None:
+        (folder / CURVE_FILE).write_text(json.dumps(asdict(self), allow_nan=False))
+
+
+def load_curve(folder: Path | None) -> HeldOutCurve:
+    """As a trainer checkpoint left it; empty without one."""
+    if folder is None or not (folder / CURVE_FILE).exists():
+        return HeldOutCurve()
+    return HeldOutCurve(**json.loads((folder / CURVE_FILE).read_text()))

@@ -1,0 +1,322 @@
+"""The training loop of CT and SFT: the Hugging Face Trainer with our loss, optimizer groups, schedule, held-out loss and early stop.
+
+The same in one process and in several (plain torch or DeepSpeed): every process runs `fit` on its share of each batch. Who starts them is
+models/distributed.py; what is trained on and what becomes of the weights is models/supervised.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from models.batching import EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
+from models.checkpoint import quiet
+from models.configs import SupervisedConfig
+from models.early_stop import HeldOutCurve, load_curve
+from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
+from models.packing import check_can_pack, segments, segments_attention
+from models.trainer_checkpoints import last_complete, mark_complete, step_of
+from models.training_forward import hidden_where
+from warehouse.errors import StorageFull, TrainingDiverged
+from warehouse.home import is_full_disk
+
+BEST_FOLDER = "best"
+"""In the run folder: the weights with the lowest held-out loss so far."""
+NAMED_SAMPLES = 5
+"""How many samples an error names."""
+
+
+def fit(
+    model: PreTrainedModel, samples: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
+    on_progress: OnProgress = ignore_progress, *, held_out: Sequence[EncodedSample] = (), weights_folder: Path | None = None,
+) -> dict[str, float]:
+    """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
+    the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all.
+
+    Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is.
+    """
+    rank, num_ranks = _rank_and_number(config)
+    plan = plan_batches(
+        [len(sample.token_ids) for sample in samples], [sample.weight for sample in samples],
+        batch_tokens=config.batch_tokens, steps=config.steps, seed=config.seed, packing=config.packing,
+    )
+    last = last_complete(run_folder)
+    resume_step = step_of(last) if last else 0
+    log = MetricLog(run_folder, on_progress, resume_step=resume_step) if rank == 0 else None
+    pad = _pad_id(model)
+    batches = PlannedBatches(samples, plan, pad, packing=config.packing, rank=rank, num_ranks=num_ranks)
+    if config.packing == "packed":
+        check_can_pack(model)
+    trainer = _WeightedTrainer(
+        model=model, config=config, args=_arguments(config, run_folder), callbacks=[_Reporter(log, config)],
+        train_dataset=batches, data_collator=lambda items: items[0],
+    )
+    curve = load_curve(last)
+    if held_out:
+        trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log))
+    trainer.add_callback(_CompletionMarker())
+    trainer.remove_callback(PrinterCallback)
+    started = time.process_time()
+    try:
+        with quiet(), segments_attention(model) if config.packing == "packed" else nullcontext():
+            if not curve.is_over(config.early_stop_patience):
+                trainer.train(resume_from_checkpoint=str(last) if last else None)
+            _settle_weights(trainer, run_folder / BEST_FOLDER, curve, weights_folder)
+    except Exception as error:  # torch says in words of its own that a file could not be written
+        if is_full_disk(error):
+            raise StorageFull(f"no space left in {run_folder} for a trainer checkpoint: free some disk and run the stage again") from error
+        raise
+    finally:
+        if log is not None:
+            log.close()
+    model.eval()
+    step = max(trainer.state.global_step, resume_step)
+    tail = [progress.metrics["loss"] for progress in read_metrics(run_folder) if "loss" in progress.metrics][-3:]
+    num_tokens = sum(len(samples[row].token_ids) for rows in plan[resume_step:step] for row in rows)
+    return {
+        "loss": sum(tail) / max(1, len(tail)), "steps": float(step), "samples": float(len(samples)), "tokens": float(num_tokens),
+        "cpu_s": time.process_time() - started, "resumed_from_step": float(resume_step), **curve.metrics(len(held_out)),
+    }
+
+
+def weighted_loss(model: Any, batch: Mapping[str, Tensor], *, num_ranks: int = 1) -> Tensor:
+    """Mean negative log-likelihood of the targets, weighted: sum(w·nll) / sum(w), of a batch as models.batching.tensors makes it.
+
+    Logits are made only where a weight is positive. A process of several sees only its share of the batch and divides by the weight of
+    all (`total_weight`), times their number, because gradients are averaged over processes.
+    """
+    weights = batch["loss_weights"]
+    is_learned = weights > 0
+    if not bool(is_learned.any()):
+        is_learned[0, 0] = True  # weighs 0, but takes part in the backward pass that the other processes wait in
+    losses = nn.functional.cross_entropy(_learned_logits(model, batch, is_learned).float(), batch["targets"][is_learned], reduction="none")
+    total_weight = batch["total_weight"] if "total_weight" in batch else weights.sum()
+    total: Tensor = (losses * weights[is_learned]).sum() / total_weight * num_ranks
+    return total
+
+
+def _learned_logits(model: Any, batch: Mapping[str, Tensor], is_learned: Tensor) -> Tensor:
+    """Logits (N, V) where a target is learned. What wraps a model (data parallelism, DeepSpeed) must see a call of the model itself."""
+    input_ids = batch["input_ids"]
+    layout = segments(batch["lengths"].tolist(), input_ids.device) if "lengths" in batch else None
+    if isinstance(model, PreTrainedModel):
+        logits: Tensor = model.get_output_embeddings()(hidden_where(model, input_ids, is_learned, layout))
+        return logits
+    columns = is_learned.any(dim=0).nonzero().flatten()
+    more = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
+    kept: Tensor = model(input_ids=input_ids, use_cache=False, logits_to_keep=columns, **more).logits
+    return kept[is_learned[:, columns]]
+
+
+class _WeightedTrainer(Trainer):
+    """The Trainer with our loss, optimizer groups and schedule. One item of its dataset is one whole batch."""
+
+    def __init__(self, *, config: SupervisedConfig, **kwargs: Any) -> None:
+        self._config = config
+        self._num_ranks = _rank_and_number(config)[1]
+        super().__init__(**kwargs)
+
+    def loss_of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        is_mixed = self._config.bf16 and self._config.deepspeed_stage is None
+        with torch.autocast(self.args.device.type, dtype=torch.bfloat16, enabled=is_mixed):
+            return weighted_loss(model, batch, num_ranks=self._num_ranks)
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        loss = self.loss_of(model, inputs)
+        if not bool(torch.isfinite(loss)):
+            raise TrainingDiverged(
+                f"the loss is {loss.item()} at step {self.state.global_step + 1} of {self._config.steps} with learning rate "
+                f"{self._get_learning_rate():.3g} (peak {self._config.learning_rate:.3g}); {self._blame(model)}"
+            )
+        return loss
+
+    @torch.no_grad()
+    def _blame(self, model: nn.Module) -> str:
+        """Which samples of the step have such a loss by themselves, and what to do."""
+        batches: Any = self.train_dataset
+        read: list[EncodedSample] = batches.samples_at(self.state.global_step)
+        if self._config.is_distributed:  # the others wait elsewhere: nothing more can be computed with them
+            return f"this process read {_named(read)}: lower learning_rate or max_grad_norm, or look at these samples"
+        pad = _pad_id(self.model)
+        learned = [sample for sample in read if any(sample.loss_weights[1:])]
+        alone = [self.loss_of(model, self._prepare_inputs(tensors([sample], pad, batches.packing))) for sample in learned]
+        bad = [sample for sample, loss in zip(learned, alone, strict=True) if not bool(torch.isfinite(loss))]
+        if len(bad) == len(learned):
+            return (
+                f"so is that of each of its {len(bad)} samples, {_named(bad)}: the weights are broken, lower learning_rate or max_grad_norm"
+            )
+        if not bad:
+            return f"none of its samples, {_named(read)}, has such a loss alone: lower learning_rate or max_grad_norm"
+        return f"{len(bad)} of its {len(read)} samples have such a loss by themselves, {_named(bad)}: look at them in the dataset"
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        trained: Any = model or self.model
+        named = [(name, parameter) for name, parameter in trained.named_parameters() if parameter.requires_grad]
+        matrices = [parameter for name, parameter in named if parameter.dim() == 2 and "embed" not in name]
+        others = [parameter for name, parameter in named if parameter.dim() != 2 or "embed" in name]
+        groups = [{"params": matrices, "weight_decay": self._config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = AdamW(groups, lr=self._config.learning_rate, betas=(0.9, self._config.adam_beta2), fused=True)
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        warmup, steps = self._config.warmup_steps, self._config.steps
+
+        def factor(step: int) -> float:
+            return min(1.0, (step + 1) / max(1, warmup)) * 0.5 * (1 + math.cos(math.pi * min(1.0, step / steps)))
+
+        chosen: Any = optimizer or self.optimizer
+        self.lr_scheduler = LambdaLR(chosen, factor)
+        return self.lr_scheduler
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
+        """In the plan's order: the plan is already shuffled, and each process makes its own share."""
+        dataset: Any = self.train_dataset
+        return torch.utils.data.DataLoader(dataset, batch_size=1, shuffle=False, collate_fn=self.data_collator)
+
+
+class _Reporter(TrainerCallback):
+    """Passes the Trainer's logs on, in the units of MetricLog; sees to it that the last step is logged, which the Trainer leaves out
+    unless it is a multiple of log_every."""
+
+    def __init__(self, log: MetricLog | None, config: SupervisedConfig) -> None:
+        self._log, self._config = log, config
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step >= self._config.steps:
+            control.should_log = True
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs and self._log is not None:
+            metrics: dict[str, float] = {name: float(logs[name]) for name in ("loss", "grad_norm", "learning_rate") if name in logs}
+            self._log.write(Progress(step=state.global_step, num_steps=self._config.steps, metrics=metrics))
+
+
+class _HeldOut(TrainerCallback):
+    """Measures the loss on held-out samples every eval_every steps, keeps the best weights, and stops when patience has run out. Every
+    process measures all of them, so that all decide alike."""
+
+    def __init__(
+        self, trainer: _WeightedTrainer, samples: Sequence[EncodedSample], pad: int, curve: HeldOutCurve, log: MetricLog | None
+    ) -> None:
+        self._trainer, self._config, self._curve, self._log = trainer, trainer._config, curve, log
+        rows = cut_padded(range(len(samples)), [len(sample.token_ids) for sample in samples], self._config.batch_tokens)
+        weighted = [[_scaled(samples[row]) for row in batch] for batch in rows]
+        self._batches = [tensors(batch, pad, self._config.packing) for batch in weighted]
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self._config.eval_every and state.global_step < self._config.steps:
+            return
+        loss = self._loss()
+        if self._curve.add(state.global_step, loss):
+            _save_weights(self._trainer, Path(str(args.output_dir)) / BEST_FOLDER)
+        if self._log is not None:
+            self._log.write(Progress(step=state.global_step, num_steps=self._config.steps, metrics={"held_out_loss": loss}))
+        if self._curve.is_over(self._config.early_stop_patience):
+            control.should_training_stop = control.should_log = True
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._curve.save(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+
+    @torch.no_grad()
+    def _loss(self) -> float:
+        model: Any = self._trainer.model_wrapped
+        model.eval()
+        sums = [(float(batch["loss_weights"].sum()), batch) for batch in self._batches]
+        losses = [weight * float(self._trainer.loss_of(model, self._trainer._prepare_inputs(dict(batch)))) for weight, batch in sums]
+        model.train()
+        loss = sum(losses) / sum(weight for weight, _ in sums) / self._trainer._num_ranks
+        if not math.isfinite(loss):
+            step = self._trainer.state.global_step
+            raise TrainingDiverged(f"the held-out loss is {loss} at step {step}: lower learning_rate or max_grad_norm")
+        return loss
+
+
+class _CompletionMarker(TrainerCallback):
+    """Marks a trainer checkpoint as whole, after all its files and those of every process. The last of the callbacks."""
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
+        if state.is_world_process_zero:
+            mark_complete(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
+
+
+def _pad_id(model: Any) -> int:
+    return int(model.config.get_text_config().pad_token_id or 0)
+
+
+def _rank_and_number(config: SupervisedConfig) -> tuple[int, int]:
+    return (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if config.is_distributed else (0, 1)
+
+
+def _arguments(config: SupervisedConfig, run_folder: Path) -> TrainingArguments:
+    has_gpu = torch.cuda.is_available()
+    return TrainingArguments(
+        output_dir=str(run_folder), max_steps=config.steps, per_device_train_batch_size=1, max_grad_norm=config.max_grad_norm,
+        logging_strategy="steps", logging_steps=config.log_every, save_strategy="steps", save_steps=config.save_every, save_total_limit=2,
+        report_to=[], disable_tqdm=True, log_level="error", use_cpu=not has_gpu, seed=config.seed,
+        dataloader_pin_memory=False, remove_unused_columns=False, **_distributed_arguments(config, has_gpu),
+    )
+
+
+def _distributed_arguments(config: SupervisedConfig, has_gpu: bool) -> dict[str, Any]:
+    if not config.is_distributed:
+        return {}
+    if config.deepspeed_stage is None:
+        return {"ddp_find_unused_parameters": False, **({} if has_gpu else {"ddp_backend": "gloo"})}
+    return {
+        "bf16": config.bf16,
+        "deepspeed": {
+            "zero_optimization": {"stage": config.deepspeed_stage, "stage3_gather_16bit_weights_on_model_save": True},
+            "bf16": {"enabled": config.bf16},
+            "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": config.max_grad_norm,
+            # Our AdamW is torch's own: DeepSpeed's would be compiled first.
+            "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+        },
+    }  # fmt: skip
+
+
+def _scaled(sample: EncodedSample) -> EncodedSample:
+    """A sample that counts in the loss as often as it would be drawn."""
+    return EncodedSample(token_ids=sample.token_ids, loss_weights=[weight * sample.weight for weight in sample.loss_weights])
+
+
+def _named(samples: Sequence[EncodedSample]) -> str:
+    names = [sample.sample_id or f"one of {len(sample.token_ids)} tokens" for sample in samples[:NAMED_SAMPLES]]
+    return ", ".join(names) + (f" and {len(samples) - NAMED_SAMPLES} more" if len(samples) > NAMED_SAMPLES else "")
+
+
+def _settle_weights(trainer: _WeightedTrainer, best: Path, curve: HeldOutCurve, weights_folder: Path | None) -> None:
+    """The best weights where a run stops early, else the last, in the model or gathered into `weights_folder`."""
+    is_best_kept = trainer._config.early_stop_patience is not None and curve.best_step not in (None, trainer.state.global_step)
+    if weights_folder is None:
+        if is_best_kept:
+            kept = type(trainer.model).from_pretrained(best, dtype=torch.float32)  # type: ignore[union-attr]
+            trainer.model.load_state_dict(kept.state_dict())  # type: ignore[union-attr]
+    elif is_best_kept:
+        if trainer.is_world_process_zero():
+            shutil.copytree(best, weights_folder, dirs_exist_ok=True)
+    else:
+        trainer.save_model(str(weights_folder))
+
+
+def _save_weights(trainer: _WeightedTrainer, folder: Path) -> None:
+    """Aside first: a kill leaves the weights of before."""
+    aside = folder.with_name(f"{folder.name}.partial")
+    trainer.save_model(str(aside))
+    if trainer.is_world_process_zero():
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
