@@ -112,7 +112,7 @@ class Questions:
 
 
 def questions(layout: Segments, places_N: Tensor) -> Questions:
-    """Prepare asking at `places_N` of the row, in rising order."""
+    """Prepare asking at `places_N` of the row, one or more in rising order."""
     order = torch.full((layout.num_tokens,), -1, device=places_N.device)
     order[places_N] = torch.arange(len(places_N), device=places_N.device)
     positions, groups, back, offset = layout.position_ids[0], [], torch.empty_like(places_N), 0
@@ -166,8 +166,8 @@ def check_can_pack(model: PreTrainedModel) -> None:
     kinds = set(getattr(config, "layer_types", None) or [every])
     if kinds != {"full_attention"} or not model._can_set_attn_implementation() or hasattr(model.config, "vision_config"):
         raise ConfigError(
-            f"{type(model).__name__} cannot be trained on packed rows: it has layers of the kinds {sorted(kinds)} where only full_attention "
-            "can be packed, reads images, or has attention that cannot be replaced; set packing: padded"
+            f"{type(model).__name__} cannot be trained on packed rows: its layers are of the kinds {sorted(kinds)} where only full_attention "
+            "can be packed, it reads images, or has attention that cannot be replaced; set packing: padded"
         )
 
 

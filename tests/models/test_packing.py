@@ -104,7 +104,9 @@ def test_attention_in_segments_is_attention_in_each(lengths: list[int], seed: in
     ])  # fmt: skip
     layout = segments(lengths)
     torch.testing.assert_close(attend(query, key, value, layout, None), expected)
-    places = (torch.rand(sum(lengths), generator=generator) < 0.3).nonzero().flatten()
+    is_asked = torch.rand(sum(lengths), generator=generator) < 0.3
+    is_asked[-1] = True
+    places = is_asked.nonzero().flatten()
     asked = questions(layout, places)
     torch.testing.assert_close(attend_from(query[places], key, value, layout, asked, None), expected[places])
     assert layout.position_ids.flatten().tolist() == [position for length in lengths for position in range(length)]
