@@ -5,11 +5,13 @@ says. The codecs lie beside their kinds: models/tokenizer.py, models/templates.p
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.chat import ChatCodec
 from models.checkpoint import load_tokenizer, quiet, verify
+from models.templates import TemplateCodec
 from models.tokenizer import WordCodec
 from warehouse.errors import CheckpointError
 
@@ -17,11 +19,22 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+QUICKSTART_MODEL_TYPE = "shift_qwen3"
+
 
 def load_codec(folder: Path) -> ChatCodec:
-    """The codec of a checkpoint. Raises CheckpointError when the folder is not whole."""
+    """The codec of a checkpoint: the quickstart's, or the chat template's of its tokenizer, with a reader of images where its
+    configuration has a vision part. Raises CheckpointError when the folder is not whole, ModelError for a model that no codec knows."""
     verify(folder, weights=False)
-    return WordCodec(load_tokenizer(folder))
+    model_type = str(read_config(folder)["model_type"])
+    if model_type == QUICKSTART_MODEL_TYPE:
+        return WordCodec(load_tokenizer(folder))
+    ends = end_token_ids(folder)
+    if is_vision(folder):
+        from models.vision import load_vision_codec
+
+        return load_vision_codec(folder, model_type, ends)
+    return TemplateCodec(load_tokenizer(folder), ends)
 
 
 def load_policy(folder: Path, *, dtype: str = "float32", device: str | torch.device | None = None) -> PreTrainedModel:
@@ -57,3 +70,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{path} names no model_type: a checkpoint is a folder as save_pretrained writes it")
     return config
+
+
+def end_token_ids(folder: Path) -> tuple[int, ...]:
+    """Tokens that end an answer, as generation_config.json and config.json name them; the tokenizer may know one more."""
+    described = [read_config(folder)]
+    described.append(described[0].get("text_config") or {})
+    with suppress(FileNotFoundError):
+        described.insert(0, json.loads((folder / "generation_config.json").read_bytes()))
+    found = [part.get("eos_token_id") for part in described]
+    flat = [token for ids in found for token in (ids if isinstance(ids, list) else [ids])]
+    return tuple(dict.fromkeys(int(token) for token in flat if token is not None))
