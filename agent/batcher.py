@@ -1,7 +1,8 @@
 """The batcher: prompts of many concurrent episodes gathered into batches for one policy. What is in a prompt is prompt.py's business.
 
 A batch goes off when every live episode waits for an answer, when it is full, or when its first prompt has waited long enough. One batch
-is under way at a time. The policy keeps the event loop free by itself (the embedded engine works in a thread of its own).
+is under way at a time. A policy that batches continuously is asked at once instead: nobody waits for others' prompts or answers. The
+policy keeps the event loop free by itself (the embedded engine works in a thread of its own).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from agent.policy import Policy, Prompt, Response
+from agent.policy import Policy, Prompt, Response, is_continuous
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Batcher:
             raise ValueError(f"max_batch {max_batch} must be at least 1 and max_wait_ms {max_wait_ms} at least 0")
         self._policy = policy
         self._max_batch = 1 if fixed_batch else max_batch
+        self._asks_at_once = is_continuous(policy) and not fixed_batch
         self._max_wait_s = max_wait_ms / 1000
         self._queue: list[_Waiting] = []
         self._num_live = 0
@@ -56,6 +58,10 @@ class Batcher:
 
     async def act(self, prompt: Prompt) -> Response:
         """The policy's response. Raises what the policy raises; a caller that is cancelled takes its prompt back."""
+        if self._asks_at_once:
+            self.num_batches += 1
+            self.num_prompts += 1
+            return (await self._policy.act([prompt]))[0]
         waiting = _Waiting(prompt, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._send_if_due()

@@ -76,7 +76,7 @@ class Step(_Record):
     response_token_ids: tuple[int, ...] = ()
     response_logprobs: tuple[float, ...] = ()
     response_versions: Annotated[
-        tuple[int, ...], Field(description="updates that the weights behind each response token had seen; empty where none follow a learner")
+        tuple[int, ...], Field(description="updates that the weights behind each response token had seen; empty where none are counted")
     ] = ()
     reward: float = 0.0
     latency_ms: float = 0.0

@@ -72,3 +72,9 @@ class Policy(Protocol):
         """One response per prompt, in order. Raises ModelError when the engine is broken; a prompt that is too long gives a
         Response with no tokens, which the episode loop records."""
         ...
+
+
+def is_continuous(policy: Policy) -> bool:
+    """Whether calls of `act` that are under way at once are answered together, each as soon as it is ready, so that nobody need gather
+    prompts first: the policy says so by an attribute `is_continuous`."""
+    return bool(getattr(policy, "is_continuous", False))

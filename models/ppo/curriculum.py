@@ -72,6 +72,14 @@ def stream_requests(
     return _requests(groups, met, config, policy_id), due
 
 
+def room(num_admitted: int, num_learned: int, *, batch_size: int, batches_ahead: int, num_batches: int) -> int:
+    """How many more episodes a streaming run may start when it has learned from `num_learned` batches.
+
+    AReaL (arXiv 2505.24298, section 5.1): the n-th episode of a run is admitted as soon as floor((n - 1) / B) <= i + eta, with B the batch
+    size, i the version learned and eta = `batches_ahead`. No more are started than all `num_batches` need, so each is learned from."""
+    return max(0, batch_size * min(num_batches, num_learned + batches_ahead + 1) - num_admitted)
+
+
 def instances_met(requests: Iterable[EpisodeRequest]) -> dict[str, int]:
     """How many instances of each task (by id) were asked for."""
     return dict(Counter(task_id for task_id, _ in {(request.task.task_id, request.seed) for request in requests}))

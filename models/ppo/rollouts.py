@@ -16,7 +16,7 @@ from typing import Self
 
 from agent.collector import Collector, LeaseUse, MeasuresLeases
 from agent.episode import Episode, EpisodeRequest
-from agent.policy import Policy, Prompt, Response
+from agent.policy import Policy, Prompt, Response, is_continuous
 from models.ppo.spool import Block, EpisodeSpool
 from warehouse.errors import ModelError, SandboxError
 
@@ -230,6 +230,10 @@ class MeteredPolicy:
     @property
     def policy_id(self) -> str:
         return self._policy.policy_id
+
+    @property
+    def is_continuous(self) -> bool:
+        return is_continuous(self._policy)
 
     @property
     def busy_s(self) -> float:

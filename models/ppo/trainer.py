@@ -29,7 +29,7 @@ from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
-from models.ppo.curriculum import instances_met, quotas, round_requests, stream_requests, updated_rates
+from models.ppo.curriculum import instances_met, quotas, room, round_requests, stream_requests, updated_rates
 from models.ppo.metrics import episode_metrics
 from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
 from models.ppo.spool import EpisodeSpool
@@ -222,10 +222,7 @@ class _Trainer:
         return metrics
 
     def _admit(self, pool: RolloutPool, index: int) -> int:
-        """Let episodes start as far as they may before batch `index`; the size of that batch.
-
-        Streaming follows AReaL (arXiv 2505.24298, section 5.1): the n-th episode of the run is admitted as soon as floor((n - 1) / B) <=
-        learned + eta, with B the batch's size, `learned` the batches learned from, and eta = batches_ahead."""
+        """Let episodes start as far as they may before batch `index`; the size of that batch."""
         run, config, rates = self._run, self._config, self.counters.success_rates
         met = instances_met(request for block in pool.blocks for request in block.requests)
         if not config.streaming:
@@ -233,16 +230,18 @@ class _Trainer:
                 pool.admit(round_requests(run.tasks, quotas(run.tasks, config, rates), met, config, self.policy_id))
             return len(pool.blocks[index - 1].requests)
         size = batch_episodes(config, len(run.tasks))
-        room = size * min(self.num_rounds, index + config.batches_ahead) - pool.num_admitted
-        if room > 0:
+        num_more = room(
+            pool.num_admitted, index - 1, batch_size=size, batches_ahead=config.batches_ahead, num_batches=self.num_rounds
+        )  # fmt: skip
+        if num_more:
             passes = pool.blocks[-1].passes if pool.blocks else {}
-            pool.admit(*stream_requests(run.tasks, room, passes, rates, met, config, self.policy_id))
+            pool.admit(*stream_requests(run.tasks, num_more, passes, rates, met, config, self.policy_id))
         return size
 
     def _learn(self, episodes: Sequence[Episode], index: int, live: LivePolicy) -> dict[str, float]:
         """In the trainer's thread: learn from a batch, hand new weights to the live policy, count."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
-        found = (trajectory(episode, reward=self._config.reward) for episode in episodes)
+        found = (trajectory(episode, reward=self._config.reward, shaping=self._config) for episode in episodes)
         items = [item for item in found if item is not None]
         if not items:
             errors = sorted({episode.error or str(episode.outcome) for episode in episodes})
@@ -251,7 +250,8 @@ class _Trainer:
             )
         counters = self.counters
         generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
-        weighting = weigh_round(items, self._config, self._value_learner, index, generator)
+        reference = self._learner.reference_logprobs(items)
+        weighting = weigh_round(items, self._config, self._value_learner, index, generator, reference=reference)
         metrics = {"updates": 0.0} | weighting.metrics
         if weighting.advantages is not None:
             metrics |= self._learner.update(items, weighting.advantages, generator, version=counters.version)

@@ -134,3 +134,34 @@ def test_a_cancelled_caller_takes_its_prompt_back() -> None:
 def test_nonsense_limits_are_refused() -> None:
     with pytest.raises(ValueError, match="max_batch 0"):
         Batcher(Echo(), max_batch=0)
+
+
+def test_a_policy_that_batches_continuously_is_asked_at_once() -> None:
+    class Slow(Echo):
+        is_continuous = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_released = asyncio.Event()
+
+        async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+            self.batches.append([prompt.messages[0].content for prompt in prompts])
+            if self.batches[-1] == ["long"]:
+                await self.is_released.wait()
+            return [
+                Response(text="ok", prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=self.policy_id) for _ in prompts
+            ]
+
+    async def main() -> None:
+        policy = Slow()
+        batcher = Batcher(policy, max_wait_ms=10_000)
+        with batcher.live(), batcher.live(), batcher.live():
+            long = asyncio.create_task(batcher.act(prompt("long")))
+            await asyncio.gather(batcher.act(prompt("a")), batcher.act(prompt("b")))  # neither waits for the long answer
+            policy.is_released.set()
+            await long
+        assert sorted(policy.batches) == [["a"], ["b"], ["long"]] and (batcher.num_batches, batcher.num_prompts) == (3, 3)
+        calm = Batcher(policy, fixed_batch=True)
+        assert [(await calm.act(prompt("c"))).text] == ["ok"]
+
+    asyncio.run(main())

@@ -1,0 +1,338 @@
+"""The pool of rollouts: admission by staleness, batches of what has finished, long episodes that neither block nor get lost, and what a
+start after a kill goes on with.
+
+The environment is a corridor computed in Python: a task walks so many steps, through the same episode loop and collector as on live
+browsers. Killed processes are in test_streaming_faults.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.collector import Requests
+from agent.episode import Episode, EpisodeRequest
+from agent.policy import Policy, Prompt, Response
+from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.prompt import PromptBuilder
+from models.ppo.config import PpoConfig
+from models.ppo.curriculum import instances_met, room, stream_requests
+from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
+from models.ppo.spool import EpisodeSpool
+from models.ppo.trainer import batch_episodes, num_rounds
+from sandbox.actions import Action
+from sandbox.session import Element, Observation, Transition, Verdict
+from sandbox.task import Split, Task
+from warehouse.errors import ModelError, SandboxError
+
+SHORT = Task(source="corridor", name="walk-1", domain="pointing", max_steps=1)
+LONG = Task(source="corridor", name="walk-20", domain="pointing", max_steps=20)
+TASKS = (SHORT, LONG)
+T = TypeVar("T")
+Gates = dict[tuple[str, int], asyncio.Event]
+"""By task name and seed."""
+
+
+class CorridorSession:
+    """A page that never ends by itself; each step takes its time. A step behind a closed gate waits for it."""
+
+    environment = "corridor 1"
+
+    def __init__(self, gates: Gates) -> None:
+        self._gates = gates
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        self._instance = (task.name, seed)
+        return self._observe()
+
+    async def step(self, action: Action) -> Transition:
+        await asyncio.sleep(0)
+        if self._instance in self._gates:
+            await self._gates[self._instance].wait()
+        return Transition(observation=self._observe(), reward=0.0, terminated=False, truncated=False)
+
+    async def evaluate(self) -> Verdict:
+        return Verdict(origin="verifier", score=1.0, threshold=1.0)
+
+    async def hint(self) -> Action | None:
+        return None
+
+    async def close(self) -> None: ...
+
+    def _observe(self) -> Observation:
+        element = Element(role="button", text="On", x_px=10, y_px=10, width_px=20, height_px=20)
+        return Observation(instruction="Walk", elements=(element,), screenshot=None, width_px=160, height_px=150, time_ms=0.0)
+
+
+class CorridorPool:
+    def __init__(self, size: int, gates: Gates) -> None:
+        self._free, self._gates = asyncio.Semaphore(size), gates
+
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[CorridorSession]:
+        async with self._free:
+            yield CorridorSession(self._gates)
+
+    async def close(self) -> None: ...
+
+
+class Walking:
+    """A policy that always clicks; its engine counts no versions."""
+
+    policy_id = "policy-walking"
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        await asyncio.sleep(0)
+        return [
+            Response(text="Action click [1]", prompt_token_ids=(1,), token_ids=(2, 3), logprobs=(-0.1, -0.2), policy_id=self.policy_id)
+            for _ in prompts
+        ]
+
+
+def walking(size: int = 4, gates: Gates | None = None) -> PoolCollector:
+    settings = CollectorSettings(concurrency=size, max_retries=0, max_wait_ms=0.0)
+    return PoolCollector(CorridorPool(size, gates or {}), PromptBuilder("compact"), settings=settings)
+
+
+def request(task: Task, number: int, attempt: int = 0) -> EpisodeRequest:
+    """On the task's `number`-th train seed."""
+    (seed,) = task.seeds(Split.TRAIN, 1, skip=number)
+    return EpisodeRequest(purpose="rl", task=task, seed=seed, attempt=attempt, policy_id="p", temperature=1.0, screenshots=False)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """A test that hangs says so."""
+
+    async def timed() -> T:
+        async with asyncio.timeout(60):
+            return await main
+
+    return asyncio.run(timed())
+
+
+def instance(one: EpisodeRequest) -> tuple[str, int]:
+    return one.task.name, one.seed
+
+
+def ids(episodes: Sequence[Episode]) -> list[str]:
+    return [episode.episode_id for episode in episodes]
+
+
+@given(
+    batch_size=st.integers(1, 9), ahead=st.integers(0, 4), num_batches=st.integers(1, 7), learned=st.integers(0, 7),
+    before=st.integers(0, 90),
+)  # fmt: skip
+def test_admission_is_areals_rule_and_ends_with_the_run(batch_size: int, ahead: int, num_batches: int, learned: int, before: int) -> None:
+    admitted = before + room(before, learned, batch_size=batch_size, batches_ahead=ahead, num_batches=num_batches)
+    may_start = [n for n in range(1, batch_size * num_batches + 1) if (n - 1) // batch_size <= learned + ahead]
+    assert admitted == max(before, len(may_start))
+
+
+def test_tasks_take_turns_by_what_was_started(tmp_path: Path) -> None:
+    """Streaming on a corridor of one step and one of twenty: short episodes end twenty times as soon, and get no more turns for it."""
+    config = PpoConfig(streaming=True, rounds=12, episodes_per_task=8, min_batch_episodes=8, batches_ahead=2)
+    size, num_batches = batch_episodes(config, 2), num_rounds(config, 2)
+    assert (size, num_batches) == (8, 24)
+    consumed: Counter[str] = Counter()
+    lead = []
+
+    async def main() -> None:
+        async with RolloutPool(walking(6), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+            for index in range(1, num_batches + 1):
+                more = room(pool.num_admitted, index - 1, batch_size=size, batches_ahead=2, num_batches=num_batches)
+                met = instances_met(r for block in pool.blocks for r in block.requests)
+                passes = pool.blocks[-1].passes if pool.blocks else {}
+                if more:
+                    pool.admit(*stream_requests(TASKS, more, passes, {}, met, config, "p"))
+                batch = await pool.batch(index, size)
+                consumed.update(episode.request.task.name for episode in batch)
+                lead.append(consumed[SHORT.name] - consumed[LONG.name])
+            admitted = [r for block in pool.blocks for r in block.requests]
+            for stop in range(len(admitted) + 1):
+                started = Counter(r.task.name for r in admitted[:stop])
+                assert abs(started[SHORT.name] - started[LONG.name]) <= 1
+            assert len({r.episode_id for r in admitted}) == len(admitted) == size * num_batches
+
+    run(main())
+    assert consumed == {SHORT.name: 96, LONG.name: 96}
+    # Short ones are learned from earlier, by what admission lets them run ahead and no more.
+    assert 0 < max(lead) <= 3 * size
+
+
+def test_open_tasks_get_more_turns_and_groups_stay_together() -> None:
+    config = PpoConfig(adaptive_episodes=True, group_size=3, streaming=True)
+    tasks = [LONG.model_copy(update={"name": f"task-{i}"}) for i in range(4)]
+    rates = {task.task_id: rate for task, rate in zip(tasks, (0.5, 1.0, 0.0, 0.5), strict=True)}
+    first, passes = stream_requests(tasks, 60, {}, rates, {}, config, "p")
+    second, _ = stream_requests(tasks, 60, passes, rates, instances_met(first), config, "p")
+    for requests in (first, second):
+        assert len(requests) == 60
+        counts = Counter(r.task.name for r in requests)
+        assert counts["task-0"] == counts["task-3"] == 24 and counts["task-1"] == counts["task-2"] == 6
+        for start in range(0, 60, 3):
+            group = requests[start : start + 3]
+            assert len({(r.task.name, r.seed) for r in group}) == 1 and [r.attempt for r in group] == [0, 1, 2]
+    assert not {(r.task.name, r.seed) for r in first} & {(r.task.name, r.seed) for r in second}
+    lonely = stream_requests(tasks, 60, {}, dict.fromkeys(rates, 1.0) | {tasks[0].task_id: 0.5}, {}, config, "p")[0]
+    assert Counter(r.task.name for r in lonely)["task-0"] == 30  # no task takes more than twice its part
+    assert batch_episodes(config.model_copy(update={"min_batch_episodes": 64}), 4) == 66
+
+
+def test_a_straggler_never_blocks_and_is_learned_from_when_it_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        straggler, gate = request(LONG, 0), asyncio.Event()
+        policy = MeteredPolicy(Walking(), version=0)
+        collector = walking(3, {instance(straggler): gate})
+        async with RolloutPool(collector, policy, EpisodeSpool(tmp_path), num_learned=0) as pool:
+            pool.admit([straggler, *(request(SHORT, i) for i in range(12))])
+            for index in range(1, 4):
+                batch = await pool.batch(index, 4)
+                assert straggler.episode_id not in ids(batch)
+                policy.version = index
+            assert pool.queues == {"queue_waiting": 0.0, "queue_running": 1.0, "queue_finished": 0.0}
+            gate.set()
+            (late,) = await pool.batch(4, 1)
+            versions = [version for step in late.steps for version in step.response_versions]
+            assert versions[:2] == [0, 0] and versions[-2:] == [3, 3] and versions == sorted(versions)
+            shares = staleness([late], 3)
+            assert shares["staleness_max"] == 3.0 and shares["staleness/3"] == pytest.approx(2 / 40)
+            assert sum(value for name, value in shares.items() if "/" in name) == pytest.approx(1.0)
+            use = pool.lease_use
+            assert use is not None and use.num_sessions == 3 and use.leased_s > 0
+            assert policy.num_tokens == 2 * (12 + 20) and policy.busy_s > 0
+
+    run(main())
+
+
+def test_a_batch_is_made_of_whole_groups_oldest_first(tmp_path: Path) -> None:
+    async def main() -> None:
+        gates = {instance(request(LONG, 0)): asyncio.Event()}
+        async with RolloutPool(walking(4, gates), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+            held_up = [request(LONG, 0), request(LONG, 0, attempt=1)]
+            groups = [[request(SHORT, i, attempt=0), request(SHORT, i, attempt=1)] for i in range(3)]
+            pool.admit([*held_up, *(one for group in groups for one in group)])
+            assert ids(await pool.batch(1, 3)) == [r.episode_id for r in groups[0] + groups[1]]
+            gates[instance(held_up[0])].set()
+            assert ids(await pool.batch(2, 4)) == [r.episode_id for r in held_up + groups[2]]
+
+    run(main())
+
+
+def test_after_a_kill_long_episodes_are_asked_for_again_first(tmp_path: Path) -> None:
+    """No survivor bias: what was under way when the trainer died was mostly long, and must not be missing from what is learned."""
+    requests = [request(task, i) for i in range(8) for task in TASKS]
+    asked: list[str] = []
+
+    class Noting:
+        """Notes the order in which requests are taken."""
+
+        def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+            async def noted() -> AsyncIterator[EpisodeRequest]:
+                async for one in requests:  # type: ignore[union-attr]
+                    asked.append(one.episode_id)
+                    yield one
+
+            return walking(16).collect(policy, noted())
+
+        async def close(self) -> None: ...
+
+    async def start(num_learned: int, batches: Sequence[tuple[int, int]], collector: Any = None) -> list[list[Episode]]:
+        async with RolloutPool(collector or walking(16), Walking(), EpisodeSpool(tmp_path), num_learned=num_learned) as pool:
+            if not pool.blocks:
+                pool.admit(requests)
+            return [await pool.batch(index, size) for index, size in batches]
+
+    (first,) = run(start(0, [(1, 8)]))
+    assert {episode.request.task.name for episode in first} == {SHORT.name}  # the long ones are on their way
+    finished = set(ids(list(EpisodeSpool(tmp_path).episodes())))
+    issued = tmp_path / "issued.jsonl"
+    issued.write_bytes(issued.read_bytes() + b'{"num_learned": 1, "requ')  # the block that was being written
+    left = [r.episode_id for r in requests if r.episode_id not in finished]
+    (second,) = run(start(1, [(2, 8)], Noting()))
+    assert asked == left
+    assert {episode.request.task.name for episode in second} == {LONG.name}
+    assert sorted(ids(first + second)) == sorted(r.episode_id for r in requests)
+    # Weights that are older than the spool learn from the same batches again, and nothing is run.
+    again = run(start(0, [(1, 8), (2, 8)], Noting()))
+    assert [ids(batch) for batch in again] == [ids(first), ids(second)] and asked == left
+
+
+def test_what_was_admitted_later_waits_until_older_weights_have_caught_up(tmp_path: Path) -> None:
+    async def first_start() -> None:
+        async with RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+            pool.admit([request(SHORT, i) for i in range(2)])
+            await pool.batch(1, 2)
+            pool.admit([request(SHORT, i) for i in range(2, 4)])
+
+    async def second_start() -> None:
+        async with RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+            assert pool.num_admitted == 4 and pool.queues["queue_waiting"] == 0
+            await pool.batch(1, 2)
+            assert len(await pool.batch(2, 2)) == 2
+
+    run(first_start())
+    run(second_start())
+
+
+def test_a_spool_with_holes_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+            pool.admit([request(SHORT, 0)])
+            await pool.batch(1, 1)
+
+    run(main())
+    with pytest.raises(ModelError, match="lacks batch 2"):
+        RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=2)
+    (tmp_path / "issued.jsonl").unlink()
+    with pytest.raises(ModelError, match="lacks requests"):
+        RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0)
+    (tmp_path / "batches.jsonl").write_text("{}\n")
+    with pytest.raises(ModelError, match=r"line 1 of .* is no BatchLine"):
+        RolloutPool(walking(), Walking(), EpisodeSpool(tmp_path), num_learned=0)
+
+
+@pytest.mark.parametrize(("fault", "message"), [("ends", "unanswered"), ("repeats", "gave before"), ("breaks", "no weights")])
+def test_a_collector_that_breaks_its_word_is_told(tmp_path: Path, fault: str, message: str) -> None:
+    class Faulty:
+        async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+            async for episode in walking(1).collect(policy, requests):
+                yield episode
+                if fault == "breaks":
+                    raise ModelError("no weights")
+                if fault == "ends":
+                    return
+                yield episode
+
+        async def close(self) -> None: ...
+
+    async def main() -> None:
+        async with RolloutPool(Faulty(), Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+            pool.admit([request(SHORT, i) for i in range(3)])
+            await pool.batch(1, 3)
+
+    with pytest.raises((SandboxError, ModelError), match=message):
+        run(main())
+
+
+def test_leaving_gives_the_sessions_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        straggler = request(LONG, 0)
+        pool = CorridorPool(1, {instance(straggler): asyncio.Event()})
+        collector = PoolCollector(pool, PromptBuilder("compact"), settings=CollectorSettings(concurrency=4))
+        async with RolloutPool(collector, Walking(), EpisodeSpool(tmp_path), num_learned=0) as rollouts:
+            rollouts.admit([straggler])
+            while not rollouts.queues["queue_running"]:
+                await asyncio.sleep(0)
+        async with asyncio.timeout(5), pool.lease():
+            pass
+        assert {task.get_name() for task in asyncio.all_tasks()} & {"collector", "rollouts"} == set()
+
+    run(main())
