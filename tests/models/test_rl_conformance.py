@@ -86,7 +86,9 @@ def sampled(model: ShiftQwen3ForCausalLM, count: int, *, seed: int = 0, temperat
     return items
 
 
-def learned(model: ShiftQwen3ForCausalLM, items: Sequence[Trajectory], values: Sequence[float], version: int = 0, **options: Any) -> torch.Tensor:
+def learned(
+    model: ShiftQwen3ForCausalLM, items: Sequence[Trajectory], values: Sequence[float], version: int = 0, **options: Any
+) -> torch.Tensor:
     """All weights after one update."""
     copied = copy.deepcopy(model)
     config = PpoConfig.model_validate({"epochs": 1, "warmup_updates": 1, "minibatch_episodes": 100, "microbatch_tokens": 10_000} | options)
