@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from models.generation.arena import Arena, Target
 from models.generation.backend import load_whole
 from models.generation.rows import Request, Row
-from models.generation.vision_units import Unit, joined, keys_of, units_of
+from models.generation.vision_units import Unit, joined, keys_of, placeholder_ids, units_of
 from models.shift_qwen3 import ShiftQwen3Config
 from warehouse.errors import ModelError
 
@@ -82,9 +82,10 @@ class HuggingFaceBackend:
             model.set_attn_implementation("sdpa")
         self._model, self.eos_token_ids = model, eos_token_ids
         self._config: Any = config
-        self._window = getattr(config, "sliding_window", None)
+        self._window = int(getattr(config, "sliding_window", None) or 0)
         self._keeps_logits = "logits_to_keep" in parameters
         self._image_token_id: int | None = getattr(model.config, "image_token_id", None)
+        self.never_token_ids = placeholder_ids(model.config)
         self._merge_size = int(getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", 1))
         self.max_positions = int(config.max_position_embeddings)
         self.arena = Arena(model.device)
@@ -184,7 +185,7 @@ class HuggingFaceBackend:
         back_BTS = slots_BT.unsqueeze(-1) - read_S
         masks = {FULL: back_BTS < 0}
         if SLIDING in self._layer_types:
-            masks[SLIDING] = (back_BTS < 0) | (back_BTS >= int(self._window))
+            masks[SLIDING] = (back_BTS < 0) | (back_BTS >= self._window)
         dtype = self._model.dtype
         additive = {
             kind: torch.zeros(hidden.shape, dtype=dtype, device=slots_BT.device).masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)

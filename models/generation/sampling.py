@@ -15,13 +15,16 @@ from models.generation.rows import Row
 from warehouse.errors import ModelError
 
 
-def choose(logits_BV: Tensor, rows: Sequence[Row]) -> tuple[list[int], list[float]]:
+def choose(logits_BV: Tensor, rows: Sequence[Row], never: Sequence[int] = ()) -> tuple[list[int], list[float]]:
     """Each row's next token and its log-probability in nats: greedy rows take the likeliest, at temperature 1 over all tokens; the others
     the inverse transform of their own uniform draw, of the softmax at their temperature, cut to the nucleus of `top_p` and renormalised
-    (Holtzman et al. 2020, arXiv 1904.09751, eq. 2–3). Raises ModelError where the logits are no numbers."""
+    (Holtzman et al. 2020, arXiv 1904.09751, eq. 2–3). Tokens in `never` have probability 0. Raises ModelError where the logits are no
+    numbers."""
     device = logits_BV.device
     asked = [row.request for row in rows]
     logits_BV = logits_BV.float()
+    if never:
+        logits_BV = logits_BV.index_fill(1, torch.tensor(never, device=device), -torch.inf)
     if any(request.temperature not in (0.0, 1.0) for request in asked):
         logits_BV = logits_BV / torch.tensor([request.temperature or 1.0 for request in asked], device=device).unsqueeze(1)
     logprobs_BV = functional.log_softmax(logits_BV, dim=-1)

@@ -135,7 +135,7 @@ class Scheduler:
         return self._let_go() if places else []
 
     def _write(self, rows: list[Row], logits: Tensor) -> None:
-        chosen, logprobs = choose(logits, rows)
+        chosen, logprobs = choose(logits, rows, self.backend.never_token_ids)
         for row, token, logprob in zip(rows, chosen, logprobs, strict=True):
             row.num_cached = len(row.tokens)
             if not row.versions:

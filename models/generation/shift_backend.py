@@ -50,6 +50,7 @@ class ShiftBackend:
     def __init__(self, model: ShiftQwen3ForCausalLM, eos_token_ids: frozenset[int]) -> None:
         config: Any = model.config
         self._model = model
+        self.never_token_ids: tuple[int, ...] = ()
         self.eos_token_ids, self.max_positions, self._pad = eos_token_ids, int(config.max_position_embeddings), int(config.pad_token_id)
         self._num_heads, self._head_size, self._width = config.num_attention_heads, config.head_dim, config.hidden_size
         self._epsilon = config.rms_norm_eps

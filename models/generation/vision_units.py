@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,30 +30,33 @@ class Unit:
     key: int
 
 
+def placeholder_ids(config: Any) -> tuple[int, ...]:
+    """The tokens that stand for images and videos in a model's prompts: a forward pass over one without an image fails."""
+    found = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
+    return tuple(token for token in found if isinstance(token, int))
+
+
 def units_of(prompt: Sequence[int], vision: Mapping[str, Tensor], image_token_id: int, merge_size: int) -> tuple[Unit, ...]:
     """The images of a prompt, in order. `vision` may be of the Qwen2-VL class (see GRID), or hold one slice an image or tile in its first
     dimension (LLaVA) or its second (Idefics3); anything else counts as one image. Raises ModelError where tokens and images do not match.
     """
     places = [place for place, token in enumerate(prompt) if token == image_token_id]
-    tensors = {name: tensor for name, tensor in vision.items() if tensor.shape[-1:] != (len(prompt),) or "pixel" in name}
-    if not tensors:
-        return ()
-    pixels = tensors.get("pixel_values")
+    pixels = vision.get("pixel_values")
     if pixels is None or not places:
         raise ModelError(f"a prompt carries {sorted(vision)} but {len(places)} image tokens: the codec and the model do not fit together")
-    if GRID in tensors:
-        grids = tensors[GRID]
+    if GRID in vision:
+        grids = vision[GRID]
         num_patches = grids.prod(dim=-1).tolist()
         slices = [{"pixel_values": part, GRID: grids[i : i + 1]} for i, part in enumerate(pixels.split(num_patches))]
         lengths, joined_in = [patches // merge_size**2 for patches in num_patches], 0
     else:
         joined_in = 1 if pixels.dim() == 5 else 0
         count = pixels.shape[joined_in]
-        alike = all(tensor.dim() > joined_in and tensor.shape[joined_in] == count for tensor in tensors.values())
+        alike = all(tensor.dim() > joined_in and tensor.shape[joined_in] == count for tensor in vision.values())
         count = count if alike and len(places) % count == 0 else 1
         slices = [
-            dict(zip(tensors, parts, strict=True))
-            for parts in zip(*(tensor.chunk(count, dim=joined_in) for tensor in tensors.values()), strict=True)
+            dict(zip(vision, parts, strict=True))
+            for parts in zip(*(tensor.chunk(count, dim=joined_in) for tensor in vision.values()), strict=True)
         ]
         lengths = [len(places) // count] * count
     if sum(lengths) != len(places):
