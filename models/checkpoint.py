@@ -26,6 +26,8 @@ from warehouse.identity import digests_id, file_digest
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from models.chat import ChatCodec
+
 CARD_FILE = "card.json"
 WEIGHT_SUFFIX = ".safetensors"
 VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
@@ -80,10 +82,10 @@ def write(
 
 
 def save(
-    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, *, stage: str, iteration: str, parents: tuple[str, ...] = (),
+    folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast | ChatCodec, *, stage: str, iteration: str, parents: tuple[str, ...] = (),
     datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None,
 ) -> Card:
-    """Write a model and its tokenizer as a checkpoint: see `write`."""
+    """Write a model and its tokenizer (or the codec that has it) as a checkpoint: see `write`."""
 
     def fill(aside: Path) -> None:
         with quiet():

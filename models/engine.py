@@ -64,6 +64,8 @@ class EmbeddedEngine:
     tokens differ. A critic that is handed in estimates, at each response token, what the episode will still earn: `Response.values`.
     """
 
+    is_continuous = True
+
     def __init__(
         self, model: PreTrainedModel, codec: ChatCodec | PreTrainedTokenizerFast, checkpoint_id: str, *, version: int = 0,
         settings: EngineSettings | None = None, critic: Critic | None = None,

@@ -51,6 +51,8 @@ class HttpEngine:
     where it tells them, else those of the weights that it had when the prompt was sent, which is never newer than the truth.
     """
 
+    is_continuous = True
+
     def __init__(self, config: HttpEngineConfig, *, folder: Path | None = None, codec: ChatCodec | None = None) -> None:
         """Asks the server what it gives. `codec` makes token ids of messages and text of token ids; without one the server does. `folder`
         is the checkpoint whose configuration and tokenizer new weights of a learner are handed over with. Raises ConfigError for a

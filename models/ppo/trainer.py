@@ -18,13 +18,15 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from agent.collector import Collector, LeaseUse
 from agent.episode import Episode
 from agent.policy import Policy
 from models import checkpoint
+from models.chat import ChatCodec
 from models.engine import EmbeddedEngine
+from models.families import load_codec, load_policy
 from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
 from models.ppo.config import PpoConfig
@@ -37,9 +39,8 @@ from models.ppo.state import load_state, save_state
 from models.ppo.update import PolicyLearner, ReplayPool
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
-from models.shift_qwen3 import ShiftQwen3ForCausalLM
 from sandbox.task import Task
-from warehouse.errors import ConfigError, ModelError, SandboxError
+from warehouse.errors import ConfigError, SandboxError
 from warehouse.identity import bytes_id, content_id, stable_seed
 
 OnProgress = Callable[[int, Mapping[str, float]], None]
@@ -56,14 +57,12 @@ class LivePolicy(Policy, Protocol):
     def close(self) -> None: ...
 
 
-PolicyFactory = Callable[[PreTrainedModel, PreTrainedTokenizerFast, str], LivePolicy]
+PolicyFactory = Callable[[PreTrainedModel, ChatCodec, str], LivePolicy]
 
 
-def embedded_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, checkpoint_id: str) -> LivePolicy:
+def embedded_policy(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:
     """Generation in this process. Raises ModelError for a model that the embedded engine cannot run."""
-    if not isinstance(model, ShiftQwen3ForCausalLM):
-        raise ModelError(f"the embedded engine runs ShiftQwen3ForCausalLM, not {type(model).__name__}: hand in a policy factory for it")
-    return EmbeddedEngine(model, tokenizer, checkpoint_id)
+    return EmbeddedEngine(model, codec, checkpoint_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +124,7 @@ async def train_ppo(
         log.write(Progress(step=index, num_steps=trainer.num_rounds, metrics=metrics))
         on_progress(index, metrics)
 
-    live = make_policy(trainer.model, trainer.tokenizer, trainer.policy_id)
+    live = make_policy(trainer.model, trainer.codec, trainer.policy_id)
     try:
         for index, metrics in enumerate(trainer.counters.metrics, start=1):
             on_progress(index, metrics)
@@ -149,10 +148,10 @@ class _Trainer:
         self._run, self._config = run, run.config
         self.num_rounds = num_rounds(run.config, len(run.tasks))
         self._card = checkpoint.verify(run.init_checkpoint)
-        self.model = checkpoint.load_model(run.init_checkpoint)
-        self.tokenizer = checkpoint.load_tokenizer(run.init_checkpoint)
-        pad_id = int(self.tokenizer.pad_token_id)
-        reference = checkpoint.load_model(run.init_checkpoint) if run.config.kl_coefficient else None
+        self.model = load_policy(run.init_checkpoint)
+        self.codec = load_codec(run.init_checkpoint)
+        pad_id = self.codec.pad_token_id
+        reference = load_policy(run.init_checkpoint) if run.config.kl_coefficient else None
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
         self._value_learner = (
             ValueLearner(Critic.of_policy(self.model), run.config, pad_id=pad_id) if run.config.algorithm == "ppo" else None
@@ -290,7 +289,7 @@ class _Trainer:
         """Write the checkpoint. The critic served this run alone and stays in its state."""
         run, counters = self._run, self.counters
         card = checkpoint.save(
-            run.output, self.model, self.tokenizer, stage=run.stage, iteration=run.iteration, parents=(self._card.checkpoint_id,),
+            run.output, self.model, self.codec, stage=run.stage, iteration=run.iteration, parents=(self._card.checkpoint_id,),
             datasets=run.datasets, config=run.config.model_dump(mode="json"), metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip
         return PpoResult(
