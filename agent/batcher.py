@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.policy import Policy, Prompt, Response, is_continuous
 
@@ -25,7 +25,8 @@ class Batcher:
     """`await act(prompt)` from any number of tasks of one event loop.
 
     `fixed_batch` asks one prompt at a time, in the order they came: floating-point sums then do not depend on which prompts happened to
-    share a batch, so equal seeds give equal answers to the bit, whatever the concurrency.
+    share a batch, so equal seeds give equal answers to the bit, whatever the concurrency. For the same reason they name no conversation:
+    whether an engine still has the beginning of one depends on what else it was asked.
     """
 
     def __init__(self, policy: Policy, *, max_batch: int = 64, max_wait_ms: float = 50.0, fixed_batch: bool = False) -> None:
@@ -33,6 +34,7 @@ class Batcher:
             raise ValueError(f"max_batch {max_batch} must be at least 1 and max_wait_ms {max_wait_ms} at least 0")
         self._policy = policy
         self._max_batch = 1 if fixed_batch else max_batch
+        self._fixed_batch = fixed_batch
         self._asks_at_once = is_continuous(policy) and not fixed_batch
         self._max_wait_s = max_wait_ms / 1000
         self._queue: list[_Waiting] = []
@@ -62,6 +64,8 @@ class Batcher:
             self.num_batches += 1
             self.num_prompts += 1
             return (await self._policy.act([prompt]))[0]
+        if self._fixed_batch:
+            prompt = replace(prompt, conversation=None)
         waiting = _Waiting(prompt, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._send_if_due()
