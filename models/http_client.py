@@ -41,6 +41,7 @@ class HttpClient:
             headers=headers,
             timeout=httpx.Timeout(config.timeout_s, connect=config.connect_timeout_s),
             limits=httpx.Limits(max_connections=config.max_concurrency, max_keepalive_connections=config.max_concurrency),
+            verify=config.base_url.startswith("https"),  # certificates are not even read for a plain connection
             trust_env=False,  # neither proxies nor a netrc of the machine decide where tokens go
         )
         self._slots = asyncio.Semaphore(config.max_concurrency)

@@ -71,8 +71,9 @@ def response_of(error: ApiError) -> JSONResponse:
 
 async def answer_error(_: Request, error: Exception) -> JSONResponse:
     """The handler of everything that a route raises on purpose."""
-    if isinstance(error, ApiError):
-        return response_of(error)
+    cause = error.__cause__ if isinstance(error, HTTPException) else error  # FastAPI wraps what reading a body raises
+    if isinstance(cause, ApiError):
+        return response_of(cause)
     if isinstance(error, RequestValidationError):
         return response_of(_invalid(error))
     if isinstance(error, HTTPException):

@@ -1,0 +1,110 @@
+"""Policy servers for tests: ours on loopback in a thread of its own, and a plain one that plays what another kind of server would say."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from agent.policy import Message, Prompt, Sampling
+from models.server.backend import ServedEngine
+from models.server.serve import serving
+from models.server.settings import ServerSettings
+from sandbox.loop_thread import LoopThread
+
+TOKEN = "0123456789-a-token"
+TOKEN_VARIABLE = "TEST_POLICY_TOKEN"
+
+
+@dataclass
+class OurServer:
+    url: str
+    engine: ServedEngine
+    end: Callable[[], None]
+
+    def client(self, token: str = TOKEN) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers={"authorization": f"Bearer {token}"}, timeout=60.0, verify=False, trust_env=False)
+
+
+@contextmanager
+def our_server(folder: Path, settings: ServerSettings | None = None) -> Iterator[OurServer]:
+    """A real server on a checkpoint, for as long as the block lasts."""
+    engine, loop, stack = ServedEngine.open(folder), LoopThread("policy-server"), AsyncExitStack()
+    try:
+
+        async def start() -> tuple[str, Callable[[], None]]:
+            return await stack.enter_async_context(serving(engine, TOKEN, settings))
+
+        url, end = loop.run(start())
+
+        async def call_end() -> None:
+            end()
+
+        yield OurServer(url, engine, lambda: loop.run(call_end()))
+        loop.run(stack.aclose())
+    finally:
+        loop.close()
+        engine.close()
+
+
+Reply = tuple[int, dict[str, str], Any]
+
+
+@dataclass
+class PlayedServer:
+    """Answers each request by `reply(method, path, body)`; remembers what it was asked."""
+
+    reply: Callable[[str, str, Any], Reply]
+    asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    url: str = ""
+
+    def bodies(self, path: str) -> list[Any]:
+        return [body for _, asked_path, body in self.asked if asked_path == path]
+
+
+@contextmanager
+def played_server(reply: Callable[[str, str, Any], Reply]) -> Iterator[PlayedServer]:
+    played = PlayedServer(reply)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer("GET", None)
+
+        def do_POST(self) -> None:
+            self._answer("POST", json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+        def _answer(self, method: str, body: Any) -> None:
+            played.asked.append((method, self.path, body))
+            status, headers, data = played.reply(method, self.path, body)
+            content = data.encode() if isinstance(data, str) else json.dumps(data).encode()
+            self.send_response(status)
+            for name, value in ({"content-length": str(len(content))} | headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        played.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield played
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def prompt(text: str = 'Find "Ok" then see', **sampling: Any) -> Prompt:
+    return Prompt(messages=(Message(role="user", content=text),), sampling=Sampling(**({"max_new_tokens": 12} | sampling)))
