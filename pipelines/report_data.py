@@ -1,14 +1,13 @@
-"""What the report says, read from the warehouse: figures, tables and sample trajectories as plain values. How it looks is report.html."""
+"""What the report of all iterations says, read from the warehouse: figures and tables as plain values. How it looks is report.html; what
+one iteration gained is report_gains.py, one training run report_runs.py, episodes report_episodes.py.
+"""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from textwrap import shorten
 from typing import Any
 
 import duckdb
@@ -20,9 +19,6 @@ from warehouse.home import Home
 from warehouse.statistics import difference
 
 REPORTED_SPLIT = "holdout"
-EPISODES_PER_KIND = 2
-MAX_STEPS_SHOWN = 8
-THOUGHT_CHARS = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,34 +44,6 @@ class Heat:
     rows: tuple[HeatRow, ...]
     means: tuple[float, ...]
     """mean over tasks in each column."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCard:
-    index: int
-    image: str | None
-    """the screenshot as a data URI."""
-    mark: tuple[float, float] | None
-    """where the action points, in percent of the screenshot's width and height."""
-    thought: str
-    action: str
-    correction: str | None
-    is_annotator: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeCard:
-    episode_id: str
-    kind: str
-    task: str
-    domain: str
-    seed: int
-    instruction: str
-    outcome: str
-    route: str
-    reason: str
-    steps: tuple[StepCard, ...]
-    num_hidden: int
 
 
 def iterations(con: duckdb.DuckDBPyConnection) -> list[str]:
@@ -173,79 +141,6 @@ def tables(con: duckdb.DuckDBPyConnection, versions: Mapping[str, int]) -> list[
     """Rows and version of every table that was written."""
     written = [name for name, version in versions.items() if version >= 0]
     return [{"name": name, "version": versions[name], "rows": _one(con, f'select count(*) from "{name}"')[0]} for name in written]
-
-
-_KINDS = {
-    "solved": "r.route = 'sft' and e.purpose = 'rollout'",
-    "failed": "r.reason like 'V=0%' and e.purpose = 'rollout'",
-    "corrected": "r.route <> 'withheld' and e.purpose = 'annotation' and exists (from annotations a "
-    "where a.episode_id = e.episode_id and a.decision = 'override' and not a.withdrawn)",
-}
-_CHOSEN = """
-select e.episode_id, e.task_name, e.domain, e.seed, coalesce(e.instruction, ''), e.outcome, r.route, r.reason, e.num_steps
-from episodes e join routes r using (episode_id, iteration)
-where e.iteration = ? and e.num_steps > 0 and {condition}
-qualify row_number() over (partition by e.task_name order by abs(e.num_steps - 4), e.episode_id) = 1
-order by abs(e.num_steps - 4), hash(e.episode_id) limit ?
-"""
-
-
-def trajectories(con: duckdb.DuckDBPyConnection, iteration: str) -> list[EpisodeCard]:
-    """A few solved, failed and corrected episodes of an iteration, of different tasks where there are any."""
-    cards = []
-    for kind, condition in _KINDS.items():
-        for episode_id, *rest in con.execute(_CHOSEN.format(condition=condition), [iteration, EPISODES_PER_KIND]).fetchall():
-            task, domain, seed, instruction, outcome, route, reason, num_steps = rest
-            cards.append(
-                EpisodeCard(
-                    episode_id=episode_id, kind=kind, task=task, domain=domain, seed=seed, instruction=instruction, outcome=outcome,
-                    route=route, reason=reason, steps=tuple(_steps(con, iteration, episode_id)),
-                    num_hidden=max(0, num_steps - MAX_STEPS_SHOWN),
-                )
-            )
-    return cards
-
-
-_STEPS = """
-select s.step_index, s.thought, s.response, s.action, s.policy_id <> e.policy_id, i.data, i.format, i.width_px, i.height_px,
-    (select a.response from annotations a where a.episode_id = s.episode_id and a.step_index = s.step_index
-        and a.iteration = s.iteration and a.decision = 'override' and a.mode = 'relabel' limit 1)
-from steps s join episodes e using (episode_id, iteration) left join screenshots i using (screenshot_id)
-where s.iteration = ? and s.episode_id = ? order by s.step_index limit ?
-"""
-
-
-def _steps(con: duckdb.DuckDBPyConnection, iteration: str, episode_id: str) -> list[StepCard]:
-    cards = []
-    for row in con.execute(_STEPS, [iteration, episode_id, MAX_STEPS_SHOWN]).fetchall():
-        index, thought, response, action, is_annotator, data, form, width_px, height_px, correction = row
-        parsed = json.loads(action)
-        cards.append(
-            StepCard(
-                index=index, thought=shorten(thought or "", THOUGHT_CHARS, placeholder=" …"),
-                action=_action_text(response, parsed), correction=_action_part(correction),
-                image=None if data is None else f"data:image/{form};base64,{base64.b64encode(data).decode()}",
-                mark=_mark(parsed, width_px, height_px), is_annotator=is_annotator,
-            )
-        )
-    return cards
-
-
-def _mark(action: Mapping[str, Any], width_px: int | None, height_px: int | None) -> tuple[float, float] | None:
-    if not width_px or not height_px or not isinstance(action.get("x"), int) or not isinstance(action.get("y"), int):
-        return None
-    return 100 * action["x"] / width_px, 100 * action["y"] / height_px
-
-
-def _action_text(response: str, action: Mapping[str, Any]) -> str:
-    if action.get("kind") == "invalid":
-        return f"invalid: {action.get('reason', '')}"
-    return _action_part(response) or json.dumps(action)
-
-
-def _action_part(response: str | None) -> str | None:
-    """What an answer does: the part behind `Action`, where it has one."""
-    return None if response is None else (response.rpartition("Action")[2].strip(" :\n") or response.strip())
 
 
 def _one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from warehouse.statistics import Estimate, TaskCount, macro_average
 from warehouse.svg import COLOURS, Axis, Drawing, as_markdown, legend, short
 
 __all__ = [
-    "annotation_bars", "as_markdown", "iteration_curves", "mixture_bars", "role_name", "routing_flow", "stage_successes",
+    "annotation_bars", "as_markdown", "iteration_curves", "mixture_bars", "panel", "role_name", "routing_flow", "stage_successes",
     "success_by_stage", "time_bars", "training_curves",
 ]  # fmt: skip
 
@@ -28,11 +28,12 @@ COMPONENT_STYLE = {
     "demoted": "olive", "in_situ": "cyan",
 }  # fmt: skip
 CURVES = (
-    "loss", "eval_loss", "success", "reward", "entropy", "kl", "mismatch_kl", "clip_fraction", "gate_explained_variance",
-    "explained_variance", "value_loss", "tokens_per_step", "steps_per_episode", "invalid_actions", "grad_norm", "learning_rate",
+    "loss", "eval_loss", "success", "reward", "entropy", "think_tokens_per_step", "steps_per_episode", "explained_variance", "kl",
+    "clip_fraction", "staleness_mean", "gate_explained_variance", "mismatch_kl", "value_loss", "tokens_per_step", "invalid_actions",
+    "grad_norm", "learning_rate",
 )  # fmt: skip
 """Metrics worth a panel, the most telling first."""
-MAX_PANELS = 8
+MAX_PANELS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +175,12 @@ def _panels(metrics: Mapping[str, Series], title: str) -> str:
         legend(drawing, 26 + 7.4 * len(title), 20, [(COLOURS[i % len(COLOURS)], label) for i, label in enumerate(labels)])
     for index, name in enumerate(names):
         x, y = 12 + width * (index % per_row), top + height * (index // per_row)
-        _panel(drawing, name, metrics[name], labels, (x + 40, y + 20, x + width - 16, y + height - 26))
+        panel(drawing, name, metrics[name], labels, (x + 40, y + 20, x + width - 16, y + height - 26))
     return drawing.render()
 
 
-def _panel(drawing: Drawing, name: str, series: Series, labels: Sequence[str], box: tuple[float, float, float, float]) -> None:
+def panel(drawing: Drawing, name: str, series: Series, labels: Sequence[str], box: tuple[float, float, float, float]) -> None:
+    """One small chart inside `box` (left, top, right, bottom); a line a label, in the colour of its place among `labels`."""
     left, top, right, bottom = box
     values = [value for points in series.values() for _, value in points]
     steps = [step for points in series.values() for step, _ in points]

@@ -75,12 +75,13 @@ class Drawing:
         place = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
         self._marks.append(f'<image {place} href="data:image/{form};base64,{base64.b64encode(data).decode()}"/>')
 
-    def render(self) -> str:
-        """The SVG file."""
+    def render(self, *, alone: bool = True) -> str:
+        """The SVG file; one that does not stand alone leaves its style to the page around it, which says STYLE once."""
+        style = f"<style>{STYLE}</style>" if alone else ""
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="fw" viewBox="0 0 {_n(self.width)} {_n(self.height)}" '
             f'width="{_n(self.width)}" height="{_n(self.height)}" role="img" aria-label="{escape(self.title)}">'
-            f"<title>{escape(self.title)}</title><style>{STYLE}</style>"
+            f"<title>{escape(self.title)}</title>{style}"
             f'<rect width="100%" height="100%" class="page" rx="6"/>{"".join(self._marks)}</svg>'
         )
 

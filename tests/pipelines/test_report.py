@@ -1,4 +1,6 @@
-"""The report over a small history in real tables: complete, escaped, self-contained, repeatable; and over an empty warehouse."""
+"""The report over a small history in real tables: complete, escaped, self-contained, repeatable; and over an empty warehouse. Beside the
+page of all iterations one for each iteration and each training run.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pipelines.report import build_report
-from pipelines.report_data import stage_seconds
+from pipelines.report import build_iteration, build_report, build_run, page_name
+from pipelines.report_data import REPORTED_SPLIT, stage_seconds
+from pipelines.report_gains import iteration_gains, merge_weights
+from warehouse.errors import ConfigError
 from warehouse.home import Home
 from warehouse.identity import bytes_id
+from warehouse.query import connect
 from warehouse.tables import Warehouse
 
 HOSTILE = '<script>alert("instruction")</script> & more'
@@ -113,13 +118,58 @@ def fill_models(warehouse: Warehouse, iteration: str) -> None:
         for role, solved in ROLES.items() for task, domain in TASKS.items() for split in ("eval", "holdout")
     ]  # fmt: skip
     warehouse.replace_partition("evaluations", evaluations, iteration=iteration, stage="evaluation")
+    episodes = [evaluated(iteration, row, seed) for row in evaluations for seed in range(10) if row["split"] == REPORTED_SPLIT]
+    warehouse.replace_partition("episodes", episodes, iteration=iteration, stage="evaluation")
     curve = [{"run": "sft_model", "step": i, "metric": "loss", "value": 1 / i, "checkpoint_id": "c"} for i in (1, 2, 3)]
     warehouse.replace_partition("training_metrics", curve, iteration=iteration, stage="sft_model")
+    fill_rl(warehouse, iteration)
     dataset = [{"dataset_id": f"d-{iteration}", "kind": "sft", "sample_id": "s", "component": "demonstration", "weight": 250.0}]
     warehouse.replace_partition("datasets", dataset, iteration=iteration, stage="sft_dataset")
     folder = warehouse.home.work / iteration / "sft_model"
     folder.mkdir(parents=True)
     (folder / "result.json").write_text(json.dumps({"duration_s": 90.0}))
+
+
+def evaluated(iteration: str, row: dict[str, Any], seed: int) -> dict[str, Any]:
+    """One greedy episode: the first instances are the easy ones, and each takes a step more than the one before."""
+    solved = seed < row["num_success"]
+    return {
+        "episode_id": f"eval-{row['checkpoint_role']}-{row['task_id']}-{seed}-{iteration}", "purpose": "evaluation", "seed": seed,
+        "task_id": row["task_id"], "task_name": row["task_name"], "domain": row["domain"], "split": row["split"], "attempt": 0,
+        "policy_id": row["checkpoint_id"], "temperature": 0.0, "instruction": HOSTILE, "outcome": "success" if solved else "failure",
+        "reward": float(solved), "num_steps": seed + 1, "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "env",
+    }  # fmt: skip
+
+
+RL_METRICS = {
+    "reward": 0.5, "success": 0.5, "entropy": 0.2, "think_tokens_per_step": 7.0, "steps_per_episode": 3.0, "explained_variance": 0.3,
+    "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, "kl": 0.01, "staleness_mean": 0.5, "staleness_max": 2.0, "lambda_policy": 0.96,
+    "shaping/format": -0.1, "shaping/length": -0.2, "success/click-button": 0.4, "critic_steers": 1.0,
+}  # fmt: skip
+CONSTANT = "critic_steers"
+
+
+def fill_rl(warehouse: Warehouse, iteration: str) -> None:
+    """A run of three rounds that learned from a win and a loss."""
+    curve = [
+        {"run": "rl_pointing", "step": step, "metric": name, "value": value + (0.01 * step if name != CONSTANT else 0), "checkpoint_id": "c"}
+        for name, value in RL_METRICS.items() for step in (1, 2, 3)
+    ]  # fmt: skip
+    warehouse.replace_partition("training_metrics", curve, iteration=iteration, stage="rl_pointing")
+    episodes, steps = [], []
+    for name in ("win", "loss"):
+        row = {"checkpoint_role": name, "task_id": "click-button", "task_name": "click-button", "domain": "pointing", "split": "train",
+               "checkpoint_id": "policy-of-round-1", "num_success": int(name == "win")}  # fmt: skip
+        episode = evaluated(iteration, row, 0) | {"purpose": "rl", "episode_id": f"{name}-{iteration}", "num_steps": 2}
+        episodes.append(episode)
+        steps += [{
+            "episode_id": episode["episode_id"], "step_index": i, "policy_id": "p", "observation": f'<button> "Ok" {HOSTILE}',
+            "screenshot_id": None, "messages": PROMPT, "response": "Thought hm Action click [1]", "thought": "hm",
+            "action": json.dumps({"kind": "click", "x": 1, "y": 1}), "prompt_token_ids": [], "response_token_ids": [],
+            "response_logprobs": [], "reward": 0.0, "latency_ms": 1.0,
+        } for i in range(2)]  # fmt: skip
+    warehouse.replace_partition("episodes", episodes, iteration=iteration, stage="rl_pointing")
+    warehouse.replace_partition("steps", steps, iteration=iteration, stage="rl_pointing")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +178,16 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     fill(warehouse, "0001", 40)
     fill(warehouse, "0002", 140)
     return warehouse
+
+
+def assert_stands_alone(parsed: Page, page: str) -> None:
+    """Nothing is loaded, and links lead to places in the page or to pages beside it."""
+    pages = {page_name(key) for key in ("0001", "0002")} | {"index.html"}
+    pages |= {page_name(key, run) for key in ("0001", "0002") for run in ("sft_model", "rl_pointing")}
+    assert all(source.startswith(("data:image/", "#")) or source in pages for source in parsed.sources)
+    assert set(re.findall(r"https?://[^\"'\s<)]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"url\((?!#)", page) and "@import" not in page
+    assert "script" not in parsed.tags and "<script" not in page
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +215,8 @@ def test_trajectories_show_screens_marks_and_corrections(page: str) -> None:
 
 def test_everything_is_escaped_and_nothing_is_loaded(page: str) -> None:
     parsed = Page(page)
-    assert "script" not in parsed.tags and "<script" not in page
     assert HOSTILE in parsed.text, "it is shown as text"
-    assert all(source.startswith(("data:image/", "#")) for source in parsed.sources)
-    assert set(re.findall(r"https?://[^\"'\s<)]+", page)) == {"http://www.w3.org/2000/svg"}
-    assert not re.search(r"url\((?!#)", page) and "@import" not in page
+    assert_stands_alone(parsed, page)
 
 
 def test_no_path_of_this_machine_is_in_it_and_it_repeats_to_the_byte(history: Warehouse, page: str, tmp_path: Path) -> None:
@@ -187,3 +244,84 @@ def test_times_come_from_finished_stages_only(tmp_path: Path) -> None:
         (home.work / "0001" / stage).mkdir(parents=True)
         (home.work / "0001" / stage / "result.json").write_text(text)
     assert stage_seconds(home) == {"iteration 1": {"ct_model": 4.5}}
+
+
+def test_the_pages_lead_to_each_other(history: Warehouse, page: str) -> None:
+    folder = history.home.reports
+    for target in (page_name("0002"), page_name("0001", "rl_pointing")):
+        assert target in Page(page).sources and (folder / target).is_file()
+    iteration = Page((folder / page_name("0002")).read_text())
+    assert page_name("0002", "rl_pointing") in iteration.sources and "index.html" in iteration.sources
+    assert page_name("0002") in Page((folder / page_name("0002", "rl_pointing")).read_text()).sources
+
+
+def test_an_iteration_tells_what_each_domain_gained_and_what_the_merge_kept(history: Warehouse) -> None:
+    text = build_iteration(history, "0002", history.home.reports).read_text()
+    parsed = Page(text)
+    assert_stands_alone(parsed, text)
+    said = " ".join(parsed.text.split())
+    assert "RL on pointing +10.0" in said, "6 + 1 of 10 after, 5 + 1 before, on the same instances"
+    assert "pointing 0.600 0.700 +10.0 [" in said and "0.900 +30.0 [" in said and "129 %" in said
+    assert "forms 0.600 0.900 +30.0" in said, "a domain without a specialist has its merge all the same"
+    assert "Success within a step budget" in said
+
+
+def test_success_within_a_budget_counts_what_was_solved_by_then(history: Warehouse) -> None:
+    with connect(history) as con:
+        gains = iteration_gains(con, "0001", REPORTED_SPLIT)
+    curve = {budget: estimate.mean for budget, estimate in gains.budgets["SFT"]}
+    assert curve[1] == pytest.approx(0.1) and curve[5] == curve[8] == pytest.approx(0.5), "instance n is solved in n + 1 steps"
+    assert {budget for budget, _ in gains.budgets["merged"]} == set(curve)
+
+
+def test_a_runs_page_has_its_curves_tasks_and_episodes(history: Warehouse) -> None:
+    text = build_run(history, "0001/rl_pointing", history.home.reports).read_text()
+    parsed = Page(text)
+    assert_stands_alone(parsed, text)
+    said = " ".join(parsed.text.split())
+    for heading in ("Outcome", "Policy update", "Critic", "Streaming", "Reward shaping", "Success by task while learning"):
+        assert heading in said
+    for panel in ("think tokens a step", "steps per episode", "explained variance", "clip fraction", "staleness", "entropy", "KL", "reward"):
+        assert f'aria-label="{panel}' in text, panel
+    assert 'aria-label="critic steers' not in text, "what never changes has no curve"
+    assert "learning rate" not in said, "what was not measured is left out"
+    assert "click-button pointing 5/10 6/10" in said and "+10.0 [" in said and "1 instances won, 0 lost" in said
+    assert said.index("click-button pointing") < said.index("enter-text forms"), "its own domain comes first"
+    assert 'class="badge solved"' in text and 'class="badge failed"' in text and "win-0001" in said and "loss-0001" in said
+    assert HOSTILE in parsed.text and "Thought hm" not in said
+
+
+def test_instances_that_changed_are_shown_before_and_after(history: Warehouse) -> None:
+    text = Page(build_run(history, "0002/rl_pointing", history.home.reports).read_text()).text
+    assert text.index("eval-sft_model-click-button-6-0002") < text.index("eval-rl_pointing-click-button-6-0002")
+    assert "before the run; an instance that it won" in text and "an instance that it lost" not in text
+
+
+def test_a_supervised_run_has_a_page_without_a_before(history: Warehouse) -> None:
+    said = Page(build_run(history, "0001/sft_model", history.home.reports).read_text()).text
+    assert "Supervised" in said and "before, own domain" not in said and "What it does differently" not in said
+
+
+def test_runs_pages_repeat_to_the_byte(history: Warehouse, tmp_path: Path) -> None:
+    for name in ("0001/rl_pointing", "0002/sft_model"):
+        assert build_run(history, name, tmp_path).read_bytes() == build_run(history, name, tmp_path / "again").read_bytes()
+
+
+def test_what_there_is_no_page_of_is_named(history: Warehouse, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="0001, 0002"):
+        build_iteration(history, "0009", tmp_path)
+    with pytest.raises(ConfigError, match="0001/rl_pointing"):
+        build_run(history, "0001/rl_forms", tmp_path)
+    with pytest.raises(ConfigError, match="none yet"):
+        build_run(Warehouse(Home(tmp_path / "home")), "0001/rl_forms", tmp_path)
+
+
+def test_merge_weights_are_told_by_specialist(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    rows = {"rl_forms": ("a", "{}"), "merged_policy": ("m", json.dumps({"weights": {"a": 0.25, "elsewhere": 0.75}}))}
+    for stage, (checkpoint_id, config) in rows.items():
+        row = {"checkpoint_id": checkpoint_id, "path": "p", "parents": [], "datasets": [], "config": config, "metrics": "{}", "note": ""}
+        warehouse.replace_partition("checkpoints", [row], iteration="0001", stage=stage)
+    with connect(warehouse) as con:
+        assert merge_weights(con, "0001") == {"rl_forms": 0.25, "elsewhere": 0.75}
+        assert merge_weights(con, "0002") == {}
