@@ -26,12 +26,14 @@ from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder, training_messages
 from models import checkpoint
+from models.batching import tensors
+from models.fitting import weighted_loss
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import quotas, round_requests
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.supervised import TrainingSample, encode_samples, weighted_loss
+from models.supervised import TrainingSample, encode_samples
 from models.tokenizer import build_tokenizer
 from sandbox.actions import Action, Click
 from sandbox.session import Element, Observation, Transition, Verdict
@@ -139,12 +141,8 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> Weak:
     encoded = encode_samples(tokenizer, asyncio.run(demonstrations(200)), prompt_loss_weight=0.0, max_tokens=200)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = np.random.default_rng(0)
-    longest = max(len(sample.token_ids) for sample in encoded)
-    ids = torch.tensor([[*s.token_ids, *[pad] * (longest - len(s.token_ids))] for s in encoded])
-    weights = torch.tensor([[*s.loss_weights, *[0.0] * (longest - len(s.loss_weights))] for s in encoded])
     for _ in range(90):
-        rows = torch.from_numpy(generator.integers(len(encoded), size=32))
-        loss = weighted_loss(model, ids[rows], weights[rows])
+        loss = weighted_loss(model, tensors([encoded[row] for row in generator.integers(len(encoded), size=32)], pad))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -187,7 +185,7 @@ def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path
     lines = next(run.run_folder.glob("*/metrics.jsonl")).read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
     for name in ("reward", "success", "success/press-one", "entropy", "kl", "clip_fraction", "explained_variance", "value_loss",
-                 "value_gate", "tokens_per_step", "env_s", "gen_s", "update_s", "mismatch_kl"):  # fmt: skip
+                 "value_gate", "tokens_per_step", "env_s", "gen_s", "update_s", "lease_busy_share", "mismatch_kl"):  # fmt: skip
         assert np.isfinite(result.metrics[-1][name]), name
     assert result.metrics[-1]["mismatch_kl"] < 1e-4
 
@@ -283,6 +281,35 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
     shutil.rmtree(resumed.state)
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
+
+
+def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: Weak, tmp_path: Path) -> None:
+    settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 12, "batches_ahead": 1, "warmup_updates": 1}
+    run = make_run(weak, tmp_path, tasks=(TASK, OTHER), **settings)
+    seen: list[int] = []
+    first, second = Dying(45), Dying(None)
+    with pytest.raises(Killed):
+        train(run, first)
+    result = train(run, second, on_progress=lambda index, _: seen.append(index))
+    assert seen == list(range(1, 9))  # 3 rounds of 16 episodes of 2 tasks, 12 at a time
+    episodes = {episode.episode_id: episode for episode in result.spool.episodes()}
+    assert len(episodes) == 96 and not set(first.asked) & set(second.asked)
+    recovered = result.spool.recover(8)
+    assert sorted(episode_id for ids in recovered.batches.values() for episode_id in ids) == sorted(episodes)
+    assert Counter(request.task.name for block in recovered.blocks for request in block.requests) == {"press-one": 48, "press-two": 48}
+    for index, metrics in enumerate(result.metrics, start=1):
+        assert metrics["episodes"] == 12
+        assert 0 <= metrics["staleness_mean"] <= metrics["staleness_max"] < index
+        for name in ("queue_waiting", "queue_running", "queue_finished", "env_steps_per_s", "gen_tokens_per_s", "overlap_share",
+                     "wait_s", "round_s", "swap_s", "gen_s", "env_s", "update_s", "update_cpu_s"):  # fmt: skip
+            assert np.isfinite(metrics[name]) and metrics[name] >= 0, name
+    for episode in episodes.values():
+        for step in episode.steps:
+            assert len(step.response_versions) == len(step.response_token_ids)
+    assert max(v for e in episodes.values() for s in e.steps for v in s.response_versions) > 0
+    # The same batches in the same order make the same weights: nothing was trained on twice or left out, before or after the kill.
+    shutil.rmtree(result.state)
+    assert weights_of(train(run, Dying(0))) == weights_of(result)
 
 
 def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak: Weak, tmp_path: Path) -> None:
