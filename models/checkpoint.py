@@ -83,7 +83,8 @@ def write(
 
 def save(
     folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast | ChatCodec, *, stage: str, iteration: str,
-    parents: tuple[str, ...] = (), datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None,
+    parents: tuple[str, ...] = (), datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
 ) -> Card:
     """Write a model and its tokenizer (or the codec that has it) as a checkpoint: see `write`."""
 
