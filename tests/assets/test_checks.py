@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.checks import GATES, build_gate
+from assets.checks import GATES, build_gate, build_value_gate
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse import registry
@@ -87,6 +87,53 @@ def test_a_merge_over_two_ancestors_is_found(warehouse: Warehouse) -> None:
 def test_a_critic_that_steers_before_its_gate_is_found(warehouse: Warehouse) -> None:
     metrics(warehouse, "rl_forms", steers=[1, 1], explained=[0.05, 0.2])
     assert broken_rules(warehouse) == ["critic_steers_after_its_gate"]
+
+
+def value_gate(warehouse: Warehouse, **config: Any) -> tuple[dg.AssetCheckEvaluation, bool]:
+    """What the gate of value pretraining says of the pointing specialist, and whether the run went through."""
+    register(warehouse, "rl_pointing", parents=["sft"], config={"algorithm": "ppo", "gate_explained_variance": 0.1, **config})
+
+    @dg.asset(key=["rl_model", "pointing"], partitions_def=ITERATIONS)
+    def made() -> None: ...
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
+        run = dg.materialize(
+            [made, build_value_gate(("pointing",))],
+            instance=instance,
+            partition_key="0001",
+            resources={"tables": WarehouseResource(root=str(warehouse.home.root))},
+            raise_on_error=False,
+        )
+        (found,) = run.get_asset_check_evaluations()
+    return found, run.success
+
+
+def gate_metrics(warehouse: Warehouse, *, passed: list[float]) -> None:
+    figures = {"value_gate": passed, "gate_explained_variance": [0.05, 0.06], "value_loss_now": [0.4, 0.3]}
+    rows = [
+        {"run": "rl_pointing", "step": step, "metric": metric, "value": value, "checkpoint_id": "rl_pointing"}
+        for metric, values in figures.items()
+        for step, value in enumerate(values, start=1)
+    ]
+    warehouse.replace_partition("training_metrics", rows, iteration="0001", stage="rl_pointing")
+
+
+@pytest.mark.parametrize("policy", ["block", "fallback"])
+def test_a_critic_that_never_passed_its_gate_blocks_or_warns(warehouse: Warehouse, policy: str) -> None:
+    gate_metrics(warehouse, passed=[0.0, 0.0])
+    found, went_on = value_gate(warehouse, gate_policy=policy)
+    assert not found.passed
+    assert (found.severity, went_on) == ((dg.AssetCheckSeverity.ERROR, False) if policy == "block" else (dg.AssetCheckSeverity.WARN, True))
+    assert found.metadata["explained_variance"].value == pytest.approx(0.06)
+    assert found.metadata["value_loss_now"].value == pytest.approx(0.3)
+
+
+def test_a_critic_that_passed_and_a_specialist_without_one_are_let_through(warehouse: Warehouse) -> None:
+    gate_metrics(warehouse, passed=[0.0, 1.0])
+    assert value_gate(warehouse, gate_policy="block")[0].passed
+    metrics(warehouse, "rl_pointing", steers=[], explained=[])
+    assert value_gate(warehouse, algorithm="grpo", gate_policy="block")[0].passed
 
 
 def test_every_table_has_a_suite_in_some_gate_and_the_seed_has_its_own() -> None:
