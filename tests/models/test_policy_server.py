@@ -50,6 +50,11 @@ def chat(text: str = 'Find "Ok"', **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}], "max_tokens": 12, "seed": 7} | fields
 
 
+def long(num_tokens: int, **fields: Any) -> dict[str, Any]:
+    """An answer that goes on to its limit: these weights, greedy, never end one."""
+    return chat(max_tokens=num_tokens, temperature=0, **fields)
+
+
 def seen(*urls: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}} for url in urls]}
 
@@ -179,7 +184,7 @@ def _png(width: int, height: int) -> bytes:
 def test_requests_beyond_the_limit_wait_and_then_are_turned_away(roots: Path) -> None:
     settings = ServerSettings(max_concurrency=1, max_waiting=1, max_tokens=2000)
     with our_server(roots / "a", settings) as server, ThreadPoolExecutor(8) as pool, server.client() as client:
-        answers = list(pool.map(lambda seed: client.post(CHAT, json=chat(max_tokens=1000, seed=seed)), range(8)))
+        answers = list(pool.map(lambda _: client.post(CHAT, json=long(400)), range(8)))
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) == {200, 429} and statuses.count(200) >= 2
         turned_away = next(answer for answer in answers if answer.status_code == 429)
@@ -189,7 +194,7 @@ def test_requests_beyond_the_limit_wait_and_then_are_turned_away(roots: Path) ->
 
 def test_weights_change_under_a_running_answer(client: httpx.Client, server: OurServer, roots: Path) -> None:
     before, after = (read_card(roots / name).checkpoint_id for name in "ab")
-    asked = chat(max_tokens=1400, return_token_ids=True, stream=True)
+    asked = long(1400, return_token_ids=True, stream=True)
     versions: list[int] = []
     with client.stream("POST", CHAT, json=asked) as response:
         for line in response.iter_lines():
@@ -198,6 +203,7 @@ def test_weights_change_under_a_running_answer(client: httpx.Client, server: Our
             if len(versions) == 3:
                 loaded = server_post(server, "/v1/weights", {"folder": str(roots / "b"), "version": 5})
                 assert loaded.json() == {"policy_id": after, "version": 5}
+    assert len(versions) == 1400
     assert versions[:3] == [0, 0, 0] and versions[-1] == 5 and versions == sorted(versions)
     assert client.get("/health").json()["policy_id"] == after
     named = {"folder": str(roots / "a"), "policy_id": "checkpoint-of-mine", "version": 0}
@@ -242,7 +248,7 @@ def test_metrics_count(roots: Path) -> None:
 
 def test_answers_finish_when_the_server_ends_and_new_ones_are_sent_away(roots: Path) -> None:
     with our_server(roots / "a", ServerSettings(max_tokens=2000)) as server, server.client() as client, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.post, CHAT, json=chat(max_tokens=1000))
+        running = pool.submit(client.post, CHAT, json=long(1000))
         wait_until(lambda: server_running(server) == 1)
         with server.client() as late:
             late.get("/health")
@@ -264,8 +270,8 @@ def test_answers_finish_when_the_server_ends_and_new_ones_are_sent_away(roots: P
 def test_answers_that_take_too_long_are_told(roots: Path) -> None:
     settings = ServerSettings(max_tokens=2000, grace_s=0)
     with our_server(roots / "a", settings) as server, server.client() as client, ThreadPoolExecutor(2) as pool:
-        whole = pool.submit(client.post, CHAT, json=chat(max_tokens=1900))
-        streamed = pool.submit(client.post, CHAT, json=chat(max_tokens=1900, stream=True))
+        whole = pool.submit(client.post, CHAT, json=long(1900))
+        streamed = pool.submit(client.post, CHAT, json=long(1900, stream=True))
         wait_until(lambda: server_running(server) == 2)
         server.end()
         assert (whole.result().status_code, problem(whole.result())["code"]) == (503, "shutting_down")
@@ -276,7 +282,7 @@ def test_an_answer_ends_when_its_client_goes_away(server: OurServer) -> None:
     with server.client() as client:
         for streams in (True, False):
             with pytest.raises(httpx.TimeoutException), client.stream(
-                "POST", CHAT, json=chat(max_tokens=1400, stream=streams), timeout=httpx.Timeout(60, read=None if streams else 0.05)
+                "POST", CHAT, json=long(1400, stream=streams), timeout=httpx.Timeout(60, read=None if streams else 0.05)
             ) as response:
                 next(response.iter_lines())
                 raise httpx.ReadTimeout("enough seen")
