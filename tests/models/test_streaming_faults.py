@@ -1,0 +1,229 @@
+"""`kill -9` of a trainer while it streams: a real process on a tiny model. What it had acknowledged is learned from once, what it had asked
+for is asked for again, and the weights are those of a run that nobody killed.
+
+The environment is a corridor computed in Python (short and long walks), once real browsers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.collector import Requests
+from agent.episode import Episode
+from agent.episode_loop import EpisodeLimits
+from agent.policy import Policy
+from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.prompt import PromptBuilder
+from models.ppo.config import PpoConfig
+from models.ppo.spool import EpisodeSpool
+from models.ppo.trainer import PpoRun, train_ppo
+from models.ppo.update import ReplayPool
+from sandbox.actions import Action
+from sandbox.session import Element, Observation, Transition, Verdict
+from sandbox.task import Task
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+SHORT = Task(source="corridor", name="walk-1", domain="pointing", max_steps=1)
+LONG = Task(source="corridor", name="walk-12", domain="pointing", max_steps=12)
+SETTINGS = {
+    "algorithm": "reinforce", "streaming": True, "rounds": 6, "episodes_per_task": 12, "min_batch_episodes": 12, "batches_ahead": 1,
+    "minibatch_episodes": 6, "warmup_updates": 1, "max_kl": 10.0, "explosive_kl": 100.0,
+}  # fmt: skip
+NUM_EPISODES, NUM_BATCHES = 144, 12
+GONE_S = 15.0
+
+
+class CorridorSession:
+    """Walks that end by their step limit; about half are rewarded, which nothing on the page says."""
+
+    environment = "corridor 1"
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        self._seed = seed
+        return self._observe()
+
+    async def step(self, action: Action) -> Transition:
+        await asyncio.sleep(0.001)
+        return Transition(observation=self._observe(), reward=0.0, terminated=False, truncated=False)
+
+    async def evaluate(self) -> Verdict:
+        return Verdict(origin="verifier", score=float(self._seed % 2), threshold=1.0)
+
+    async def hint(self) -> Action | None:
+        return None
+
+    async def close(self) -> None: ...
+
+    def _observe(self) -> Observation:
+        element = Element(role="button", text="Ok", x_px=10, y_px=10, width_px=20, height_px=20)
+        return Observation(instruction="Find", elements=(element,), screenshot=None, width_px=160, height_px=150, time_ms=0.0)
+
+
+class CorridorPool:
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[CorridorSession]:
+        yield CorridorSession()
+
+    async def close(self) -> None: ...
+
+
+class Refusing:
+    """A collector that runs nothing: for a run that has all its episodes."""
+
+    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+        async for request in requests:  # type: ignore[union-attr]
+            raise AssertionError(f"{request.episode_id} was asked for again")
+            yield
+
+    async def close(self) -> None: ...
+
+
+def a_run(init: Path, folder: Path, tasks: list[Task], **settings: object) -> PpoRun:
+    return PpoRun(
+        config=PpoConfig.model_validate(SETTINGS | settings), init_checkpoint=init, tasks=tasks, replay=ReplayPool(), output=folder / "out",
+        run_folder=folder / "run", stage="rl_pointing", iteration="0001",
+    )  # fmt: skip
+
+
+def main(init: str, folder: str, kind: str) -> None:
+    """What runs in the process that is killed; prints the checkpoint's id."""
+
+    async def train() -> None:
+        run = a_run(Path(init), Path(folder), [SHORT, LONG], state_every=2)
+        if kind == "browsers":
+            await train_on_browsers(Path(init), Path(folder))
+            return
+        settings = CollectorSettings(concurrency=8)
+        limits = EpisodeLimits(max_invalid_in_a_row=100, max_new_tokens=4)
+        walking = PoolCollector(CorridorPool(), PromptBuilder("compact"), limits, settings)
+        result = await train_ppo(run, Refusing() if kind == "refusing" else walking)
+        print(result.card.checkpoint_id)
+
+    asyncio.run(train())
+
+
+async def train_on_browsers(init: Path, folder: Path) -> None:
+    from assets.profile import ActingSettings, SandboxSettings, TaskSettings
+    from pipelines.sandboxes import open_collector
+    from pipelines.workers.context import pool_tasks
+
+    tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))
+    acting = ActingSettings(tasks=tasks, sandbox=SandboxSettings(num_sessions=2))
+    settings = {"rounds": 3, "episodes_per_task": 6, "min_batch_episodes": 8}
+    run = a_run(init, folder, pool_tasks(tasks), **settings)
+    async with open_collector(acting) as collector:
+        result = await train_ppo(run, collector)
+    print(result.card.checkpoint_id)
+
+
+class Trainer:
+    """The run in processes of their own, one after the other."""
+
+    def __init__(self, init: Path, folder: Path) -> None:
+        self._init, self.folder = init, folder
+        self._log = folder / "log.txt"
+        folder.mkdir()
+
+    def start(self, kind: str = "corridor") -> subprocess.Popen[str]:
+        program = "import sys, test_streaming_faults; test_streaming_faults.main(*sys.argv[1:])"
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", program, str(self._init), str(self.folder), kind]
+        with self._log.open("a") as log:
+            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+
+    def finish(self, kind: str = "corridor") -> str:
+        """Run to the end; the checkpoint's id."""
+        process = self.start(kind)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, self._log.read_text()[-3000:]
+        return output.split()[-1]
+
+    def kill_when(self, is_time: Callable[[], bool], kind: str = "corridor") -> None:
+        process = self.start(kind)
+        assert process.stdout is not None
+        with process.stdout:
+            deadline = time.monotonic() + 120
+            while not is_time() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert process.poll() is None, self._log.read_text()[-3000:]
+            descendants = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        _, alive = psutil.wait_procs(descendants, timeout=GONE_S)
+        assert alive == []
+
+    def lines(self, pattern: str) -> list[dict[str, object]]:
+        """Complete lines of the spool's files."""
+        found = []
+        for path in sorted(self.folder.glob(f"run/*/episodes/{pattern}")):
+            data = path.read_bytes()
+            found += [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return found
+
+    @property
+    def spool(self) -> EpisodeSpool:
+        (folder,) = self.folder.glob("run/*/episodes")
+        return EpisodeSpool(folder)
+
+    def acknowledged(self) -> dict[str, Episode]:
+        """Episodes that are on disk, each once. Raises where one is there twice."""
+        episodes = [Episode.model_validate(line) for line in self.lines("round-*.jsonl")]
+        found = {episode.episode_id: episode for episode in episodes}
+        assert len(found) == len(episodes), "an episode was run twice"
+        return found
+
+
+@pytest.mark.timeout(600)
+def test_kills_lose_nothing_and_train_on_nothing_twice(seed_checkpoint: Path, tmp_path: Path) -> None:
+    trainer, moments = Trainer(seed_checkpoint, tmp_path / "killed"), random.Random(0)
+    promised: dict[str, Episode] = {}
+    batches: list[dict[str, object]] = []
+    for share in (0.05, 0.3, 0.6, 0.9):
+        until = int(NUM_EPISODES * share) + moments.randrange(8)
+        trainer.kill_when(lambda until=until: len(trainer.lines("round-*.jsonl")) >= until)
+        now = trainer.acknowledged()
+        assert promised.keys() <= now.keys()
+        assert trainer.lines("batches.jsonl")[: len(batches)] == batches, "a batch changed after it was taken"
+        promised, batches = now, trainer.lines("batches.jsonl")
+    checkpoint_id = trainer.finish()
+    episodes, recovered = trainer.acknowledged(), trainer.spool.recover(0)
+    issued = [request for block in recovered.blocks for request in block.requests]
+    trained = [episode_id for ids in recovered.batches.values() for episode_id in ids]
+    assert len(issued) == len(trained) == NUM_EPISODES and len(recovered.batches) == NUM_BATCHES
+    assert sorted(trained) == sorted(episodes) == sorted(request.episode_id for request in issued)
+    # As many long walks as short ones, as if nobody had been killed.
+    assert Counter(episode.request.task.name for episode in episodes.values()) == {"walk-1": 72, "walk-12": 72}
+    metrics = (line for path in trainer.folder.glob("run/*/metrics.jsonl") for line in path.read_text().splitlines())
+    assert [json.loads(line)["step"] for line in metrics] == list(range(1, NUM_BATCHES + 1))
+    # Learning from the spool alone, in one go, makes the same weights.
+    shutil.rmtree(next(trainer.folder.glob("run/*/state")))
+    assert trainer.finish("refusing") == checkpoint_id
+
+
+@pytest.mark.timeout(600)
+def test_a_trainer_killed_on_live_browsers_leaves_none_and_goes_on(seed_checkpoint: Path, tmp_path: Path) -> None:
+    trainer = Trainer(seed_checkpoint, tmp_path / "live")
+    trainer.kill_when(lambda: len(trainer.lines("round-*.jsonl")) >= 11, "browsers")
+    promised = trainer.acknowledged()
+    trainer.finish("browsers")
+    episodes, recovered = trainer.acknowledged(), trainer.spool.recover(0)
+    assert promised.keys() <= episodes.keys()
+    assert sorted(episodes) == sorted(episode_id for ids in recovered.batches.values() for episode_id in ids)
+    assert sorted(episodes) == sorted(request.episode_id for block in recovered.blocks for request in block.requests)
+    assert all(step.response_versions for episode in episodes.values() for step in episode.steps if step.response_token_ids)
