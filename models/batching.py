@@ -8,9 +8,9 @@ Shapes: B rows, T tokens, S samples of a packed row. A sample's last token is on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,21 +18,27 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
+from models.vision import collate_vision
+from warehouse.errors import ModelError
+
 CHUNK_ROWS = 1024
 """Rows drawn at a time; a chunk's rows are sorted by length and cut into batches, so that little of a batch is padding."""
 _GOLDEN = (5**0.5 - 1) / 2
 Packing = Literal["padded", "packed"]
+Look = Callable[[Sequence[str]], Mapping[str, Tensor]]
+"""The vision tensors of one conversation that shows these screenshots; empty for none (models/vision.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedSample:
     """Token ids of a whole conversation, the weight of each in the loss, and how often to draw it relative to the others. `sample_id`
-    names it in messages."""
+    names it in messages. `screenshot_ids` are the images that it shows, in order; they are looked at when its batch is made."""
 
     token_ids: Sequence[int]
     loss_weights: Sequence[float]
     weight: float = 1.0
     sample_id: str = ""
+    screenshot_ids: Sequence[str] = ()
 
 
 def plan_batches(
@@ -98,18 +104,19 @@ def share_out(rows: Sequence[int], lengths: Sequence[int], num_ranks: int) -> li
     return shares
 
 
-class PlannedBatches(Dataset[dict[str, Tensor]]):
+class PlannedBatches(Dataset[dict[str, Any]]):
     """Whole batches as items, one a step; of several processes each gets its share.
 
     `input_ids`, `targets` and `loss_weights` of the targets are (B, T): padded on the right with loss 0, or packed into one row, then
-    with `lengths` (S). `total_weight` is the sum of loss weights over the whole batch, all processes together.
+    with `lengths` (S). `vision` holds the tensors of the images that the batch shows, if any. `total_weight` is the sum of loss weights
+    over the whole batch, all processes together.
     """
 
     def __init__(
         self, samples: Sequence[EncodedSample], plan: Sequence[Sequence[int]], pad_token_id: int, *, packing: Packing = "padded",
-        rank: int = 0, num_ranks: int = 1,
+        rank: int = 0, num_ranks: int = 1, look: Look | None = None,
     ) -> None:
-        self._samples, self._plan, self._pad, self.packing = samples, plan, pad_token_id, packing
+        self._samples, self._plan, self._pad, self.packing, self.look = samples, plan, pad_token_id, packing, look
         self._rank, self._num_ranks = rank, num_ranks
 
     def __len__(self) -> int:
@@ -122,16 +129,25 @@ class PlannedBatches(Dataset[dict[str, Tensor]]):
         shares = share_out(range(len(rows)), [lengths[row] for row in rows], self._num_ranks)
         return [self._samples[rows[place]] for place in shares[self._rank]]
 
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
+    def __getitem__(self, step: int) -> dict[str, Any]:
         batch = [self._samples[row] for row in self._plan[step]]
         # A process without a share takes part all the same, with a sample that weighs nothing.
-        own = self.samples_at(step) or [EncodedSample(token_ids=batch[0].token_ids[:2], loss_weights=(0.0, 0.0))]
+        own = self.samples_at(step) or [_without_weight(batch[0])]
         total = sum(sum(sample.loss_weights[1:]) for sample in batch)
-        return {**tensors(own, self._pad, self.packing), "total_weight": torch.tensor(total)}
+        return {**tensors(own, self._pad, self.packing, self.look), "total_weight": torch.tensor(total)}
 
 
-def tensors(samples: Sequence[EncodedSample], pad_token_id: int, packing: Packing = "padded") -> dict[str, Tensor]:
-    """Samples as one batch: `input_ids`, `targets`, `loss_weights`, and `lengths` where they are packed; see PlannedBatches."""
+def _without_weight(sample: EncodedSample) -> EncodedSample:
+    """Of a sample with images all of it: every process has to take part in the vision tower's passes too."""
+    num = len(sample.token_ids) if sample.screenshot_ids else 2
+    return EncodedSample(token_ids=sample.token_ids[:num], loss_weights=[0.0] * num, screenshot_ids=sample.screenshot_ids)
+
+
+def tensors(
+    samples: Sequence[EncodedSample], pad_token_id: int, packing: Packing = "padded", look: Look | None = None
+) -> dict[str, Any]:
+    """Samples as one batch: `input_ids`, `targets`, `loss_weights`, `lengths` where they are packed, `vision` where they show images;
+    see PlannedBatches. Raises ModelError for samples with images and no way to `look` at them."""
     ids = [torch.tensor(sample.token_ids) for sample in samples]
     weights = [torch.tensor(sample.loss_weights, dtype=torch.float32) for sample in samples]
     columns = {
@@ -142,4 +158,13 @@ def tensors(samples: Sequence[EncodedSample], pad_token_id: int, packing: Packin
     if packing == "packed":
         lengths = torch.tensor([len(row) - 1 for row in ids])
         return {**{name: torch.cat(rows).unsqueeze(0) for name, (rows, _) in columns.items()}, "lengths": lengths}
-    return {name: pad_sequence(rows, batch_first=True, padding_value=fill) for name, (rows, fill) in columns.items()}
+    batch: dict[str, Any] = {name: pad_sequence(rows, batch_first=True, padding_value=fill) for name, (rows, fill) in columns.items()}
+    return batch | _seen(samples, look)
+
+
+def _seen(samples: Sequence[EncodedSample], look: Look | None) -> dict[str, Any]:
+    if not any(sample.screenshot_ids for sample in samples):
+        return {}
+    if look is None:
+        raise ModelError("samples show screenshots, but nothing was handed over to read them with: give train_supervised `read_image`")
+    return {"vision": collate_vision([look(sample.screenshot_ids) for sample in samples])}

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from models.adapter_config import AdapterConfig
 from models.ppo.config import PpoConfig
 
-__all__ = ["PpoConfig", "SupervisedConfig"]
+__all__ = ["AdapterConfig", "PpoConfig", "SupervisedConfig"]
 
 
-class SupervisedConfig(BaseModel):
+class SupervisedConfig(AdapterConfig):
     """One run of continual training or of supervised fine-tuning. The number of steps is fixed, so the cosine ends exactly at zero."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     steps: Annotated[int, Field(ge=1, description="optimizer steps")] = 1000
     learning_rate: Annotated[float, Field(gt=0, le=1, description="peak; falls to zero by a half cosine")] = 3e-3

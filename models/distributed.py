@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 import warehouse.errors
+from models.adapters import prepare_for_training
 from models.batching import EncodedSample
 from models.checkpoint import quiet
 from models.configs import SupervisedConfig
+from models.families import load_policy, model_class
 from models.metrics import OnProgress, ignore_progress, read_metrics
+from models.vision import ReadImage, read_images
 from warehouse.errors import FlywheelError, ModelError
 from warehouse.home import atomic_write
 
@@ -33,6 +37,7 @@ RESULT_FILE = "result.json"
 ERROR_FILE = "error.json"
 LOG_FILE = "processes.log"
 WEIGHTS_FOLDER = "weights"
+IMAGES_FOLDER = "images"
 POLL_S = 0.2
 END_GRACE_S = 5.0
 LAST_WORDS = 2000
@@ -48,15 +53,20 @@ class Sample(BaseModel):
     loss_weights: Annotated[tuple[float, ...], Field(description="weight of each token in the loss")]
     weight: Annotated[float, Field(ge=0, description="how often to draw it relative to the others")]
     sample_id: Annotated[str, Field(description="names it in messages")]
+    screenshot_ids: Annotated[tuple[str, ...], Field(description="images that it shows; files of the folder IMAGES_FOLDER")] = ()
 
     def encoded(self) -> EncodedSample:
-        return EncodedSample(token_ids=self.token_ids, loss_weights=self.loss_weights, weight=self.weight, sample_id=self.sample_id)
+        return EncodedSample(
+            token_ids=self.token_ids, loss_weights=self.loss_weights, weight=self.weight, sample_id=self.sample_id,
+            screenshot_ids=self.screenshot_ids,
+        )  # fmt: skip
 
     @staticmethod
     def of(sample: EncodedSample) -> Sample:
         return Sample(
-            token_ids=tuple(sample.token_ids), loss_weights=tuple(sample.loss_weights), weight=sample.weight, sample_id=sample.sample_id
-        )
+            token_ids=tuple(sample.token_ids), loss_weights=tuple(sample.loss_weights), weight=sample.weight, sample_id=sample.sample_id,
+            screenshot_ids=tuple(sample.screenshot_ids),
+        )  # fmt: skip
 
 
 class Job(BaseModel):
@@ -73,7 +83,7 @@ class Job(BaseModel):
 
 def fit_in_processes(
     init: Path, samples: Sequence[EncodedSample], held_out: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
-    on_progress: OnProgress = ignore_progress,
+    on_progress: OnProgress = ignore_progress, *, read_image: ReadImage | None = None,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
     """As models.fitting.fit on the checkpoint `init`, in config.num_processes processes: the trained model and the closing metrics.
 
@@ -84,6 +94,9 @@ def fit_in_processes(
         init=init.resolve(), launcher_pid=os.getpid(), config=config, samples=tuple(map(Sample.of, samples)),
         held_out=tuple(map(Sample.of, held_out)),
     )
+    for name in sorted({name for sample in (*samples, *held_out) for name in sample.screenshot_ids}):
+        if not (run_folder / IMAGES_FOLDER / name).exists():
+            atomic_write(run_folder / IMAGES_FOLDER / name, read_images([name], read_image)[name])
     atomic_write(run_folder / JOB_FILE, job.model_dump_json().encode())
     for name in (RESULT_FILE, ERROR_FILE):
         (run_folder / name).unlink(missing_ok=True)
@@ -101,9 +114,21 @@ def fit_in_processes(
             _end(process)
     if not (run_folder / RESULT_FILE).exists():
         raise _failure(run_folder, process.returncode)
-    with quiet():
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(run_folder / WEIGHTS_FOLDER)
-    return model.eval(), json.loads((run_folder / RESULT_FILE).read_text())
+    return _trained(init, config, run_folder / WEIGHTS_FOLDER), json.loads((run_folder / RESULT_FILE).read_text())
+
+
+def _trained(init: Path, config: SupervisedConfig, weights: Path) -> PreTrainedModel:
+    """The model with the weights that the processes left; with its adapters, where it was trained with some."""
+    if not config.lora_rank:
+        with quiet():
+            whole: PreTrainedModel = model_class(init).from_pretrained(weights)
+        whole.eval()
+        return whole
+    model = load_policy(init)
+    prepare_for_training(model, config, seed=config.seed)
+    for file in sorted(weights.glob("*.safetensors")):
+        model.load_state_dict(load_file(file), strict=False)
+    return model
 
 
 def _environment() -> dict[str, str]:

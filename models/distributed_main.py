@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from models.distributed import ERROR_FILE, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
+from models.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
 from warehouse.errors import FlywheelError
 from warehouse.home import atomic_write
 
@@ -38,15 +38,20 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
         prepare_deepspeed()
     import torch
 
-    from models.checkpoint import load_model
+    from models.adapters import prepare_for_training
+    from models.families import load_codec, load_policy
     from models.fitting import fit
+    from models.vision import look_with
 
-    model: Any = load_model(job.init)
+    model: Any = load_policy(job.init)
     if job.config.bf16 and job.config.deepspeed_stage is not None:
         model.to(dtype=torch.bfloat16)
+    prepare_for_training(model, job.config, seed=job.config.seed)
+    images = run_folder / IMAGES_FOLDER
     metrics = fit(
         model, [sample.encoded() for sample in job.samples], job.config, run_folder,
         held_out=[sample.encoded() for sample in job.held_out], weights_folder=run_folder / WEIGHTS_FOLDER,
+        look=look_with(load_codec(job.init), lambda name: (images / name).read_bytes()),
     )
     if torch.distributed.is_initialized():
         torch.distributed.barrier()  # the weights are written

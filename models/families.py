@@ -42,17 +42,22 @@ def load_policy(folder: Path, *, dtype: str = "float32", device: str | torch.dev
     None leaves it on the CPU."""
     verify(folder)
     import torch
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    import models.shift_qwen3  # noqa: F401  registers the model class
-
-    auto: Any = AutoModelForImageTextToText if is_vision(folder) else AutoModelForCausalLM
     with quiet():
-        model: Any = auto.from_pretrained(folder, dtype=getattr(torch, dtype))
+        model: Any = model_class(folder).from_pretrained(folder, dtype=getattr(torch, dtype))
     if device is not None:
         model = model.to(device)
     opened: PreTrainedModel = model.eval()
     return opened
+
+
+def model_class(folder: Path) -> Any:
+    """The class whose `from_pretrained` opens a folder's weights."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    import models.shift_qwen3  # noqa: F401  registers the model class
+
+    return AutoModelForImageTextToText if is_vision(folder) else AutoModelForCausalLM
 
 
 def is_vision(folder: Path) -> bool:
@@ -70,6 +75,15 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise CheckpointError(f"{path} names no model_type: a checkpoint is a folder as save_pretrained writes it")
     return config
+
+
+def max_positions(folder: Path) -> int:
+    """Positions that a checkpoint's decoder has. Raises CheckpointError for a configuration that does not say."""
+    config = read_config(folder)
+    found = (config.get("text_config") or {}).get("max_position_embeddings", config.get("max_position_embeddings"))
+    if not isinstance(found, int):
+        raise CheckpointError(f"{folder / 'config.json'} names no max_position_embeddings: add it, as the longest sequence in tokens")
+    return found
 
 
 def end_token_ids(folder: Path) -> tuple[int, ...]:

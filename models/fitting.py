@@ -12,6 +12,8 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from models.batching import EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
+from models.batching import EncodedSample, Look, PlannedBatches, cut_padded, plan_batches, tensors
 from models.checkpoint import quiet
 from models.configs import SupervisedConfig
 from models.early_stop import HeldOutCurve, load_curve
@@ -29,6 +31,7 @@ from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, rea
 from models.packing import check_can_pack, segments, segments_attention
 from models.trainer_checkpoints import last_complete, mark_complete, step_of
 from models.training_forward import hidden_where
+from models.vision import vision_inputs
 from warehouse.errors import StorageFull, TrainingDiverged
 from warehouse.home import is_full_disk
 
@@ -41,9 +44,11 @@ NAMED_SAMPLES = 5
 def fit(
     model: PreTrainedModel, samples: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
     on_progress: OnProgress = ignore_progress, *, held_out: Sequence[EncodedSample] = (), weights_folder: Path | None = None,
+    look: Look | None = None,
 ) -> dict[str, float]:
     """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
-    the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all.
+    the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `look` reads the images
+    that samples show. What of the model is trained is settled before (models/adapters.py).
 
     Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is.
     """
@@ -56,7 +61,7 @@ def fit(
     resume_step = step_of(last) if last else 0
     log = MetricLog(run_folder, on_progress, resume_step=resume_step) if rank == 0 else None
     pad = _pad_id(model)
-    batches = PlannedBatches(samples, plan, pad, packing=config.packing, rank=rank, num_ranks=num_ranks)
+    batches = PlannedBatches(samples, plan, pad, packing=config.packing, rank=rank, num_ranks=num_ranks, look=look)
     if config.packing == "packed":
         check_can_pack(model)
     trainer = _WeightedTrainer(
@@ -65,7 +70,7 @@ def fit(
     )
     curve = load_curve(last)
     if held_out:
-        trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log))
+        trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log, look))
     trainer.add_callback(_CompletionMarker())
     trainer.remove_callback(PrinterCallback)
     started = time.process_time()
@@ -91,7 +96,7 @@ def fit(
     }
 
 
-def weighted_loss(model: Any, batch: Mapping[str, Tensor], *, num_ranks: int = 1) -> Tensor:
+def weighted_loss(model: Any, batch: Mapping[str, Any], *, num_ranks: int = 1) -> Tensor:
     """Mean negative log-likelihood of the targets, weighted: sum(w·nll) / sum(w), of a batch as models.batching.tensors makes it.
 
     Logits are made only where a weight is positive. A process of several sees only its share of the batch and divides by the weight of
@@ -107,15 +112,16 @@ def weighted_loss(model: Any, batch: Mapping[str, Tensor], *, num_ranks: int = 1
     return total
 
 
-def _learned_logits(model: Any, batch: Mapping[str, Tensor], is_learned: Tensor) -> Tensor:
+def _learned_logits(model: Any, batch: Mapping[str, Any], is_learned: Tensor) -> Tensor:
     """Logits (N, V) where a target is learned. What wraps a model (data parallelism, DeepSpeed) must see a call of the model itself."""
     input_ids = batch["input_ids"]
     layout = segments(batch["lengths"].tolist(), input_ids.device) if "lengths" in batch else None
     if isinstance(model, PreTrainedModel):
-        logits: Tensor = model.get_output_embeddings()(hidden_where(model, input_ids, is_learned, layout))
+        logits: Tensor = model.get_output_embeddings()(hidden_where(model, input_ids, is_learned, layout, batch.get("vision")))
         return logits
     columns = is_learned.any(dim=0).nonzero().flatten()
-    more = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
+    more: dict[str, Any] = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
+    more |= vision_inputs(model, input_ids, batch.get("vision") or {})
     kept: Tensor = model(input_ids=input_ids, use_cache=False, logits_to_keep=columns, **more).logits
     return kept[is_learned[:, columns]]
 
@@ -128,12 +134,12 @@ class _WeightedTrainer(Trainer):
         self._num_ranks = _rank_and_number(config)[1]
         super().__init__(**kwargs)
 
-    def loss_of(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    def loss_of(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         is_mixed = self._config.bf16 and self._config.deepspeed_stage is None
         with torch.autocast(self.args.device.type, dtype=torch.bfloat16, enabled=is_mixed):
             return weighted_loss(model, batch, num_ranks=self._num_ranks)
 
-    def compute_loss(self, model: nn.Module, inputs: dict[str, Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
         loss = self.loss_of(model, inputs)
         if not bool(torch.isfinite(loss)):
             raise TrainingDiverged(
@@ -151,7 +157,7 @@ class _WeightedTrainer(Trainer):
             return f"this process read {_named(read)}: lower learning_rate or max_grad_norm, or look at these samples"
         pad = _pad_id(self.model)
         learned = [sample for sample in read if any(sample.loss_weights[1:])]
-        alone = [self.loss_of(model, self._prepare_inputs(tensors([sample], pad, batches.packing))) for sample in learned]
+        alone = [self.loss_of(model, self._prepare_inputs(tensors([sample], pad, batches.packing, batches.look))) for sample in learned]
         bad = [sample for sample, loss in zip(learned, alone, strict=True) if not bool(torch.isfinite(loss))]
         if len(bad) == len(learned):
             return (
@@ -208,12 +214,13 @@ class _HeldOut(TrainerCallback):
     process measures all of them, so that all decide alike."""
 
     def __init__(
-        self, trainer: _WeightedTrainer, samples: Sequence[EncodedSample], pad: int, curve: HeldOutCurve, log: MetricLog | None
-    ) -> None:
+        self, trainer: _WeightedTrainer, samples: Sequence[EncodedSample], pad: int, curve: HeldOutCurve, log: MetricLog | None,
+        look: Look | None,
+    ) -> None:  # fmt: skip
         self._trainer, self._config, self._curve, self._log = trainer, trainer._config, curve, log
         rows = cut_padded(range(len(samples)), [len(sample.token_ids) for sample in samples], self._config.batch_tokens)
-        weighted = [[_scaled(samples[row]) for row in batch] for batch in rows]
-        self._batches = [tensors(batch, pad, self._config.packing) for batch in weighted]
+        self._batches = [[_scaled(samples[row]) for row in batch] for batch in rows]
+        self._tensors = partial(tensors, pad_token_id=pad, packing=self._config.packing, look=look)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self._config.eval_every and state.global_step < self._config.steps:
@@ -234,10 +241,14 @@ class _HeldOut(TrainerCallback):
     def _loss(self) -> float:
         model: Any = self._trainer.model_wrapped
         model.eval()
-        sums = [(float(batch["loss_weights"].sum()), batch) for batch in self._batches]
-        losses = [weight * float(self._trainer.loss_of(model, self._trainer._prepare_inputs(dict(batch)))) for weight, batch in sums]
+        total, loss = 0.0, 0.0
+        for samples in self._batches:
+            batch = self._tensors(samples)
+            weight = float(batch["loss_weights"].sum())
+            total += weight
+            loss += weight * float(self._trainer.loss_of(model, self._trainer._prepare_inputs(batch)))
         model.train()
-        loss = sum(losses) / sum(weight for weight, _ in sums) / self._trainer._num_ranks
+        loss = loss / total / self._trainer._num_ranks
         if not math.isfinite(loss):
             step = self._trainer.state.global_step
             raise TrainingDiverged(f"the held-out loss is {loss} at step {step}: lower learning_rate or max_grad_norm")
@@ -291,7 +302,7 @@ def _distributed_arguments(config: SupervisedConfig, has_gpu: bool) -> dict[str,
 
 def _scaled(sample: EncodedSample) -> EncodedSample:
     """A sample that counts in the loss as often as it would be drawn."""
-    return EncodedSample(token_ids=sample.token_ids, loss_weights=[weight * sample.weight for weight in sample.loss_weights])
+    return replace(sample, loss_weights=[weight * sample.weight for weight in sample.loss_weights])
 
 
 def _named(samples: Sequence[EncodedSample]) -> str:
@@ -304,8 +315,7 @@ def _settle_weights(trainer: _WeightedTrainer, best: Path, curve: HeldOutCurve, 
     is_best_kept = trainer._config.early_stop_patience is not None and curve.best_step not in (None, trainer.state.global_step)
     if weights_folder is None:
         if is_best_kept:
-            kept = type(trainer.model).from_pretrained(best, dtype=torch.float32)  # type: ignore[union-attr]
-            trainer.model.load_state_dict(kept.state_dict())  # type: ignore[union-attr]
+            trainer._load_from_checkpoint(str(best))
     elif is_best_kept:
         if trainer.is_world_process_zero():
             shutil.copytree(best, weights_folder, dirs_exist_ok=True)

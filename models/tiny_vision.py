@@ -29,7 +29,7 @@ CHAT_TEMPLATE = (
 )
 """Qwen2-VL's layout, without its standing system message."""
 PATCH_PX = 16
-MIN_PIXELS, MAX_PIXELS = 4 * PATCH_PX**2, 36 * PATCH_PX**2
+MIN_PIXELS, MAX_PIXELS = 4 * PATCH_PX**2, 40 * PATCH_PX**2
 
 
 def vision_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:

@@ -9,7 +9,7 @@ Shapes: B rows, T tokens, D hidden size, H heads, K head size, Q learned tokens 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,20 +19,33 @@ from torch.nn import functional
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
+from models.adapters import has_adapters
 from models.packing import Questions, Segments, attend, attend_from, questions
 from models.shift_qwen3 import ShiftQwen3Model
+from models.vision import vision_inputs
 
 
-def hidden_where(model: PreTrainedModel, input_ids_BT: Tensor, wanted_BT: Tensor, layout: Segments | None = None) -> Tensor:
+def hidden_where(
+    model: PreTrainedModel, input_ids_BT: Tensor, wanted_BT: Tensor, layout: Segments | None = None,
+    vision: Mapping[str, Tensor] | None = None,
+) -> Tensor:  # fmt: skip
     """Final hidden states (N, D) at the positions where `wanted_BT` is True, in reading order. Rows are padded on the right, if at all:
     causal attention never looks there, so no mask is needed. With a `layout` B is 1 and the row is packed; any model but ShiftQwen3 then
-    has to be inside models.packing.segments_attention."""
+    has to be inside models.packing.segments_attention. `vision` holds the tensors of the rows' images (models.vision.collate_vision)."""
     decoder = model.base_model
-    if isinstance(decoder, ShiftQwen3Model) and model.config.num_key_value_heads == model.config.num_attention_heads:
+    if isinstance(decoder, ShiftQwen3Model) and _is_plain(decoder):
         return _shift_qwen3(decoder, input_ids_BT, wanted_BT) if layout is None else _packed(decoder, input_ids_BT, wanted_BT, layout)
-    more = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
+    more: dict[str, Any] = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
+    more |= vision_inputs(model, input_ids_BT, vision or {})
     hidden_BTD: Tensor = decoder(input_ids=input_ids_BT, use_cache=False, **more).last_hidden_state
     return hidden_BTD[wanted_BT]
+
+
+def _is_plain(decoder: ShiftQwen3Model) -> bool:
+    """Whether its layers are what the forward below takes them for: no grouped heads, no adapters, nothing to be computed twice."""
+    config = decoder.config
+    is_checkpointed = decoder.training and decoder.is_activation_checkpointing
+    return config.num_key_value_heads == config.num_attention_heads and not is_checkpointed and not has_adapters(decoder)
 
 
 def _shift_qwen3(model: ShiftQwen3Model, input_ids_BT: Tensor, wanted_BT: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from agent.policy import Message
-from models.chat import EncodedChat
+from models.chat import ChatCodec, EncodedChat
 from models.templates import TemplateCodec
 from warehouse.errors import ModelError
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 PATCH_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 TILE_FAMILIES = ("idefics3", "smolvlm")
+ReadImage = Callable[[str], bytes]
+"""The bytes of a screenshot by its id."""
 
 
 class ImageReader(Protocol):
@@ -165,6 +167,21 @@ def open_picture(name: str, images: Mapping[str, bytes]) -> Image.Image:
             return picture.convert("RGB")
     except (UnidentifiedImageError, OSError, ValueError) as error:
         raise ModelError(f"screenshot {name} ({len(images[name])} bytes) is no readable image: {error}") from error
+
+
+def read_images(names: Sequence[str], read_image: ReadImage | None) -> dict[str, bytes]:
+    """The named screenshots. Raises ModelError when there are some and no way to read them."""
+    if names and read_image is None:
+        raise ModelError(f"messages show screenshot {names[0]}, but nothing was handed over to read it with: pass `read_image`")
+    return {name: read_image(name) for name in names} if read_image else {}
+
+
+def look_with(codec: ChatCodec, read_image: ReadImage | None) -> Callable[[Sequence[str]], dict[str, Tensor]] | None:
+    """From the screenshots that a conversation shows to their vision tensors; None where the codec cannot see."""
+    if not isinstance(codec, VisionCodec):
+        return None
+    seeing = codec
+    return lambda names: seeing.vision(names, read_images(names, read_image))
 
 
 def collate_vision(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
