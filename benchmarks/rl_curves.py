@@ -50,8 +50,12 @@ ROOT = Path(".bench/rl_curves")
 DOMAINS: dict[str, dict[str, Any]] = {
     "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"]},
     "forms": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["forms"]},
-    "catch": {"tasks.lists": ["games:first-elements"], "tasks.domains": ["games"]},
-}
+    "catch": {
+        "tasks.lists": ["games:first-elements"], "tasks.domains": ["games"],
+        # so short a fine-tuning leaves the policy unsure: one that always does the same wrong thing has nothing to learn from
+        "sft.steps": 70, "rl.learning_rate": 5e-4, "rl.epochs": 3,
+    },
+}  # fmt: skip
 ARMS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "unpretrained": {"pretraining_rounds": 0, "gate_policy": "open"},
@@ -130,7 +134,7 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
     profile, folder = start.profile, ROOT / f"{domain}-{seed}-{arm}"
     tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
     settings = {"rounds": arguments.rounds, "episodes_per_task": arguments.episodes // len(tasks) // arguments.rounds, "seed": seed}
-    config = PpoConfig.model_validate({**settings, **ARMS[arm]})
+    config = PpoConfig.model_validate({**profile.rl.model_dump(), **settings, **ARMS[arm]})
     run = PpoRun(
         config=config, init_checkpoint=start.folder, tasks=tasks, replay=start.replay(), output=folder,
         run_folder=folder.with_suffix(".run"), stage=f"rl_{domain}", iteration="0001",
