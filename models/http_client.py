@@ -16,7 +16,7 @@ from models.http_config import HttpEngineConfig
 from warehouse.errors import ConfigError, EngineUnreachable, ModelError
 
 REPEATED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-UNAUTHORISED = (401, 403)
+UNAUTHORISED = 401
 MESSAGE_CHARS = 400
 
 
@@ -103,7 +103,7 @@ class HttpClient:
 
     def _read(self, response: httpx.Response, *, expects_json: bool) -> dict[str, Any]:
         where = f"{self._config.base_url}{response.request.url.path}"
-        if response.status_code in UNAUTHORISED:
+        if response.status_code == UNAUTHORISED:
             variable = self._config.token_env
             held = f"the token in {variable} is not accepted" if variable else "no token was sent: name its variable as token_env"
             raise ModelError(f"{where} answered {response.status_code}: {held}")
