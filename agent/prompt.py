@@ -24,6 +24,8 @@ from sandbox.session import Observation
 EPISODIC_CHARS = {"elements": 160, "chat": 1600}
 """Of episodic memory, as much of the newest as fits into one line of this length, by layout."""
 MAX_INTENTION_CHARS = 100
+Standing = Callable[[str, Mode, str], tuple[Message, ...]]
+"""From the grammar's name, the mode and the instruction to the messages that open a chat prompt."""
 IMAGE_PATCH_PX = 28
 """A vision-language model of the Qwen2.5-VL kind reads one token per square of this side."""
 
@@ -44,7 +46,7 @@ class PromptBuilder:
     `window` is k, the steps that stay verbatim (compact 4, chat 100); `episodic_chars` the length of what is told of earlier ones (0:
     only how many there were); `notes` adds to each past step what came into view after it; `max_tokens` is the length of a prompt that
     is never exceeded as far as `count_tokens` can tell; `max_screenshots` counts the current one; `mode` chooses the standing text of
-    the chat grammars; `list_elements` adds the current elements to the chat layout, for models that cannot see.
+    the chat grammars, `standing` writes it; `list_elements` adds the current elements to the chat layout, for models that cannot see.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class PromptBuilder:
         mode: Mode = "computer",
         list_elements: bool = False,
         count_tokens: Callable[[str], int] = estimate_tokens,
+        standing: Standing = standing_text,
     ) -> None:
         self.grammar = grammar_named(grammar) if isinstance(grammar, str) else grammar
         is_compact = self.grammar.layout == "elements"
@@ -70,6 +73,7 @@ class PromptBuilder:
         self.mode = mode
         self.list_elements = list_elements
         self._count_tokens = count_tokens
+        self._standing = standing
 
     def start(self, instruction: str) -> Memory:
         """The empty memory of a new episode."""
@@ -119,7 +123,7 @@ class PromptBuilder:
     def _chat(self, memory: Memory, observation: Observation, keep: int, max_elements: int) -> tuple[Message, ...]:
         """Standing text and task, then the turns: a screen from the user, thought and action from the assistant."""
         recent = memory.working[len(memory.working) - keep :]
-        messages = list(standing_text(self.grammar.name, self.mode, memory.instruction))
+        messages = list(self._standing(self.grammar.name, self.mode, memory.instruction))
         num_earlier = memory.num_forgotten + len(memory.working) - keep
         if num_earlier:
             events = events_text(memory.episodic, self.episodic_chars)

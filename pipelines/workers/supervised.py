@@ -7,9 +7,11 @@ from typing import Any
 
 from agent.policy import Message
 from assets.requests import StageResult, SupervisedRequest
+from models.families import is_vision
 from models.metrics import Progress, read_metrics
 from models.supervised import TrainingSample, train_supervised
 from pipelines.workers.context import WorkerContext
+from pipelines.workers.images import spooled_images
 from pipelines.workers.storing import store_checkpoint, store_metrics
 from warehouse import registry
 from warehouse.query import connect
@@ -37,6 +39,7 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
         iteration=request.iteration,
         datasets=(request.dataset_id,),
         on_progress=report,
+        read_image=spooled_images(warehouse, samples, context.folder / "images") if is_vision(parent.folder) else None,
     )
     curve = [(point.step, point.metrics) for point in read_metrics(context.run_folder)]
     versions = {
