@@ -76,7 +76,13 @@ def trajectory(episode: Episode, *, reward: Reward = "success", shaping: Shaping
     """
     if episode.outcome is Outcome.CRASHED or episode.reward is None:
         return None
-    steps = [step for step in episode.steps if step.response_token_ids and step.prompt_token_ids]
+    for step in episode.steps:
+        if step.response and not (step.response_token_ids and step.prompt_token_ids):
+            raise ModelError(
+                f"step {step.step_index} of {episode.episode_id} has a response but not the ids of its tokens and its prompt's: learn "
+                "only from answers of an engine that tells them (docs/serving.md says which servers do)"
+            )
+    steps = [step for step in episode.steps if step.response_token_ids]
     turns = [_turn(step, step.reward if reward == "score" else 0.0, episode.episode_id) for step in steps]
     if not turns:
         return None

@@ -100,8 +100,9 @@ def learned(
 
 def step(index: int, *, action: Action | None = None, reward: float = 0.0, tokens: int = 2, **more: Any) -> Step:
     return Step(
-        step_index=index, policy_id="p", observation=more.pop("observation", str(index)), screenshot_id=None, messages=(), response="same",
-        thought=None, action=action or Click(x=index, y=1), prompt_token_ids=(3, 4), response_token_ids=(5,) * tokens,
+        step_index=index, policy_id="p", observation=more.pop("observation", str(index)), screenshot_id=None, messages=(),
+        response="same" if tokens else "", thought=None,
+        action=action or Click(x=index, y=1), prompt_token_ids=(3, 4), response_token_ids=(5,) * tokens,
         response_logprobs=(-0.1,) * tokens, reward=reward, **more,
     )  # fmt: skip
 
@@ -271,6 +272,12 @@ def test_a_step_without_tokens_loses_no_reward() -> None:
     item = must(trajectory(episode(Outcome.TRUNCATED, [step(0, reward=0.5), silent], 0.75), reward="score"))
     assert [turn.reward for turn in item.turns] == [0.75]
     assert trajectory(episode(Outcome.INVALID_ACTION, [silent])) is None
+
+
+def test_an_answer_without_token_ids_is_refused() -> None:
+    """A server that gives text alone: nothing is made tokens of again, and nothing is passed over in silence."""
+    with pytest.raises(ModelError, match="not the ids of its tokens"):
+        trajectory(episode(Outcome.SUCCESS, [step(0).model_copy(update={"prompt_token_ids": ()})], 1.0))
 
 
 def test_versions_that_do_not_match_their_tokens_are_refused() -> None:
