@@ -67,6 +67,7 @@ class Library:
     name = ""
     version = ""
     functions: dict[str, str] = {}  # noqa: RUF012  # operation -> name of the library's own function
+    notes: dict[str, str] = {}  # noqa: RUF012  # invariant -> what to know before judging the result
 
     def gae(self, spans: Spans, *, gamma: float, lambda_: float) -> tuple[Floats, Floats]:
         """Advantages (not normalised) and value targets (B, T)."""
@@ -232,7 +233,7 @@ def only_the_truncated_bootstrap(library: Library, rng: np.random.Generator) -> 
 
 
 def terminated_ends_in_zero(library: Library, rng: np.random.Generator) -> None:
-    spans = _padded(random_spans(rng), 0, 2, 50.0)
+    spans = _padded(random_spans(rng, is_plain=True), 0, 2, 50.0)
     advantages_BT, _ = library.gae(spans, gamma=1.0, lambda_=0.7)
     pairs = zip(responses(spans, spans.rewards_BT), responses(spans, spans.values_BT), strict=True)
     same([row[-1:] for row in responses(spans, advantages_BT)], [(r - v)[-1:] for r, v in pairs], "A of the last token, r - V")
@@ -245,7 +246,7 @@ def the_end_is_not_off_by_one(library: Library, rng: np.random.Generator) -> Non
 
 
 def episodes_do_not_leak(library: Library, rng: np.random.Generator) -> None:
-    spans = random_spans(rng, episodes=4)
+    spans = random_spans(rng, episodes=4, is_plain=True)
     gamma, lambda_ = _shares(rng)
     together, _ = library.gae(spans, gamma=gamma, lambda_=lambda_)
     alone = [library.gae(spans.rows([i]), gamma=gamma, lambda_=lambda_)[0][0][spans.mask_BT[i]] for i in range(4)]
@@ -253,7 +254,7 @@ def episodes_do_not_leak(library: Library, rng: np.random.Generator) -> None:
 
 
 def order_of_episodes_does_not_matter(library: Library, rng: np.random.Generator) -> None:
-    spans = random_spans(rng, episodes=4)
+    spans = random_spans(rng, episodes=4, is_plain=True)
     order = rng.permutation(4).tolist()
     first, _ = library.gae(spans, gamma=0.9, lambda_=0.8)
     second, _ = library.gae(spans.rows(order), gamma=0.9, lambda_=0.8)
@@ -262,7 +263,7 @@ def order_of_episodes_does_not_matter(library: Library, rng: np.random.Generator
 
 
 def lambda_one_targets_are_returns(library: Library, rng: np.random.Generator) -> None:
-    spans = random_spans(rng)
+    spans = random_spans(rng, is_plain=True)
     gamma, _ = _shares(rng)
     _, targets_BT = library.gae(spans, gamma=gamma, lambda_=1.0)
     expected = [
@@ -283,7 +284,7 @@ def potential_shaping_changes_no_advantage(library: Library, rng: np.random.Gene
 
 
 def policy_lambda_leaves_targets_alone(library: Library, rng: np.random.Generator) -> None:
-    spans = random_spans(rng)
+    spans = random_spans(rng, is_plain=True)
     found = [library.decoupled_gae(spans, gamma=0.9, lambda_policy=trace, lambda_critic=1.0) for trace in (0.1, 0.9)]
     same(responses(spans, found[0][1]), responses(spans, found[1][1]), "critic targets under two policy lambdas")
     for (advantages_BT, _), trace in zip(found, (0.1, 0.9), strict=True):
@@ -324,7 +325,9 @@ def padding_changes_no_return(library: Library, rng: np.random.Generator) -> Non
 def equal_returns_give_nothing(library: Library, rng: np.random.Generator) -> None:
     spans = Spans(mask_BT=np.ones((3, 1), dtype=bool), rewards_BT=np.full((3, 1), 0.7), values_BT=np.zeros((3, 1)))
     advantages_BT, _ = library.returns(spans, gamma=1.0)
-    same(responses(spans, advantages_BT), [np.zeros(1)] * 3, "advantages of all-equal rewards")
+    largest = float(np.abs(advantages_BT).max())
+    if not largest < 1e-3:
+        raise AssertionError(f"an advantage of {largest} where all rewards are equal")
 
 
 def a_uniform_group_gives_nothing(library: Library, rng: np.random.Generator) -> None:

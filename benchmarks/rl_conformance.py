@@ -1,0 +1,164 @@
+"""Which invariants of multi-turn reinforcement learning hold in which library: writes docs/rl-conformance.md.
+
+    python -m benchmarks.rl_conformance [--root .bench] [--seeds 20] [--output docs/rl-conformance.md]
+
+The invariants are in rl_invariants.py and rl_loss_invariants.py, one adapter a library in peers/rl_*.py. Each library runs in a venv of its
+own under .bench/, made on first use: torch first, then the library without its dependencies, then what importing its functions needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TORCH = ("torch==2.13.0", "numpy")
+OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A library: what is installed without its dependencies, and with them."""
+
+    bare: tuple[str, ...]
+    whole: tuple[str, ...]
+
+
+PEERS = {
+    "verl": Peer(
+        bare=("verl==0.9.1", "transformers==5.10.0", "tokenizers==0.22.1", "accelerate", "peft", "datasets", "torchdata", "safetensors",
+              "regex"),
+        whole=("packaging", "omegaconf", "codetiming", "dill", "hydra-core", "pandas", "tensordict==0.10.0", "ray", "psutil", "pyyaml",
+               "huggingface_hub>=1.5,<2"),
+    ),
+    "trl": Peer(bare=(), whole=("trl==1.16.0", "transformers==5.23.0")),
+    "torchrl": Peer(bare=("torchrl==0.14.1", "tensordict==0.14.3", "hoptorch>=0.1.4"),
+                    whole=("cloudpickle", "packaging", "importlib_metadata", "orjson", "pyvers")),
+}  # fmt: skip
+SYMBOLS = {"pass": "pass", "fail": "**fail**", "missing": "–"}
+
+
+def judge(library_name: str, seeds: int) -> dict[str, Any]:
+    """Run every invariant on the library of this interpreter: for each `pass`, `fail` or `missing`, and why."""
+    import numpy as np
+
+    from benchmarks.rl_invariants import Missing
+    from benchmarks.rl_loss_invariants import INVARIANTS
+
+    warnings.simplefilter("ignore")
+    library = importlib.import_module(f"benchmarks.peers.rl_{library_name}").LIBRARY
+    results: dict[str, dict[str, str]] = {}
+    for invariant in INVARIANTS:
+        outcome, why = "pass", ""
+        try:
+            for seed in range(seeds):
+                invariant.check(library, np.random.default_rng(seed))
+        except Missing as error:
+            outcome, why = "missing", str(error)
+        except AssertionError as error:
+            outcome, why = "fail", str(error)
+        results[invariant.name] = {"outcome": outcome, "why": why}
+    return {
+        "name": library.name,
+        "version": library.version,
+        "functions": library.functions,
+        "notes": library.notes,
+        "torch": importlib.metadata.version("torch"),
+        "results": results,
+    }
+
+
+def python_of(name: str, root: Path) -> Path:
+    """The interpreter of a library's venv, made on first use."""
+    peer, folder = PEERS[name], root / name
+    python = folder / "bin" / "python"
+    if not python.exists():
+        print(f"making {folder}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+        for extra in ([*TORCH], [*peer.whole], ["--no-deps", *peer.bare] if peer.bare else []):
+            if extra:
+                subprocess.run([*install, *extra], check=True)
+    return python
+
+
+def judged(name: str, root: Path, seeds: int) -> dict[str, Any]:
+    python = Path(sys.executable) if name == OURS else python_of(name, root)
+    command = [str(python), "-m", "benchmarks.rl_conformance", "--library", name, "--seeds", str(seeds)]
+    environment = os.environ | {"PYTHONPATH": ".", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, timeout=600)
+    found: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    return found
+
+
+def page(found: Sequence[Mapping[str, Any]], seeds: int) -> str:
+    """The matrix as Markdown."""
+    from benchmarks.rl_loss_invariants import INVARIANTS
+
+    names = [f"{library['name']} {library['version']}".strip() for library in found]
+    lines = [
+        "# Conformance of reinforcement learning",
+        "",
+        f"{len(INVARIANTS)} invariants and known traps of multi-turn reinforcement learning, each on {seeds} random batches against our",
+        "functions and against those of verl, TRL and torchrl that can be called by themselves on a CPU. The page is written by",
+        "`python -m benchmarks.rl_conformance`; the invariants are in benchmarks/rl_invariants.py and rl_loss_invariants.py, the calls of",
+        "each library in benchmarks/peers/rl_*.py. tests/models/test_rl_conformance.py holds ours to them at every test run, together with",
+        "those that need more than one function: what becomes of a crash, a cut, a stored token id or a version, what may not change",
+        "an update.",
+        "",
+        "A function is judged by itself. A fail does not say that the library's own callers meet it: they may never hand in such a batch.",
+        "– stands for no such function or argument.",
+        "",
+        "| invariant | met at | " + " | ".join(names) + " |",
+        "|---|---|" + "---|" * len(found),
+    ]
+    remarks: list[str] = []
+    for invariant in INVARIANTS:
+        cells = []
+        for library in found:
+            result = library["results"][invariant.name]
+            cell = SYMBOLS[result["outcome"]]
+            note = library["notes"].get(invariant.name)
+            if result["outcome"] == "fail":
+                remarks.append(f"{library['name']}, {invariant.name.replace('_', ' ')}: {result['why']}" + (f" ({note})" if note else ""))
+                cell += f" [{len(remarks)}]"
+            cells.append(cell)
+        lines.append(f"| {invariant.name.replace('_', ' ')} | {invariant.source} | " + " | ".join(cells) + " |")
+    counts = [[sum(r["outcome"] == kind for r in library["results"].values()) for kind in ("pass", "fail", "missing")] for library in found]
+    lines.append("| **passed / failed / no such** | | " + " | ".join(f"{a} / {b} / {c}" for a, b, c in counts) + " |")
+    lines += ["", "## What failed", "", *(f"{number}. {remark}" for number, remark in enumerate(remarks, start=1))]
+    lines += ["", "## Functions", ""]
+    for name, library in zip(names, found, strict=True):
+        called = "; ".join(f"{operation}: `{function}`" for operation, function in library["functions"].items())
+        lines.append(f"- {name} (torch {library['torch']}): {called}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path(".bench"), help="where the libraries' venvs are made (default: .bench)")
+    parser.add_argument("--seeds", type=int, default=20, help="random batches an invariant")
+    parser.add_argument("--output", type=Path, default=Path("docs/rl-conformance.md"))
+    parser.add_argument("--library", help="judge this one alone, in this interpreter, and print JSON (what the venvs run)")
+    options = parser.parse_args()
+    if options.library:
+        print(json.dumps(judge(options.library, options.seeds)))
+        return
+    found = [judged(name, options.root, options.seeds) for name in (OURS, *PEERS)]
+    options.output.write_text(page(found, options.seeds), encoding="utf-8")
+    for library in found:
+        outcomes = [result["outcome"] for result in library["results"].values()]
+        print(f"{library['name']:10} {library['version']:10} pass {outcomes.count('pass')} fail {outcomes.count('fail')}")
+
+
+if __name__ == "__main__":
+    main()
