@@ -37,6 +37,8 @@ from warehouse.home import is_full_disk
 
 BEST_FOLDER = "best"
 """In the run folder: the weights with the lowest held-out loss so far."""
+NO_ROOM_BYTES = 64 * 1024
+"""With less free than this a failure is the disk's: torch only says that a file of its ended too early."""
 NAMED_SAMPLES = 5
 """How many samples an error names."""
 
@@ -79,8 +81,8 @@ def fit(
             if not curve.is_over(config.early_stop_patience):
                 trainer.train(resume_from_checkpoint=str(last) if last else None)
             _settle_weights(trainer, run_folder / BEST_FOLDER, curve, weights_folder)
-    except Exception as error:  # torch says in words of its own that a file could not be written
-        if is_full_disk(error):
+    except Exception as error:  # each library says it in an exception of its own
+        if is_full_disk(error) or shutil.disk_usage(run_folder).free < NO_ROOM_BYTES:
             raise StorageFull(f"no space left in {run_folder} for a trainer checkpoint: free some disk and run the stage again") from error
         raise
     finally:
@@ -306,8 +308,8 @@ def _scaled(sample: EncodedSample) -> EncodedSample:
 
 
 def _named(samples: Sequence[EncodedSample]) -> str:
-    names = [sample.sample_id or f"one of {len(sample.token_ids)} tokens" for sample in samples[:NAMED_SAMPLES]]
-    return ", ".join(names) + (f" and {len(samples) - NAMED_SAMPLES} more" if len(samples) > NAMED_SAMPLES else "")
+    names = list(dict.fromkeys(sample.sample_id or f"one of {len(sample.token_ids)} tokens" for sample in samples))
+    return ", ".join(names[:NAMED_SAMPLES]) + (f" and {len(names) - NAMED_SAMPLES} more" if len(names) > NAMED_SAMPLES else "")
 
 
 def _settle_weights(trainer: _WeightedTrainer, best: Path, curve: HeldOutCurve, weights_folder: Path | None) -> None:

@@ -16,13 +16,15 @@ import pytest
 import torch
 
 from agent.policy import Message
-from models.checkpoint import Card, load_model, read_card, save
+from models.batching import EncodedSample, tensors
+from models.checkpoint import Card, load_model, load_tokenizer, read_card, save
 from models.configs import SupervisedConfig
-from models.fitting import weighted_loss
+from models.early_stop import hold_out
+from models.fitting import fit, weighted_loss
 from models.metrics import MetricLog, Progress, read_metrics
-from models.supervised import TrainingSample, train_supervised
+from models.supervised import TrainingSample, encode_samples, select_samples, train_supervised
 from models.trainer_checkpoints import COMPLETE_FILE
-from warehouse.errors import CheckpointError, ConfigError, TrainingDiverged
+from warehouse.errors import CheckpointError, ConfigError, StorageFull, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=24, warmup_steps=4, batch_tokens=256, save_every=5, log_every=2)
 
@@ -73,19 +75,33 @@ class Stop(Exception):
     """What a test raises in place of a kill."""
 
 
-def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(seed_checkpoint: Path, tmp_path: Path) -> None:
+def unmark(folder: Path) -> None:
+    (folder / COMPLETE_FILE).unlink()
+
+
+def cut_off(folder: Path) -> None:
+    with (folder / "optimizer.pt").open("r+b") as file:
+        file.truncate(1000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "spoil"), [({}, unmark), ({"packing": "packed", "eval_fraction": 0.2, "eval_every": 4, "early_stop_patience": 9}, cut_off)]
+)
+def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(
+    seed_checkpoint: Path, tmp_path: Path, changes: dict[str, Any], spoil: Callable[[Path], None]
+) -> None:
     common: dict[str, Any] = {"init": seed_checkpoint, "stage": "ct_model", "iteration": "0001"}
-    whole = train_supervised(CONFIG, samples(), output=tmp_path / "whole", **common)
+    config = CONFIG.model_copy(update=changes)
+    whole = train_supervised(config, samples(), output=tmp_path / "whole", **common)
 
     def stop(progress: Progress) -> None:
         if progress.step == 18:
             raise Stop
 
     with pytest.raises(Stop):
-        train_supervised(CONFIG, samples(), output=tmp_path / "cut", on_progress=stop, **common)
-    half = tmp_path / "cut.run" / "checkpoint-15"
-    (half / COMPLETE_FILE).unlink()
-    resumed = train_supervised(CONFIG, samples(), output=tmp_path / "cut", **common)
+        train_supervised(config, samples(), output=tmp_path / "cut", on_progress=stop, **common)
+    spoil(tmp_path / "cut.run" / "checkpoint-15")
+    resumed = train_supervised(config, samples(), output=tmp_path / "cut", **common)
     assert resumed.metrics["resumed_from_step"] == 10
     assert resumed.checkpoint_id == whole.checkpoint_id
     assert weights_of(tmp_path / "cut") == weights_of(tmp_path / "whole")
@@ -173,9 +189,77 @@ def test_a_loss_that_is_not_a_number_stops_the_run(seed_checkpoint: Path, tmp_pa
     with torch.no_grad():
         model.model.norm.weight.fill_(float("inf"))
     save(tmp_path / "broken", model, tokenizer, stage="seed_policy", iteration="0000")
-    with pytest.raises(TrainingDiverged, match="at step 1 of 200"):
+    with pytest.raises(TrainingDiverged, match=r"nan at step 1 of 200 with learning rate .* so is that of each .* the weights are broken"):
         train_supervised(config, samples(), init=tmp_path / "broken", output=tmp_path / "out", stage="ct_model", iteration="0001")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sample_that_breaks_the_loss_is_named(tmp_path: Path, make_model: Callable[..., Any]) -> None:
+    model, tokenizer = make_model()
+    encoded = encode_samples(tokenizer, samples(), 0.0, max_tokens=2048)
+    encoded.append(EncodedSample(token_ids=[5, 6, 7], loss_weights=[0.0, 0.0, float("inf")], sample_id="sample-bad", weight=20.0))
+    with pytest.raises(TrainingDiverged, match=r"\d of its \d+ samples have such a loss by themselves, sample-bad: look at them"):
+        fit(model, encoded, CONFIG.model_copy(update={"packing": "packed"}), tmp_path)
+
+
+def test_a_sample_longer_than_the_context_is_left_out_counted_and_told(
+    seed_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = (Message(role="user", content="hello " * 3000), Message(role="assistant", content="Ok", loss=1.0))
+    config = CONFIG.model_copy(update={"steps": 2})
+    card = train_supervised(
+        config, [*samples(), TrainingSample(messages=messages, sample_id="sample-long")], init=seed_checkpoint, output=tmp_path / "out",
+        stage="ct_model", iteration="0001",
+    )  # fmt: skip
+    assert card.metrics["samples_too_long"] == 1 and card.metrics["samples"] == len(samples())
+    assert "1 of 61 samples are longer than 2048 tokens and left out: sample-long (3004 tokens)" in caplog.text
+
+
+def test_a_full_disk_is_called_so_and_the_run_goes_on_where_it_was(seed_checkpoint: Path, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"init": seed_checkpoint, "output": tmp_path / "out", "stage": "ct_model", "iteration": "0001"}
+
+    def fill(progress: Progress) -> None:
+        if progress.step == 8:
+            folder = tmp_path / "out.run" / "checkpoint-10"
+            folder.mkdir()
+            (folder / "trainer_state.json").symlink_to("/dev/full")
+
+    with pytest.raises(StorageFull, match="free some disk"):
+        train_supervised(CONFIG, samples(), on_progress=fill, **common)
+    assert not (tmp_path / "out").exists()
+    assert train_supervised(CONFIG, samples(), **common).metrics["resumed_from_step"] == 5
+
+
+def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path: Path) -> None:
+    rng, words = random.Random(0), ("Ok", "Submit", "see", "then", "hello", "Find")
+    noise = [
+        TrainingSample(messages=(
+            Message(role="user", content=" ".join(rng.choices(words, k=6))), Message(role="assistant", content=rng.choice(words), loss=1.0),
+        ))
+        for _ in range(40)
+    ]  # fmt: skip
+    config = CONFIG.model_copy(
+        update={"steps": 200, "eval_fraction": 0.3, "eval_every": 5, "early_stop_patience": 2, "log_every": 50, "save_every": 100}
+    )
+    card = train_supervised(config, noise, init=seed_checkpoint, output=tmp_path / "out", stage="sft_model", iteration="0001")
+    curve = {point.step: point.metrics["held_out_loss"] for point in read_metrics(tmp_path / "out.run") if "held_out_loss" in point.metrics}
+    best = min(curve, key=lambda step: curve[step])
+    assert card.metrics["held_out_best_step"] == best and card.metrics["steps"] == max(curve) == best + 10 < 200
+    chosen = select_samples(load_tokenizer(seed_checkpoint), noise, 0.0, max_tokens=2048).samples
+    held_out = hold_out(chosen, 0.3)[1]
+    with torch.no_grad():
+        kept = float(weighted_loss(load_model(tmp_path / "out"), tensors(held_out, 0)))
+    assert kept == pytest.approx(curve[best], abs=1e-5)
+
+
+def test_held_out_samples_are_chosen_by_content() -> None:
+    encoded = [EncodedSample(token_ids=[row % 150, 1, 2], loss_weights=[0.0, 1.0, 1.0]) for row in range(300)]
+    trained, held = hold_out(encoded, 0.2)
+    assert 30 <= len(held) <= 90 and len(trained) + len(held) == 300
+    assert not {tuple(s.token_ids) for s in trained} & {tuple(s.token_ids) for s in held}, "equal samples are on one side"
+    assert hold_out(encoded[::-1], 0.2)[1] == held[::-1]
+    with pytest.raises(ConfigError, match="eval_fraction"):
+        hold_out(encoded[:1], 0.2)
 
 
 def test_nothing_to_learn_and_no_checkpoint_are_told(seed_checkpoint: Path, tmp_path: Path) -> None:
