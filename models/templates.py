@@ -2,9 +2,10 @@
 
 A template is rendered twice: with the messages as they are, and with marks around each content. Without its marks the second text has
 to be the first, so the marks say where each content lies. Added tokens (`<|im_end|>`, `<image>`, …) are obeyed where the template wrote
-them and spelled where a message did: what a page shows can neither end a turn nor pretend to be one. Where the template adds nothing of
-that kind, the ids are `apply_chat_template`'s. What a codec cannot be sure of is tried on a small conversation when it is opened, and
-refused. Images are models/vision.py's business.
+them and spelled where a message did: what a page shows can neither end a turn nor pretend to be one. Otherwise the ids are
+`apply_chat_template`'s, but that a text is cut where an answer begins: a policy writes its answer after the prompt's last token, and no
+token may reach across. What a codec cannot be sure of is tried on a small conversation when it is opened, and refused. Images are
+models/vision.py's business.
 """
 
 from __future__ import annotations
@@ -101,21 +102,11 @@ class TemplateCodec:
         weights = [m.loss * (1.0 if m.role == "assistant" else prompt_loss_weight) for m in messages]
         ids: list[int] = []
         learned: list[float] = []
-        ended: int | None = None
-        for run, owner in self._added.pieces(parts, [m.role == "assistant" for m in messages], expand):
-            if isinstance(run, int):
-                weight = weights[owner] if owner is not None else 0.0
-                if owner is None and ended is not None and run in self._eos_token_ids:
-                    weight, ended = weights[ended], None
-                ids.append(run)
-                learned.append(weight)
-            else:
-                tokens, of = run
-                ids.extend(tokens)
-                learned.extend(0.0 if message is None else weights[message] for message in of)
-                owner = next((message for message in reversed(of) if message is not None), None)
-            if owner is not None and messages[owner].role == "assistant":
-                ended = owner
+        is_assistant = [message.role == "assistant" for message in messages]
+        for run, owner in self._added.pieces(parts, is_assistant, expand, lead=self._lead, ends=self._eos_token_ids):
+            tokens, of = ([run], [owner]) if isinstance(run, int) else run
+            ids.extend(tokens)
+            learned.extend(0.0 if message is None else weights[message] for message in of)
         return ids, learned
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -177,12 +168,12 @@ class TemplateCodec:
             self._lead = before.removeprefix(asked)
             if not before.startswith(asked) or self._lead.strip():
                 raise ModelError("the chat template writes an answer elsewhere than where it asks for one: it cannot be learned in place")
-            after = self._added.pieces(parts[-1:], [False] * length, None)[0][0] if parts[-1].text else None
+            after = self._added.pieces(parts[-1:], [False] * length)[0][0] if parts[-1].text else None
             if not isinstance(after, int) or after not in self._eos_token_ids:
                 raise ModelError(f"the chat template ends an answer with {parts[-1].text!r}, which is no end token of the model")
         whole = "".join(part.text for part in parts)
         expected = self.tokenizer(whole, add_special_tokens=False)["input_ids"]
-        ids = [token for run, _ in self._added.pieces(parts, [False] * 4, None) for token in ([run] if isinstance(run, int) else run[0])]
+        ids = [token for run, _ in self._added.pieces(parts, [False] * 4) for token in ([run] if isinstance(run, int) else run[0])]
         if ids != list(expected):
             raise ModelError("the tokenizer cuts a text differently when its special tokens are taken out first: it cannot be used here")
 
@@ -209,12 +200,20 @@ class _AddedTokens:
                 raise ModelError(f"{text!r} is also a word of the tokenizer's vocabulary: a page that shows it could not be told from it")
 
     def pieces(
-        self, parts: Sequence[_Part], is_assistant: Sequence[bool], expand: ExpandPlaceholders | None
-    ) -> list[tuple[int | Run, int | None]]:
-        """Obeyed tokens (id, its message) and runs of text between them, in order."""
+        self, parts: Sequence[_Part], is_assistant: Sequence[bool], expand: ExpandPlaceholders | None = None, *, lead: str = "",
+        ends: Sequence[int] = (),
+    ) -> list[tuple[int | Run, int | None]]:  # fmt: skip
+        """Obeyed tokens (id, its message) and runs of text between them, in order. An answer is a run of its own, with the template's
+        `lead` before it; the first of `ends` after it belongs to it."""
+        answer: int | None = None
         found: list[tuple[int | Run, int | None]] = []
         run: list[tuple[str, int | None]] = []
         for literal, special, message in self._literals(parts, is_assistant, expand):
+            if message is not None and is_assistant[message] and answer != message:
+                answer = message
+                before, blanks = _without_lead(run, lead)
+                found.extend(self._encode(before))
+                run = [(blanks, message)]
             run.append((literal, message))
             if special is None:
                 continue
@@ -222,7 +221,9 @@ class _AddedTokens:
             if token.lstrip:
                 run = _without_end_blanks(run)
             found.extend(self._encode(run))
-            found.append((index, message))
+            is_end = message is None and index in ends
+            found.append((index, answer if is_end else message))
+            answer = None if is_end else answer
             run = []
         found.extend(self._encode(run))
         return found
@@ -256,6 +257,13 @@ class _AddedTokens:
                 position += 1
             of.append(run[position][1])
         return [((encoding.ids, of), None)]
+
+
+def _without_lead(run: Sequence[tuple[str, int | None]], lead: str) -> tuple[list[tuple[str, int | None]], str]:
+    """The template's text before an answer, without the blanks that belong to the answer; and these."""
+    if not run or not lead or not run[-1][0].endswith(lead):
+        return list(run), ""
+    return [*run[:-1], (run[-1][0].removesuffix(lead), run[-1][1])], lead
 
 
 def _without_end_blanks(run: Sequence[tuple[str, int | None]]) -> list[tuple[str, int | None]]:
