@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from models.ppo.advantages import (
     baseline_advantages,
+    batch_advantages,
     decoupled_gae,
     explained_variance,
     gae,
+    group_advantages,
     length_adaptive_lambda,
+    normalised,
     rewards_at_last_tokens,
     uniform_tasks,
 )
@@ -88,3 +91,32 @@ def test_explained_variance_ranks_critics() -> None:
     assert explained_variance(np.full(4, 0.7), returns) == pytest.approx(0.0)
     assert explained_variance(1 - returns, returns) < 0
     assert explained_variance(returns, np.ones(4)) == 0.0
+
+
+def test_group_advantages_against_plain_loops() -> None:
+    rewards, groups = [1.0, 0.0, 0.5, 0.0, 2.0], ["a", "b", "a", "b", "a"]
+    expected = []
+    for reward, group in zip(rewards, groups, strict=True):
+        mine = [r for r, g in zip(rewards, groups, strict=True) if g == group]
+        mean = sum(mine) / len(mine)
+        spread = (sum((r - mean) ** 2 for r in mine) / (len(mine) - 1)) ** 0.5
+        expected.append((reward - mean) / spread if spread else 0.0)
+    assert group_advantages(np.array(rewards), groups, normalise_std=True) == pytest.approx(expected)
+    assert group_advantages(np.array(rewards), groups, normalise_std=False)[1] == 0.0
+
+
+def test_batch_advantages_against_plain_loops() -> None:
+    rewards = [np.array([0.0, 1.0]), np.array([0.5, 0.0, -1.0])]
+    returns = [sum(0.9 ** (k - t) * r[k] for k in range(t, len(r))) for r in rewards for t in range(len(r))]
+    mean = sum(returns) / len(returns)
+    spread = (sum((g - mean) ** 2 for g in returns) / len(returns)) ** 0.5
+    assert np.concatenate(batch_advantages(rewards, gamma=0.9)) == pytest.approx([(g - mean) / spread for g in returns])
+
+
+def test_normalisation_scales_what_counts_and_keeps_signs_unless_asked() -> None:
+    values, skipped = [np.array([1.0, 3.0]), np.array([50.0]), np.array([2.0])], np.array([False, True, False])
+    assert [v.tolist() for v in normalised(values, "none", skipped_E=skipped)] == [[1.0, 3.0], [0.0], [2.0]]
+    spread = np.std([1.0, 3.0, 2.0])
+    assert np.concatenate(normalised(values, "std", skipped_E=skipped)) == pytest.approx(np.array([1, 3, 0, 2]) / spread)
+    assert np.concatenate(normalised(values, "mean_std", skipped_E=skipped)) == pytest.approx(np.array([-1, 1, 0, 0]) / spread)
+    assert [v.tolist() for v in normalised([np.ones(2), np.ones(1)], "mean_std")] == [[0.0, 0.0], [0.0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,15 @@ def test_token_weights_say_what_is_averaged() -> None:
     assert weights(steps, "token", **totals) == pytest.approx([0.1] * 4)
     assert weights(steps, "episode", **totals) == pytest.approx([1 / 12] * 4)
     assert weights(steps, "step", **totals) == pytest.approx([1 / 12, 1 / 12, 1 / 12, 1 / 4])
+
+
+def test_a_token_of_an_episode_mean_weighs_by_its_episode() -> None:
+    """Steps 0 and 1 belong to an episode of three tokens, step 2 to one of a single token."""
+    found = token_weights(
+        torch.tensor([0, 0, 1, 2]), aggregation="episode_mean", num_episodes=2, num_steps=3, num_tokens=4, episode_scale=6.0,
+        episode_tokens_N=torch.tensor([3.0, 3.0, 3.0, 1.0]),
+    )  # fmt: skip
+    assert found.tolist() == pytest.approx([1 / 6, 1 / 6, 1 / 6, 1 / 2])
 
 
 def test_k3_is_never_negative_and_estimates_the_divergence() -> None:
@@ -80,3 +90,38 @@ def test_policy_loss_measures_what_it_clips_and_pulls_towards_the_reference() ->
 
 def test_value_loss_is_the_mean_square() -> None:
     assert value_loss(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 1.0])).item() == pytest.approx(2.5)
+    clipped = value_loss(torch.tensor([1.0]), torch.tensor([2.0]), old_values_N=torch.tensor([0.0]), clip=0.2)
+    assert clipped.item() == pytest.approx((0.2 - 2.0) ** 2)  # the held estimate is worse, so it counts
+
+
+def one_token(ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:
+    """Loss and its slope by the token's log-probability."""
+    logits = torch.tensor([[math.log(ratio * 0.1), math.log(1 - ratio * 0.1)]], requires_grad=True)
+    more = {name: settings.pop(name) for name in ("correction_N", "positive_weights_N") if name in settings}
+    old, weight = torch.tensor([math.log(0.1)]), torch.ones(1)
+    result = policy_loss(logits, torch.tensor([0]), old, torch.tensor([advantage]), weight, LossSettings(**settings), **more)
+    result.loss.backward()
+    assert logits.grad is not None
+    return result.loss.item(), logits.grad[0, 0].item()
+
+
+def test_dual_clip_bounds_what_a_bad_token_can_cost() -> None:
+    assert one_token(8.0, -1.0) == pytest.approx((8.0, 8.0), rel=1e-4)
+    assert one_token(8.0, -1.0, dual_clip=3.0) == pytest.approx((3.0, 0.0), rel=1e-4)
+    assert one_token(1.1, -1.0, dual_clip=3.0) == one_token(1.1, -1.0)
+
+
+def test_likelihood_knows_no_ratio() -> None:
+    assert one_token(8.0, 1.0, objective="likelihood") == pytest.approx((-math.log(0.8), -1.0), rel=1e-4)
+
+
+def test_a_correction_weighs_a_token_and_zero_leaves_it_out() -> None:
+    plain = one_token(1.1, -1.0)
+    assert one_token(1.1, -1.0, correction_N=torch.tensor([0.5])) == pytest.approx([x / 2 for x in plain], rel=1e-4)
+    assert one_token(1.1, float("nan"), correction_N=torch.zeros(1)) == (0.0, 0.0)
+
+
+def test_entropy_bonus_and_positive_likelihood_are_added() -> None:
+    spread = -(0.1 * math.log(0.1) + 0.9 * math.log(0.9))
+    assert one_token(1.0, 0.0, entropy_coefficient=0.5)[0] == pytest.approx(-0.5 * spread, rel=1e-4)
+    assert one_token(1.0, 0.0, positive_weights_N=torch.tensor([0.25])) == pytest.approx((-0.25 * math.log(0.1), -0.25), rel=1e-4)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from models.ppo.buffer import Trajectory, Turn, microbatches, trajectory
@@ -19,7 +21,7 @@ from models.ppo.weighting import weigh_round
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
 from sandbox.actions import Finished, Wait
 from sandbox.task import Task
-from warehouse.errors import ModelError, TrainingDiverged
+from warehouse.errors import ModelError, TrainingDiverged, ValueGateNotPassed
 
 torch.set_num_threads(1)  # two threads on a busy machine make tiny tensors many times slower
 VOCABULARY = 40
@@ -144,6 +146,43 @@ def test_a_round_stops_when_the_policy_has_moved_too_far(model: ShiftQwen3ForCau
     assert metrics["kl"] > 0.04
 
 
+EXPLODING = {"epochs": 2, "learning_rate": 0.3, "warmup_updates": 1, "minibatch_episodes": 4, "explosive_kl": 1.0, "max_kl": 100.0}
+
+
+def test_an_exploding_update_stops_and_says_so(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 12)
+    metrics = updated(model, PpoConfig.model_validate(EXPLODING), items, [1.0, -1.0] * 6, ReplayPool())
+    assert (metrics["exploded"], metrics["rolled_back"]) == (1.0, 0.0)
+    assert metrics["exploded_kl"] > 1.0
+    assert 1 <= metrics["updates"] < 6
+
+
+def test_an_exploding_update_can_be_undone_to_the_bit(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 12)
+    learner = PolicyLearner(model, PpoConfig.model_validate(EXPLODING | {"on_explosion": "roll_back"}), pad_id=0, replay=ReplayPool())
+    before = copy.deepcopy(model.state_dict())
+    metrics = learner.update(items, per_token(items, [1.0, -1.0] * 6), np.random.default_rng(0))
+    assert (metrics["exploded"], metrics["rolled_back"], metrics["updates"], learner.num_updates) == (1.0, 1.0, 0, 0)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert not learner.optimizer.state_dict()["state"]
+
+
+def test_a_minibatch_that_is_no_number_is_skipped_and_counted(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 8)
+    broken = Turn(prompt_ids=(5, 6), response_ids=(7,), logprobs=(float("nan"),), reward=0.0)
+    items[0] = replace(items[0], turns=(broken,))
+    config = PpoConfig(minibatch_episodes=4, epochs=1, on_non_finite="skip", warmup_updates=1)
+    metrics = updated(model, config, items, [1.0, -1.0] * 4, ReplayPool())
+    assert (metrics["skipped_minibatches"], metrics["updates"]) == (1, 1)
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+    with pytest.raises(TrainingDiverged, match="all 2 minibatches"):
+        updated(model, config, [items[0]] * 8, [1.0] * 8, ReplayPool())
+
+
+def test_an_update_of_no_episodes_is_no_update(model: ShiftQwen3ForCausalLM) -> None:
+    assert updated(model, PpoConfig(), [], [], ReplayPool())["updates"] == 0
+
+
 @pytest.mark.parametrize("where", ["advantage", "weights"])
 def test_what_is_not_a_number_stops_the_run(model: ShiftQwen3ForCausalLM, where: str) -> None:
     items = random_trajectories(model, 4)
@@ -262,6 +301,93 @@ def test_value_pretraining_holds_the_policy_and_passes_on_unseen_episodes(model:
     assert second.advantages is not None
     assert second.metrics["critic_steers"] == 1.0
     assert max(np.abs(values).max() for values in second.advantages) <= config.advantage_clip
+
+
+def test_a_failed_gate_ends_a_run_that_was_to_block(model: ShiftQwen3ForCausalLM) -> None:
+    config = PpoConfig(gate_explained_variance=0.99, pretraining_rounds=1, critic_learning_rate=1e-6, gate_policy="block")
+    learner = ValueLearner(Critic.of_policy(model), config, pad_id=0)
+    items = random_trajectories(model, 40)
+    first = weigh_round(items, config, learner, 1, np.random.default_rng(1))
+    assert first.metrics["value_loss_now"] <= first.metrics["value_loss_initial"]
+    assert first.metrics["lambda_policy_min"] == first.metrics["lambda_policy"] == 0.95
+    with pytest.raises(ValueGateNotPassed, match=r"more than 0\.99"):
+        weigh_round(items, config, learner, 2, np.random.default_rng(2))
+
+
+def test_rejection_sampling_learns_successes_alone(model: ShiftQwen3ForCausalLM) -> None:
+    items = [replace(item, is_success=bool(item.reward)) for item in random_trajectories(model, 8)]
+    config = PpoConfig(algorithm="rejection", learning_rate=1e-3, warmup_updates=1)
+    weighting = weigh_round(items, config, None, 1, np.random.default_rng(0))
+    assert weighting.advantages is not None
+    learner = PolicyLearner(model, config, pad_id=0, replay=ReplayPool())
+    before = [values.sum() for values in learner.logprobs(items, range(8))]
+    assert learner.update(items, weighting.advantages, np.random.default_rng(0))["active_episodes"] == 4
+    after = [values.sum() for values in learner.logprobs(items, range(8))]
+    assert all(b > a for a, b, item in zip(before, after, items, strict=True) if item.is_success)
+
+
+def test_a_penalty_for_leaving_the_reference_comes_off_each_tokens_reward(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 6)
+    other = copy.deepcopy(model)
+    initialise(other, seed=5)
+    config = PpoConfig(algorithm="reinforce++", kl_coefficient=0.5, kl_placement="reward", advantage_clip=1e9)
+    learner = PolicyLearner(model, config, pad_id=0, replay=ReplayPool(), reference=other)
+    reference = learner.reference_logprobs(items)
+    assert reference is not None
+    found = weigh_round(items, config, None, 1, np.random.default_rng(0), reference=reference).advantages
+    assert found is not None
+    returns = []
+    for item, reference_T in zip(items, reference, strict=True):
+        sampled = [x for turn in item.turns for x in turn.logprobs]
+        paid = [-0.5 * (a - b) for a, b in zip(sampled, reference_T, strict=True)]
+        returns.append([sum(paid[t:]) + item.reward for t in range(len(paid))])
+    flat = np.concatenate(returns)
+    assert np.concatenate(found) == pytest.approx((flat - flat.mean()) / flat.std(), abs=1e-6)
+
+
+def test_a_cut_episode_ends_in_the_value_of_what_came_after_where_that_is_known(model: ShiftQwen3ForCausalLM) -> None:
+    config = PpoConfig(lambda_critic=1.0)
+    learner = ValueLearner(Critic.of_policy(model), config, pad_id=0)
+    torch.nn.init.normal_(learner.critic.head.weight)
+    (item,) = random_trajectories(model, 1)
+    cut = [replace(item, is_truncated=True), replace(item, is_truncated=True, final_prompt_ids=(7, 8, 9)), item]
+    estimates = learner.estimate(cut)
+    assert estimates.finals[0] is None
+    with torch.no_grad():
+        after = learner.critic.head(learner.critic.backbone(input_ids=torch.tensor([[7, 8, 9]])).last_hidden_state)[0, -1, 0].item()
+    assert estimates.finals[1] == pytest.approx(after, abs=1e-5)
+    ends = [returns[-1] for returns in estimates.returns]
+    assert ends == pytest.approx([float(estimates.values[0][-1]), after, 0.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algorithm": "grpo"}, "group_size is 1"),
+        ({"algorithm": "rejection", "off_policy": "tis"}, "must be none"),
+        ({"shaping_format": 0.5, "shaping_steps": 0.6}, r"add up to 1\.1"),
+        ({"shaping_format": 0.1, "reward": "score"}, "shaping weight at 0"),
+        ({"shaping_progress": 0.1, "gamma": 0.9}, "gamma to 1"),
+        ({"shaping_length_soft": 64}, "below shaping_length_max"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PpoConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize("normalisation", ["none", "std", "mean_std"])
+def test_advantages_can_be_scaled_minibatch_by_minibatch(model: ShiftQwen3ForCausalLM, normalisation: str) -> None:
+    items = random_trajectories(model, 8)
+    values = [5.0, 1.0, 7.0, 3.0] * 2
+    config = {"advantage_scope": "minibatch", "advantage_normalisation": normalisation, "minibatch_episodes": 8, "epochs": 1}
+    scaled, raw = copy.deepcopy(model), copy.deepcopy(model)
+    updated(scaled, PpoConfig.model_validate(config), items, values, ReplayPool())
+    flat = np.concatenate(per_token(items, values))
+    centre, spread = {"none": (0.0, 1.0), "std": (0.0, flat.std()), "mean_std": (flat.mean(), flat.std())}[normalisation]
+    given = [float(np.clip((value - centre) / spread, -2, 2)) for value in values]
+    updated(raw, PpoConfig(minibatch_episodes=8, epochs=1), items, given, ReplayPool())
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(scaled.parameters(), raw.parameters(), strict=True))
 
 
 def test_a_critic_that_failed_its_gate_does_not_steer(model: ShiftQwen3ForCausalLM) -> None:
