@@ -49,7 +49,8 @@ class HttpClient:
         self.num_retries = 0
 
     async def get(self, path: str) -> dict[str, Any]:
-        return await self._request("GET", path, None)
+        """A list or a status: where a server fails at it by itself (500), asking again would not help."""
+        return await self._request("GET", path, None, repeated=REPEATED_STATUSES - {500})
 
     async def post(self, path: str, body: Mapping[str, Any], is_broken_off: Callable[[Any], bool] = lambda _: False) -> dict[str, Any]:
         """`is_broken_off` recognises an answer that the server gave up half-way: it is asked for again."""
@@ -70,6 +71,7 @@ class HttpClient:
         is_broken_off: Callable[[Any], bool] = lambda _: False,
         *,
         expects_json: bool = True,
+        repeated: frozenset[int] = REPEATED_STATUSES,
     ) -> dict[str, Any]:
         async with self._slots:
             failure = ""
@@ -77,7 +79,7 @@ class HttpClient:
                 pause_s = 0.0
                 try:
                     response = await self._http.request(method, path, json=body)
-                    if response.status_code in REPEATED_STATUSES:
+                    if response.status_code in repeated:
                         failure = f"status {response.status_code}: {_said(response)[0]}"
                         pause_s = _retry_after_s(response)
                     elif is_broken_off(data := self._read(response, expects_json=expects_json)):

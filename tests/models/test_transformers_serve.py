@@ -1,0 +1,103 @@
+"""The HTTP engine on `transformers serve`, as a process of its own with a tiny Llama: what it gives, and that it says what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.policy import Message, Prompt, Sampling
+from models.http_config import HttpEngineConfig
+from models.http_engine import HttpEngine
+from warehouse.errors import EngineUnreachable, ModelError
+
+pytestmark = pytest.mark.slow
+
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"
+    "{% if add_generation_prompt %}assistant {% endif %}"
+)
+START_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights; its generation_config samples, for the server takes greedy or sampling from there."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("llama")
+    pieces = ["<unk>", "<eos>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    core = Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, merges=[]))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    special = {"unk_token": "<unk>", "eos_token": "<eos>", "pad_token": "<eos>"}
+    PreTrainedTokenizerFast(tokenizer_object=core, chat_template=TEMPLATE, **special).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(pieces), max_position_embeddings=256, eos_token_id=1, pad_token_id=1, **sizes))
+    model.generation_config = GenerationConfig(do_sample=True, eos_token_id=1, pad_token_id=1, max_new_tokens=8)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(tiny_llama: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    program = str(Path(sys.executable).with_name("transformers"))
+    command = [program, "serve", str(tiny_llama), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    log = tiny_llama / "serve.log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            end_s = time.monotonic() + START_S
+            while not _is_up(url):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < end_s, log.read_text()
+                time.sleep(0.2)
+            yield url, process
+        finally:
+            process.kill()
+
+
+def _is_up(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def ask(engine: HttpEngine, **sampling: Any) -> Any:
+    prompt = Prompt(messages=(Message(role="user", content="hello"),), sampling=Sampling(**({"max_new_tokens": 6} | sampling)))
+    return asyncio.run(engine.act([prompt] * 3))
+
+
+def test_it_answers_with_text_and_nothing_to_learn_from(server: tuple[str, subprocess.Popen[bytes]], tiny_llama: Path) -> None:
+    url, process = server
+    engine = HttpEngine(HttpEngineConfig(base_url=url, model=str(tiny_llama), retries=1, backoff_s=0.0, stop=("never said",)))
+    gives = engine.capabilities()
+    assert (gives.server, gives.token_ids, gives.logprobs, gives.loads) == ("openai", False, False, "nothing")
+    greedy = ask(engine)
+    assert greedy[0].text and len({answer.text for answer in greedy}) == 1
+    assert (greedy[0].token_ids, greedy[0].logprobs, greedy[0].prompt_token_ids) == ((), (), ())
+    texts = {answer.text for seed in range(4) for answer in ask(engine, temperature=1.5, seed=seed)}
+    assert len(texts) > 1, "it samples"
+    with pytest.raises(ModelError, match="no token ids of the prompt"):
+        engine.require_learnable()
+    process.kill()
+    process.wait()
+    with pytest.raises(EngineUnreachable):
+        ask(engine)
+    engine.close()
