@@ -6,6 +6,9 @@ Adapters are put into the model's own layers (peft); its class, its names and it
 
 from __future__ import annotations
 
+import copy
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +87,15 @@ def merge_adapters(model: nn.Module) -> None:
         del model.peft_config
 
 
+def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
+    """The model itself where it has none; else a copy with the updates added in."""
+    if not has_adapters(model):
+        return model
+    whole = copy.deepcopy(model)
+    merge_adapters(whole)
+    return whole
+
+
 def save_adapter(model: nn.Module, folder: Path, config: AdapterConfig) -> None:
     """Write the adapters alone, as peft reads them. Call it before `merge_adapters`."""
     from peft import LoraConfig
@@ -104,10 +116,8 @@ def _described(config: AdapterConfig) -> dict[str, Any]:
     return {"r": config.lora_rank, "lora_alpha": config.lora_alpha, "lora_dropout": config.lora_dropout, "target_modules": targets}
 
 
-def _adapted(model: nn.Module) -> Any:
+def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """(name, layer) of each layer that an adapter was put into."""
-    import sys
-
     if "peft" not in sys.modules:  # nobody has put one in
         return
     from peft.tuners.tuners_utils import BaseTunerLayer

@@ -7,8 +7,9 @@ Shape suffixes: B turns of a micro-batch, T positions (the last token of a seque
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -18,16 +19,20 @@ from torch import Tensor
 
 from agent.episode import Episode, Outcome, Step
 from models.ppo.shaping import ShapingConfig, shaped_steps
+from models.vision import collate_vision, screenshot_ids
 from warehouse.errors import ModelError
 
 Reward = Literal["success", "score"]
+LookAt = Callable[[Sequence[str], Mapping[str, bytes]], Mapping[str, Tensor]]
+"""Vision tensors of the named screenshots, from image bytes by id: models.vision.VisionCodec.vision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One step as tokens. `logprobs[i]` belongs to `response_ids[i]` under the distribution that was sampled from, and `versions[i]` counts
     the updates that the weights behind it had seen; without any, all tokens are taken to be the learner's own (staleness 0). `reward` is
-    earned at the last token; `token_rewards`, where there are any, are added token by token (a KL penalty)."""
+    earned at the last token; `token_rewards`, where there are any, are added token by token (a KL penalty). `see` makes the vision tensors
+    of the screenshots that the prompt shows, anew each time: they are many times the size of an image file."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
@@ -35,6 +40,7 @@ class Turn:
     reward: float
     versions: tuple[int, ...] = ()
     token_rewards: tuple[float, ...] = ()
+    see: Callable[[], Mapping[str, Tensor]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_tokens(self) -> int:
@@ -66,13 +72,16 @@ class Trajectory:
         return sum(self.tokens_per_turn)
 
 
-def trajectory(episode: Episode, *, reward: Reward = "success", shaping: ShapingConfig | None = None) -> Trajectory | None:
+def trajectory(
+    episode: Episode, *, reward: Reward = "success", shaping: ShapingConfig | None = None, look: LookAt | None = None
+) -> Trajectory | None:
     """The episode to learn from, or None where there is nothing to learn: the infrastructure failed (no reward, which is not a reward of
     0), or the policy never wrote a token.
 
     `success` rewards the last turn with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last turn what is missing
     to the episode's score, so that the total is always the verified one. `shaping` adds to that what shaping.py says, turn by turn.
-    Raises ModelError for a step whose tokens, log-probabilities and versions do not match: it was not sampled by an engine of this system.
+    `look` makes vision tensors of the screenshots that prompts name, for a policy that sees. Raises ModelError for a step whose tokens,
+    log-probabilities and versions do not match: it was not sampled by an engine of this system.
     """
     if episode.outcome is Outcome.CRASHED or episode.reward is None:
         return None
@@ -83,7 +92,7 @@ def trajectory(episode: Episode, *, reward: Reward = "success", shaping: Shaping
                 "only from answers of an engine that tells them (docs/serving.md says which servers do)"
             )
     steps = [step for step in episode.steps if step.response_token_ids]
-    turns = [_turn(step, step.reward if reward == "score" else 0.0, episode.episode_id) for step in steps]
+    turns = [_turn(step, step.reward if reward == "score" else 0.0, episode, look) for step in steps]
     if not turns:
         return None
     total = episode.reward if reward == "score" else float(episode.is_success)
@@ -104,11 +113,11 @@ def trajectory(episode: Episode, *, reward: Reward = "success", shaping: Shaping
     )
 
 
-def _turn(step: Step, reward: float, episode_id: str) -> Turn:
+def _turn(step: Step, reward: float, episode: Episode, look: LookAt | None) -> Turn:
     num_tokens = len(step.response_token_ids)
     if num_tokens != len(step.response_logprobs) or len(step.response_versions) not in (0, num_tokens):
         raise ModelError(
-            f"step {step.step_index} of {episode_id} has {num_tokens} response tokens and "
+            f"step {step.step_index} of {episode.episode_id} has {num_tokens} response tokens and "
             f"{len(step.response_logprobs)} log-probabilities ({len(step.response_versions)} versions): learn only from episodes whose "
             "engine returned one of each a token"
         )
@@ -118,7 +127,13 @@ def _turn(step: Step, reward: float, episode_id: str) -> Turn:
         logprobs=step.response_logprobs,
         reward=reward,
         versions=step.response_versions,
+        see=_seeing(step, episode, look),
     )
+
+
+def _seeing(step: Step, episode: Episode, look: LookAt | None) -> Callable[[], Mapping[str, Tensor]] | None:
+    names = screenshot_ids(step.messages)
+    return partial(look, names, episode.screenshots) if look is not None and names else None
 
 
 def with_token_rewards(item: Trajectory, rewards_T: Sequence[float]) -> Trajectory:
@@ -161,7 +176,7 @@ def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]
 class TurnBatch:
     """Right-padded turns. `inputs_BT` is what a causal model reads, `response_BT` marks the positions whose *next* token was sampled and
     `first_BT` the first of these in each row; `targets_N` are the sampled tokens at the response positions, row by row. Padding stands on
-    the right, where a causal model cannot see it, so no attention mask is needed."""
+    the right, where a causal model cannot see it, so no attention mask is needed. `vision` holds the tensors of the rows' images."""
 
     refs: tuple[TurnRef, ...]
     inputs_BT: Tensor
@@ -170,6 +185,7 @@ class TurnBatch:
     targets_N: Tensor
     old_logprobs_N: Tensor
     rows_N: Tensor
+    vision: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def collate(trajectories: Sequence[Trajectory], refs: Sequence[TurnRef], *, pad_id: int, device: torch.device | None = None) -> TurnBatch:
@@ -192,6 +208,7 @@ def collate(trajectories: Sequence[Trajectory], refs: Sequence[TurnRef], *, pad_
         targets_N=ids_BT[response_BT].to(device),
         old_logprobs_N=torch.tensor([x for turn in turns for x in turn.logprobs], dtype=torch.float32, device=device),
         rows_N=response_BT.nonzero()[:, 0].to(device),
+        vision=collate_vision([turn.see() if turn.see else {} for turn in turns]),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.adapter_config import AdapterConfig
 from models.ppo.shaping import ShapingConfig
 
 Positive = Annotated[float, Field(gt=0)]
@@ -18,7 +19,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
-class PpoConfig(ShapingConfig):
+class PpoConfig(ShapingConfig, AdapterConfig):
     """One specialist's reinforcement learning, by PPO or by one of the algorithms it is compared with."""
 
     algorithm: Annotated[Literal["ppo", "reinforce", "reinforce++", "grpo", "rejection"], Field(
@@ -42,7 +43,7 @@ class PpoConfig(ShapingConfig):
         description="sampling temperature; the loss uses the same distribution. Every token can be sampled: a top-p cut would make the "
         "learner's probabilities and the sampler's two different things"
     )] = 1.0  # fmt: skip
-    screenshots: Annotated[bool, Field(description="record screenshots of learning episodes; a text policy does without")] = False
+    screenshots: Annotated[bool, Field(description="record screenshots of learning episodes: only for a policy that sees")] = False
     reward: Annotated[
         Literal["success", "score"],
         Field(description="success: the verdict, 0 or 1, at the end (binary, as UI-TARS-2); score: the verifier's number and step rewards"),

@@ -41,13 +41,13 @@ class Critic(nn.Module):
     @classmethod
     def of_policy(cls, model: PreTrainedModel) -> Critic:
         """A critic on a copy of the policy's backbone."""
-        critic = cls(cast(PreTrainedModel, copy.deepcopy(model.base_model)), model.config.hidden_size)
+        critic = cls(cast(PreTrainedModel, copy.deepcopy(model.base_model)), model.config.get_text_config().hidden_size)
         return critic.to(device=model.device, dtype=torch.float32)
 
     def forward(self, batch: TurnBatch, level: Level) -> Tensor:
         """Values at the batch's response positions (level token) or first response positions (level step), row by row."""
         marked_BT = batch.response_BT if level == "token" else batch.first_BT
-        return self.head(hidden_where(self.backbone, batch.inputs_BT, marked_BT))[:, 0]  # type: ignore[no-any-return]
+        return self.head(hidden_where(self.backbone, batch.inputs_BT, marked_BT, vision=batch.vision))[:, 0]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

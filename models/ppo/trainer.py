@@ -24,6 +24,7 @@ from agent.collector import Collector, LeaseUse
 from agent.episode import Episode
 from agent.policy import Policy
 from models import checkpoint
+from models.adapters import merged_state, prepare_for_training, without_adapters
 from models.chat import ChatCodec
 from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
@@ -39,6 +40,7 @@ from models.ppo.state import load_state, save_state
 from models.ppo.update import PolicyLearner, ReplayPool
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
+from models.vision import VisionCodec
 from sandbox.task import Task
 from warehouse.errors import ConfigError, SandboxError
 from warehouse.identity import bytes_id, content_id, stable_seed
@@ -124,7 +126,7 @@ async def train_ppo(
         log.write(Progress(step=index, num_steps=trainer.num_rounds, metrics=metrics))
         on_progress(index, metrics)
 
-    live = make_policy(trainer.model, trainer.codec, trainer.policy_id)
+    live = make_policy(without_adapters(trainer.model), trainer.codec, trainer.policy_id)
     try:
         for index, metrics in enumerate(trainer.counters.metrics, start=1):
             on_progress(index, metrics)
@@ -151,11 +153,14 @@ class _Trainer:
         self.model = load_policy(run.init_checkpoint)
         self.codec = load_codec(run.init_checkpoint)
         pad_id = self.codec.pad_token_id
+        self._look = self.codec.vision if isinstance(self.codec, VisionCodec) else None
+        if self._look is not None and not run.config.screenshots:
+            raise ConfigError("a policy that sees learns from what it saw: set rl.config.screenshots to true")
         reference = load_policy(run.init_checkpoint) if run.config.kl_coefficient else None
+        critic = Critic.of_policy(self.model) if run.config.algorithm == "ppo" else None
+        prepare_for_training(self.model, run.config, seed=run.config.seed)
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
-        self._value_learner = (
-            ValueLearner(Critic.of_policy(self.model), run.config, pad_id=pad_id) if run.config.algorithm == "ppo" else None
-        )
+        self._value_learner = None if critic is None else ValueLearner(critic, run.config, pad_id=pad_id)
         self.folder = run.run_folder / self._run_id()
         self._state_folder = self.folder / "state"
         self.spool = EpisodeSpool(self.folder / "episodes")
@@ -194,7 +199,7 @@ class _Trainer:
         """All the rounds that are left. Nothing is collected where none is."""
         if self.counters.round_index >= self.num_rounds:
             return
-        live.load_weights(self.model.state_dict(), self.policy_id, self.counters.version)
+        live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
         policy = MeteredPolicy(live, version=self.counters.version)
         async with RolloutPool(collector, policy, self.spool, num_learned=self.counters.round_index) as pool:
             while self.counters.round_index < self.num_rounds:
@@ -240,7 +245,7 @@ class _Trainer:
     def _learn(self, episodes: Sequence[Episode], index: int, live: LivePolicy) -> dict[str, float]:
         """In the trainer's thread: learn from a batch, hand new weights to the live policy, count."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
-        found = (trajectory(episode, reward=self._config.reward, shaping=self._config) for episode in episodes)
+        found = (trajectory(episode, reward=self._config.reward, shaping=self._config, look=self._look) for episode in episodes)
         items = [item for item in found if item is not None]
         if not items:
             errors = sorted({episode.error or str(episode.outcome) for episode in episodes})
@@ -267,7 +272,7 @@ class _Trainer:
         learned_s = time.perf_counter()
         if is_changed:
             self.policy_id = self._weights_id()
-            live.load_weights(self.model.state_dict(), self.policy_id, self.counters.version)
+            live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
         return metrics | {
             "update_s": learned_s - started_s,
             "swap_s": time.perf_counter() - learned_s,
@@ -289,8 +294,9 @@ class _Trainer:
         """Write the checkpoint. The critic served this run alone and stays in its state."""
         run, counters = self._run, self.counters
         card = checkpoint.save(
-            run.output, self.model, self.codec, stage=run.stage, iteration=run.iteration, parents=(self._card.checkpoint_id,),
-            datasets=run.datasets, config=run.config.model_dump(mode="json"), metrics=counters.metrics[-1] if counters.metrics else {},
+            run.output, without_adapters(self.model), self.codec, stage=run.stage, iteration=run.iteration,
+            parents=(self._card.checkpoint_id,), datasets=run.datasets, config=run.config.model_dump(mode="json"),
+            metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip
         return PpoResult(
             card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, spool=self.spool, state=self._state_folder

@@ -6,7 +6,7 @@ Advantages come in ready; where they come from is weighting.py. Shape suffixes a
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from models.ppo.losses import LossSettings, kl_k3, policy_loss, token_weights
 from models.ppo.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
 from models.ppo.tally import Tally, UpdateTally
 from models.training_forward import hidden_where
+from models.vision import collate_vision
 from warehouse.errors import TrainingDiverged
 
 Floats = NDArray[np.float64]
@@ -33,10 +34,12 @@ LEAST_ADVANTAGE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySample:
-    """A supervised sample as tokens: `weights[i]` is the weight of predicting `token_ids[i]` (0: context only)."""
+    """A supervised sample as tokens: `weights[i]` is the weight of predicting `token_ids[i]` (0: context only). `see` makes the vision
+    tensors of the images that it shows."""
 
     token_ids: tuple[int, ...]
     weights: tuple[float, ...]
+    see: Callable[[], Mapping[str, Tensor]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class _Batch:
 def response_log_distribution(model: PreTrainedModel, batch: TurnBatch, temperature: float) -> Tensor:
     """log p(token | before) over the vocabulary (N, V) at every response position, under the distribution that is sampled from. Logits
     are computed at these positions only."""
-    logits_NV = model.get_output_embeddings()(hidden_where(model, batch.inputs_BT, batch.response_BT))
+    logits_NV = model.get_output_embeddings()(hidden_where(model, batch.inputs_BT, batch.response_BT, vision=batch.vision))
     return log_softmax(logits_NV.float() / temperature, dim=-1)
 
 
@@ -76,7 +79,8 @@ def replay_loss(model: PreTrainedModel, samples: Sequence[ReplaySample], *, pad_
         weights_BT[row, : len(sample.weights)] = torch.tensor(sample.weights)
     ids_BT, weights_BT = ids_BT.to(model.device), weights_BT.to(model.device)
     marked_BT = weights_BT[:, 1:] > 0
-    logits_NV = model.get_output_embeddings()(hidden_where(model, ids_BT[:, :-1], marked_BT)).float()
+    vision = collate_vision([sample.see() if sample.see else {} for sample in samples])
+    logits_NV = model.get_output_embeddings()(hidden_where(model, ids_BT[:, :-1], marked_BT, vision=vision)).float()
     losses_N = nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][marked_BT], reduction="none")
     weights_N = weights_BT[:, 1:][marked_BT]
     return (losses_N * weights_N).sum() / weights_N.sum().clamp(min=1e-8)
