@@ -19,6 +19,7 @@ from agent.prompt_texts import Mode
 from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
+from assets.plan_settings import PlanSettings
 from models.configs import PpoConfig, SupervisedConfig
 from models.http_config import EngineChoice
 from models.ppo.curriculum import HIGHEST_QUOTA
@@ -237,6 +238,7 @@ class Profile(_Settings):
     quality: QualityConfig = QualityConfig()
     routing: RoutingConfig = RoutingConfig()
     schedule: ScheduleSettings = ScheduleSettings()
+    plan: PlanSettings = PlanSettings()
 
     @property
     def acting(self) -> ActingSettings:

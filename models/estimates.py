@@ -40,7 +40,8 @@ class TrainingMemory:
 
 
 def model_states(
-    num_trained: float, *, stage: int, num_processes: int, num_frozen: float = 0, bytes_each: tuple[int, int, int] = MIXED
+    num_trained: float, *, stage: int, num_processes: int, num_frozen: float = 0, bytes_each: tuple[int, int, int] = MIXED,
+    frozen_bytes: int = 2,
 ) -> tuple[float, float, float]:
     """Bytes of weights, gradients and optimizer state in each of N processes (ZeRO, section 5 and figure 1).
 
@@ -52,7 +53,7 @@ def model_states(
     weights, gradients, optimizer = bytes_each
     share = 1 / num_processes
     return (
-        (weights * (num_trained + num_frozen)) * (share if stage >= 3 else 1),
+        (weights * num_trained + frozen_bytes * num_frozen) * (share if stage >= 3 else 1),
         gradients * num_trained * (share if stage >= 2 else 1),
         optimizer * num_trained * (share if stage >= 1 else 1),
     )
@@ -86,25 +87,40 @@ def logits_bytes(shape: ModelShape, num_tokens: float, *, bytes_each: int = 2) -
 
 def training_memory(
     shape: ModelShape, *, stage: int, num_processes: int, num_tokens: float, num_learned: float, checkpointing: bool,
-    bytes_each: tuple[int, int, int] = MIXED, num_trained: float | None = None, num_patches: float = 0, num_models: int = 1,
+    bytes_each: tuple[int, int, int] = MIXED, compute_bytes: int = 2, num_trained: float | None = None, frozen_bytes: int = 2,
+    num_patches: float = 0,
 ) -> TrainingMemory:
     """What one process needs for a step on `num_tokens` tokens at once, `num_learned` of them with a loss.
 
-    `num_models` 2 adds a critic of the same size, whose passes come after the policy's. `num_trained` is the trained part (LoRA); the
-    rest is frozen. Under ZeRO-3 the largest piece is held whole twice: the one at work and the next, which is fetched meanwhile.
+    `num_trained` is the trained part (LoRA); the rest is frozen. `compute_bytes` is the width of activations. Under ZeRO-3 the largest
+    piece is held whole twice: the one at work and the next, which is fetched meanwhile.
     """
     trained = shape.num_parameters if num_trained is None else num_trained
     weights, gradients, optimizer = model_states(
-        trained * num_models, num_frozen=(shape.num_parameters - trained) * num_models, stage=stage, num_processes=num_processes,
-        bytes_each=bytes_each,
+        trained, num_frozen=shape.num_parameters - trained, stage=stage, num_processes=num_processes,
+        bytes_each=bytes_each, frozen_bytes=frozen_bytes,
     )  # fmt: skip
     largest = max(shape.layer_parameters, shape.vocab_size * shape.hidden_size)
     return TrainingMemory(
         weights=weights, gradients=gradients, optimizer=optimizer,
-        activations=activation_bytes(shape, num_tokens, checkpointing=checkpointing, bytes_each=bytes_each[0], num_patches=num_patches),
-        logits=logits_bytes(shape, num_learned, bytes_each=bytes_each[0]),
+        activations=activation_bytes(
+            shape, num_tokens, checkpointing=checkpointing, bytes_each=compute_bytes, num_patches=num_patches
+        ),
+        logits=logits_bytes(shape, num_learned, bytes_each=compute_bytes),
         gathered=2 * largest * bytes_each[0] if stage == 3 and num_processes > 1 else 0.0,
     )  # fmt: skip
+
+
+def lora_parameters(shape: ModelShape, rank: int, targets: tuple[str, ...]) -> int:
+    """Parameters of low-rank updates B A of the named layers of every decoder layer: rank x (inputs + outputs) each (LoRA, 2106.09685,
+    section 4.1). Names that the decoder does not have are left out; a vision tower's layers of the same name are not counted."""
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    sides = {
+        "q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden,
+        "gate_proj": hidden + inner, "up_proj": hidden + inner, "down_proj": inner + hidden,
+    }  # fmt: skip
+    return shape.num_layers * rank * sum(sides.get(name, 0) for name in targets)
 
 
 def kv_cache_bytes(shape: ModelShape, num_tokens: float, *, bytes_each: int = 2) -> float:
@@ -112,10 +128,13 @@ def kv_cache_bytes(shape: ModelShape, num_tokens: float, *, bytes_each: int = 2)
     return num_tokens * shape.kv_size * bytes_each
 
 
-def training_flops(shape: ModelShape, num_tokens: float, *, context: float, num_patches: float = 0, checkpointing: bool = False) -> float:
+def training_flops(
+    shape: ModelShape, num_tokens: float, *, context: float, num_patches: float = 0, checkpointing: bool = False, trained_share: float = 1.0
+) -> float:
     """Operations of forward and backward passes over `num_tokens` tokens in sequences of `context`: 6 N + 12 L h s a token (2001.08361,
-    section 2.1; PaLM, appendix B). Attention is causal, which halves its part. With checkpointing the forward pass is done twice: 8 N."""
-    passes = 4 if checkpointing else 3
+    section 2.1; PaLM, appendix B). Attention is causal, which halves its part. With checkpointing the forward pass is done twice: 8 N.
+    Frozen weights have no gradient of their own, one of the backward pass's two thirds."""
+    passes = 2 + trained_share + (1 if checkpointing else 0)
     return passes * forward_flops(shape, num_tokens, context=context, num_patches=num_patches)
 
 

@@ -76,10 +76,9 @@ def run_data(con: duckdb.DuckDBPyConnection, name: RunName) -> RunData:
     checkpoint_id, parents, config = _checkpoint(con, name)
     curves = run_curves(con, name.iteration, name.run)
     before_role = "sft_model" if name.run.startswith("rl_") else None
-    domain = name.run.removeprefix("rl_") if before_role else None
     ids = {policy.role: policy.checkpoint_id for policy in evaluated_policies(con, name.iteration, REPORTED_SPLIT)}
     before, after = (outcomes(con, name.iteration, role, REPORTED_SPLIT) for role in (before_role or "", name.run))
-    tasks = _tasks(con, name, before_role, domain)
+    tasks = _tasks(con, name, before_role, _own_domains(con, name))
     own_tasks = {task.task for task in tasks if task.is_own}
     own, others = (_compared_on(before, after, own_tasks, among=among) for among in (True, False))
     return RunData(
@@ -97,7 +96,13 @@ def _checkpoint(con: duckdb.DuckDBPyConnection, name: RunName) -> tuple[str, tup
     return ("", (), {}) if row is None else (row[0], tuple(row[1]), json.loads(row[2]))
 
 
-def _tasks(con: duckdb.DuckDBPyConnection, name: RunName, before_role: str | None, domain: str | None) -> list[TaskChange]:
+def _own_domains(con: duckdb.DuckDBPyConnection, name: RunName) -> set[str]:
+    """The domains that a run of reinforcement learning learned from."""
+    query = "select distinct domain from episodes where iteration = ? and stage = ? and purpose = 'rl'"
+    return {domain for (domain,) in con.execute(query, [name.iteration, name.run]).fetchall()}
+
+
+def _tasks(con: duckdb.DuckDBPyConnection, name: RunName, before_role: str | None, own_domains: set[str]) -> list[TaskChange]:
     found: dict[tuple[str, str], dict[str, TaskCount]] = {}
     for role in (before_role, name.run):
         for of_domain, of in (counts(con, name.iteration, role, REPORTED_SPLIT) if role else {}).items():
@@ -107,7 +112,7 @@ def _tasks(con: duckdb.DuckDBPyConnection, name: RunName, before_role: str | Non
     for (of_domain, task), by_role in found.items():
         before, after = by_role.get(before_role or ""), by_role.get(name.run)
         mark = change_mark(before.rate if before else None, after.rate if after else None)
-        tasks.append(TaskChange(task=task, domain=of_domain, is_own=of_domain == domain, before=before, after=after, mark=mark))
+        tasks.append(TaskChange(task=task, domain=of_domain, is_own=of_domain in own_domains, before=before, after=after, mark=mark))
     return sorted(tasks, key=lambda task: (not task.is_own, task.domain, task.task))
 
 

@@ -1,0 +1,132 @@
+"""`flywheel run --dry-run`: checks a profile and prints its plan. Starts nothing but what a check looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipelines import profiles
+from pipelines.doctor import Check, Status
+from pipelines.plan import Plan, StagePlan, in_bytes, make_plan
+from pipelines.plan_workload import Measured, measure
+from pipelines.preflight import policy_shape, preflight, see_machine
+from warehouse.home import Home
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+SHOWN_PARTS_FROM = 1e8
+"""Parameters above which it matters what memory is made of."""
+_STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def dry_run(home: Home, profile_name: str, overrides: Mapping[str, Any], num_iterations: int, console: Console) -> int:
+    """Print checks and plan; returns the exit status: 1 where a check failed. Raises ConfigError for a profile that is not valid,
+    CheckpointError for a policy whose shape cannot be read."""
+    profile = profiles.load(profile_name, overrides)
+    shape, source = policy_shape(profile)
+    plan = make_plan(profile, shape, see_machine(profile), _measured(home))
+    checks = preflight(profile, plan, source, home, num_iterations)
+    console.print(_checks_table(profile.name, checks))
+    console.print(_stages_table(plan, "seed", plan.seed))
+    console.print(_stages_table(plan, "iteration 1", plan.first))
+    if num_iterations > 1:
+        console.print(_stages_table(plan, "a later iteration", plan.later))
+    console.print(_in_all(plan, num_iterations), highlight=False)
+    for line in rests_on(plan):
+        console.print(f"  {line}", highlight=False, style="dim")
+    failed = [check.name for check in checks if check.status == "fail"]
+    console.print(f"[bold red]It cannot run like this yet[/]: mend {', '.join(failed)} first." if failed else "It can run here.")
+    return 1 if failed else 0
+
+
+def _measured(home: Home) -> Measured:
+    if not (home.root / "tables").is_dir():
+        return Measured(steps={})
+    with connect(Warehouse(home)) as con:
+        return measure(con)
+
+
+def _checks_table(name: str, checks: Sequence[Check]) -> Table:
+    table = Table("part", "", "found", title=f"profile {name}: checks", title_justify="left")
+    for check in checks:
+        mend = f"\n[dim]→ {escape(check.mend)}[/]" if check.mend else ""
+        table.add_row(check.name, f"[{_STYLES[check.status]}]{check.status}[/]", escape(check.found) + mend)
+    return table
+
+
+def _stages_table(plan: Plan, title: str, stages: Sequence[StagePlan]) -> Table:
+    on_gpus = bool(plan.machine.num_gpus)
+    table = Table(title=f"{title}: {in_time(plan.elapsed(stages))}", title_justify="left")
+    has_server, shows_parts = bool(plan.profile.plan.server_gpus), plan.shape.num_parameters > SHOWN_PARTS_FROM
+    table.add_column("stage")
+    table.add_column("work")
+    numbers = ("processes, GPUs", "tokens", "memory of a GPU") if on_gpus else ("processes", "tokens", "memory of a process")
+    for column in (*numbers, *(("a server's GPU",) if has_server else ()), "disk", "time"):
+        table.add_column(column, justify="right")
+    for stage in stages:
+        server = [in_bytes(stage.server_bytes) if stage.server_bytes else ""] if has_server else []
+        processes = f"{stage.num_processes}" + (f", {stage.num_gpus}" if on_gpus else "")
+        memory = "" if on_gpus and not stage.num_gpus else in_bytes(stage.memory_bytes)
+        parts = f"\n[dim]{escape(stage.memory_parts)}[/]" if stage.memory_parts and shows_parts else ""
+        disk = in_bytes(stage.disk_bytes) if stage.disk_bytes >= 1 else ""
+        tokens = _short(stage.tokens) if stage.tokens else ""
+        table.add_row(stage.stage, stage.amount + parts, processes, tokens, memory, *server, disk, in_time(stage.seconds))
+    return table
+
+
+def _in_all(plan: Plan, num_iterations: int) -> str:
+    gpus = f", {plan.gpus_needed} GPUs" if plan.machine.num_gpus else ""
+    at_once = f"; up to {plan.at_once} specialists at once" if len(plan.profile.tasks.specialists) > 1 else ""
+    disk = in_bytes(plan.disk_bytes(num_iterations))
+    return f"[bold]In all[/], {num_iterations} iterations: {in_time(plan.seconds(num_iterations))}{gpus}, {disk} of disk{at_once}."
+
+
+def rests_on(plan: Plan) -> list[str]:
+    """What the estimates were made from, in sentences."""
+    settings, measured = plan.profile.plan, plan.measured
+    if measured.steps:
+        domains = ", ".join(f"{domain} {steps:.1f}" for domain, steps in measured.steps.items())
+        lines = [
+            f"Lengths are those of {measured.num_episodes:,} episodes of this home (steps: {domains}; prompt {measured.prompt_tokens:.0f} "
+            f"tokens, answer {measured.response_tokens:.0f})."
+        ]
+    else:
+        lines = [
+            f"Lengths are assumed, since this home has no episodes: {settings.steps_share:.0%} of each task's step limit, and the tokens "
+            "of plan.standing_tokens and plan.response_tokens."
+        ]
+    if plan.machine.num_gpus:
+        lines.append(
+            f"Speed is a GPU's data sheet, {settings.gpu_peak_tflops:g} TFLOP/s and {settings.gpu_bandwidth_gb_s:g} GB/s, at "
+            f"{settings.training_mfu:.0%} of the peak in training and {settings.generation_mfu:.0%} in reading prompts; none of it was "
+            "measured here, and nothing is saved by prefix caches."
+        )
+    else:
+        lines.append(
+            f"Speed is what two quiet cores did: {settings.cpu_training_gflops:g} GFLOP/s in training, {settings.cpu_decode_gflops:g} in "
+            f"writing answers, {1000 * settings.env_cpu_s:.0f} ms of CPU a step."
+        )
+    lines.append(
+        f"A step of a session takes {settings.env_latency_s:g} s, {plan.profile.sandbox.num_sessions} sessions at once. Memory is reckoned "
+        "by the formulas of models/estimates.py, with a tenth for fragments."
+    )
+    return lines
+
+
+def in_time(seconds: float) -> str:
+    """48 s, 12 min, 3.4 h, 2.1 days."""
+    for size, unit in ((86_400, "days"), (3600, "h"), (90, "min")):
+        if seconds >= size * (1.5 if unit == "days" else 1):
+            return f"{seconds / (60 if unit == 'min' else size):.{0 if unit == 'min' else 1}f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _short(number: float) -> str:
+    for size, unit in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return f"{number:.0f}"

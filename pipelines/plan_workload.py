@@ -1,0 +1,191 @@
+"""How much work a profile asks for, stage by stage: episodes, steps, tokens. Counted from the settings and the task lists; how long an
+episode and how many tokens a prompt is comes from the episodes of the home where there are any, else from the profile's `plan`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+import duckdb
+
+from assets.profile import Profile
+from assets.training import rl_stage
+from models.configs import SupervisedConfig
+from models.shapes import ModelShape
+from pipelines.workers.context import pool_tasks
+from sandbox.task import Task
+
+Kind = Literal["supervised", "rl", "acting", "small"]
+MIN_EPISODES = 30
+"""Of one domain, for its mean length to be trusted."""
+LOOP_PROMPTS = 64
+"""Steps of an episode that a chat prompt's mean length is taken over, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the home's own episodes tell; None where there are too few."""
+
+    num_episodes: int = 0
+    steps: dict[str, float]
+    """mean steps of an episode, by domain."""
+    prompt_tokens: float | None = None
+    response_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One stage: what it does, in numbers. Tokens are per step (prompt and answer) for stages that act."""
+
+    stage: str
+    kind: Kind
+    amount: str
+    num_episodes: int = 0
+    num_steps: float = 0.0
+    prompt_tokens: float = 0.0
+    response_tokens: float = 0.0
+    image_tokens: float = 0.0
+    """of the prompt, those of pictures."""
+    training_tokens: float = 0.0
+    training: SupervisedConfig | None = None
+    keeps_screens: bool = False
+    with_flow: bool = False
+    """whether episodes are tasks of a Prefect flow."""
+
+
+def measure(con: duckdb.DuckDBPyConnection) -> Measured:
+    """Lengths of the home's episodes that a policy played."""
+    rows = con.execute(
+        "select domain, count(*), avg(num_steps) from episodes "
+        "where outcome <> 'crashed' and policy_id <> 'oracle' group by domain order by 1"
+    ).fetchall()
+    row = con.execute(
+        "select avg(len(prompt_token_ids)), avg(len(response_token_ids)) from steps where len(response_token_ids) > 0"
+    ).fetchone()
+    known = {domain: steps for domain, num, steps in rows if num >= MIN_EPISODES}
+    prompt, response = row if row is not None and known else (None, None)
+    return Measured(
+        num_episodes=sum(num for _, num, _ in rows), steps=known, prompt_tokens=prompt, response_tokens=response
+    )
+
+
+class Workload:
+    """Counts the work of a profile. `shape` is the policy's, for the tokens of pictures."""
+
+    def __init__(self, profile: Profile, shape: ModelShape, measured: Measured) -> None:
+        self._profile, self._shape, self._measured = profile, shape, measured
+        self._pool = pool_tasks(profile.tasks)
+        self._is_chat = profile.agent.builder().grammar.layout == "chat"
+
+    def seed(self) -> list[Work]:
+        """The stages before the first iteration."""
+        settings = self._profile.seed_data
+        tasks = self._trained(self._profile.tasks.domains)
+        return [
+            Work(stage="seed_tutorials", kind="small", amount=f"{settings.tutorials:,} texts"),
+            Work(stage="seed_policy", kind="small", amount="random weights" if self._profile.policy.source == "quickstart" else "taken in"),
+            self._acting("seed_demonstrations", tasks, settings.demonstrations_per_task, screens=True, oracle=True),
+        ]
+
+    def iteration(self, number: int) -> list[Work]:
+        """The stages of iteration `number`, in their order; a CT that is skipped is left out."""
+        profile = self._profile
+        first = number == 1
+        works = []
+        if (number - 1) % profile.ct_every == 0:
+            works.append(self._supervised("ct_model", profile.ct if first else profile.ct_refresh))
+        works.append(self._supervised("sft_model", profile.sft if first else profile.sft_refresh))
+        works += [self._rl(domain) for domain in profile.tasks.specialists]
+        works += [self._merge(), self._evaluation()]
+        collected = profile.collection.instances_per_task * profile.collection.attempts
+        tasks = self._trained(profile.tasks.domains)
+        works.append(self._acting("rollouts", tasks, collected, screens=True, with_flow=True))
+        if profile.annotation.enabled:
+            works.append(self._acting("annotations", tasks, profile.annotation.instances_per_task, screens=True))
+        return works
+
+    def prompt_tokens(self, steps: float) -> tuple[float, float]:
+        """Mean tokens of a prompt over an episode of so many steps, and of these the pictures'."""
+        agent, plan = self._profile.agent, self._profile.plan
+        most = float(agent.builder().max_tokens)
+        if not self._is_chat:
+            return (self._measured.prompt_tokens or float(plan.standing_tokens or 65)), 0.0
+        vision = self._shape.vision
+        picture = vision.image_tokens(*plan.screen_px, agent.max_image_pixels) if vision and agent.max_screenshots else 0
+        standing, answer = float(900 if plan.standing_tokens is None else plan.standing_tokens), self.response_tokens
+        window = agent.builder().window
+        lengths = []
+        for done in range(min(LOOP_PROMPTS, max(1, round(steps)))):
+            pictures = min(done + 1, agent.max_screenshots) * picture
+            lengths.append((min(most, standing + min(done, window) * answer + pictures), min(most, pictures)))
+        return (self._measured.prompt_tokens or fmean(total for total, _ in lengths)), fmean(seen for _, seen in lengths)
+
+    @property
+    def response_tokens(self) -> float:
+        assumed = self._profile.plan.response_tokens or (120 if self._is_chat else 13)
+        return self._measured.response_tokens or float(assumed)
+
+    @property
+    def sample_tokens(self) -> float:
+        """A training sample is a prompt and its answer."""
+        return self.prompt_tokens(self.steps_of(self._pool))[0] + self.response_tokens
+
+    def steps_of(self, tasks: Sequence[Task]) -> float:
+        """Mean steps of an episode over these tasks."""
+        measured, share = self._measured.steps, self._profile.plan.steps_share
+        return fmean(measured.get(task.domain, max(1.0, share * task.max_steps)) for task in tasks) if tasks else 0.0
+
+    def _trained(self, domains: Sequence[str]) -> list[Task]:
+        return [task for task in self._pool if task.domain in domains and not task.held_out]
+
+    def _acting(
+        self, stage: str, tasks: Sequence[Task], per_task: int, *, screens: bool, with_flow: bool = False, oracle: bool = False,
+        amount: str = "",
+    ) -> Work:
+        num = per_task * len(tasks)
+        steps = self.steps_of(tasks)
+        prompt, pictures = (0.0, 0.0) if oracle else self.prompt_tokens(steps)
+        return Work(
+            stage=stage, kind="acting", num_episodes=num, num_steps=num * steps, keeps_screens=screens, with_flow=with_flow,
+            amount=amount or f"{num:,} episodes of {len(tasks)} tasks", prompt_tokens=prompt, image_tokens=pictures,
+            response_tokens=0.0 if oracle else self.response_tokens,
+        )  # fmt: skip
+
+    def _supervised(self, stage: str, config: SupervisedConfig) -> Work:
+        amount = f"{config.steps:,} steps of {config.batch_tokens:,} tokens"
+        prompt, pictures = self.prompt_tokens(self.steps_of(self._pool))
+        share = pictures / (prompt + self.response_tokens)
+        total = float(config.steps * config.batch_tokens)
+        return Work(
+            stage=stage, kind="supervised", amount=amount, training_tokens=total, prompt_tokens=prompt,
+            response_tokens=self.response_tokens, image_tokens=share * total, training=config,
+        )  # fmt: skip
+
+    def _rl(self, domain: str) -> Work:
+        config, tasks = self._profile.rl, self._trained((domain,))
+        groups = math.ceil(config.episodes_per_task / config.group_size) * config.group_size
+        work = self._acting(rl_stage(domain), tasks, config.rounds * groups, screens=config.screenshots)
+        tokens = work.num_steps * (work.prompt_tokens + work.response_tokens)
+        return Work(
+            stage=work.stage, kind="rl", amount=f"{config.rounds} rounds, {work.num_episodes:,} episodes", training_tokens=tokens,
+            num_episodes=work.num_episodes, num_steps=work.num_steps, prompt_tokens=work.prompt_tokens, image_tokens=work.image_tokens,
+            response_tokens=work.response_tokens, keeps_screens=work.keeps_screens,
+        )  # fmt: skip
+
+    def _merge(self) -> Work:
+        merge, num = self._profile.merge, len(self._profile.tasks.specialists)
+        if merge.weights is not None or num == 1:
+            return Work(stage="merged_policy", kind="small", amount=f"{num} specialists")
+        candidates = math.comb(merge.grid_steps + num - 1, num - 1)
+        amount = f"{candidates} candidates x {merge.instances_per_task} a task"
+        return self._acting("merged_policy", self._pool, candidates * merge.instances_per_task, screens=False, amount=amount)
+
+    def _evaluation(self) -> Work:
+        settings, policies = self._profile.evaluation, 2 + len(self._profile.tasks.specialists)
+        per_task = policies * settings.holdout_per_task + settings.eval_per_task
+        amount = f"{policies} policies, {per_task * len(self._pool):,} episodes"
+        return self._acting("evaluations", self._pool, per_task, screens=False, amount=amount)

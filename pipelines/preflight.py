@@ -1,0 +1,304 @@
+"""What can be checked of a profile before anything runs and without the policy's weights: tasks and oracles, model and prompts, programs,
+GPUs and memory, disk, variables, the policy server, the launcher, the data. No check leaves anything behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+import psutil
+
+from assets.profile import Profile
+from models.adapter_config import AdapterConfig
+from models.families import read_config
+from models.http_config import HttpEngineConfig
+from models.shapes import KNOWN_CONFIGS, ModelShape, shape_of
+from pipelines.doctor import Check, Status, check_browser, check_desktop, check_terminal
+from pipelines.plan import GIB, Machine, Plan, in_bytes
+from pipelines.workers.context import pool_tasks
+from sandbox.miniwob.source import task_file
+from sandbox.sources import kind_of
+from warehouse.errors import CheckpointError, FlywheelError
+from warehouse.home import Home
+from warehouse.mixing import PoolName
+
+COMMAND_TIMEOUT_S = 15.0
+SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
+TIGHT = 0.85
+"""A memory or a disk that is filled beyond this share is warned of."""
+
+
+def see_machine(profile: Profile) -> Machine:
+    """This machine, or the one that the profile's plan is for: what its `plan` says goes before what is seen."""
+    names, sizes = _gpus()
+    plan = profile.plan
+    memory = plan.gpu_memory_gib * GIB if plan.gpu_memory_gib is not None else min(sizes, default=80.0 * GIB)
+    return Machine(
+        num_cores=os.cpu_count() or 1, num_gpus=len(names) if plan.gpus is None else plan.gpus, gpu_memory_bytes=memory,
+        gpu_names=tuple(names),
+    )  # fmt: skip
+
+
+def _gpus() -> tuple[list[str], list[float]]:
+    """Names and bytes of memory, by the driver."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [], []
+    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=True)
+        rows = [line.rsplit(",", 1) for line in ran.stdout.strip().splitlines()]
+        return [name.strip() for name, _ in rows], [float(size) * 1024**2 for _, size in rows]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return [], []
+
+
+def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
+    """The shape of the policy that the profile begins with, and where it was read. Raises CheckpointError."""
+    policy = profile.policy
+    if policy.source == "quickstart":
+        from agent.vocabulary import words
+        from models.shift_qwen3 import tiny_config
+        from models.tokenizer import build_tokenizer
+
+        tokenizer = build_tokenizer(words(*profile.seed_data.curricula))
+        config = tiny_config(len(tokenizer), pad_token_id=0, bos_token_id=0, eos_token_id=0)
+        return shape_of(config.to_dict()), "the quickstart's configuration"
+    name = str(policy.model)
+    if policy.source == "checkpoint":
+        return shape_of(read_config(Path(name).expanduser())), f"{name}/config.json"
+    if name in KNOWN_CONFIGS:
+        return shape_of(KNOWN_CONFIGS[name]), f"what {name} is known to be (models/shapes.py)"
+    return shape_of(read_config(_fetched_config(name, policy.revision))), f"config.json of {name}"
+
+
+def _fetched_config(name: str, revision: str | None) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(name, "config.json", revision=revision)).parent
+    except Exception as error:  # the hub's client raises errors of several libraries
+        raise CheckpointError(
+            f"the configuration of {name!r} could not be read from the hub ({error}): check the name, the network and HF_TOKEN"
+        ) from error
+
+
+def check_tasks(profile: Profile) -> Check:
+    tasks = pool_tasks(profile.tasks)
+    counts = Counter(task.domain for task in tasks)
+    kinds = Counter(kind_of(task) for task in tasks)
+    told = ", ".join(f"{domain} {num}" for domain, num in counts.items())
+    found = f"{len(tasks)} ({told}), {sum(task.held_out for task in tasks)} held out; sessions: {', '.join(kinds)}"
+    if empty := [domain for domain in profile.tasks.specialists if not any(t.domain == domain and not t.held_out for t in tasks)]:
+        return Check(name="tasks", status="fail", found=found, mend=f"{', '.join(empty)} has no task to train on: drop it from rl_domains")
+    return Check(name="tasks", status="ok", found=found)
+
+
+def check_oracles(profile: Profile) -> Check:
+    """Demonstrations and the scripted annotator need them; only MiniWoB has tasks without one."""
+    entries = task_file().tasks
+    tasks = [task for task in pool_tasks(profile.tasks) if not task.held_out]
+    without = [task.name for task in tasks if task.source == "miniwob" and not entries[task.name].oracle]
+    if not without:
+        return Check(name="oracles", status="ok", found=f"every one of {len(tasks)} tasks to train on has one")
+    found = f"{len(tasks) - len(without)} of {len(tasks)} tasks have one; none: {', '.join(without[:5])}{' …' if len(without) > 5 else ''}"
+    mend = "These are neither demonstrated nor annotated: leave them to collection and RL, or drop them from tasks.lists"
+    return Check(name="oracles", status="warn", found=found, mend=mend)
+
+
+def check_model(profile: Profile, shape: ModelShape, source: str) -> Check:
+    """The folder is whole and what transformers takes it for; its context holds a prompt and an answer."""
+    billions = f"{shape.num_parameters / 1e9:.2f} B" if shape.num_parameters >= 1e8 else f"{shape.num_parameters / 1e6:.2f} M"
+    found = f"{shape.model_type}, {billions} parameters, by {source}"
+    if profile.policy.source == "checkpoint":
+        from models.import_checkpoint import check_importable, num_parameters
+
+        folder = Path(str(profile.policy.model)).expanduser()
+        try:
+            check_importable(folder)
+            found += f"; {_auto_class(folder)}, {num_parameters(folder):,} parameters in its files"
+        except (CheckpointError, ValueError, OSError) as error:
+            return Check(name="model", status="fail", found=str(error), mend="Give a folder as save_pretrained writes it")
+    agent = profile.agent
+    longest = agent.builder().max_tokens + agent.max_new_tokens
+    if shape.max_positions and longest > shape.max_positions:
+        mend = f"Set agent.max_prompt_tokens to at most {shape.max_positions - agent.max_new_tokens}"
+        return Check(name="model", status="fail", found=f"{found}; a prompt and its answer may take {longest:,} of "
+                     f"{shape.max_positions:,} positions", mend=mend)  # fmt: skip
+    is_chat = agent.builder().grammar.layout == "chat"
+    if is_chat and shape.vision is None and not agent.list_elements:
+        mend = "--set agent.list_elements=true"
+        return Check(name="model", status="warn", found=f"{found}; it cannot see, and is told no elements", mend=mend)
+    if not is_chat and shape.vision is not None:
+        mend = "Choose a grammar that shows the screen, e.g. --set agent.grammar=uitars15"
+        return Check(name="model", status="warn", found=f"{found}; it could see, and {agent.grammar} shows it nothing", mend=mend)
+    return Check(name="model", status="ok", found=f"{found}; {longest:,} of {shape.max_positions:,} positions")
+
+
+def _auto_class(folder: Path) -> str:
+    """The class that transformers opens a folder with. Raises ValueError for a kind of model that it does not know."""
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+
+    import models.shift_qwen3  # noqa: F401  registers our own class
+
+    kind = AutoConfig.from_pretrained(folder).model_type
+    names = {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, "shift_qwen3": "ShiftQwen3ForCausalLM"}
+    if kind not in names:
+        raise ValueError(f"transformers opens a {kind} model neither as text nor as image and text")
+    return str(names[kind])
+
+
+def check_programs(profile: Profile) -> list[Check]:
+    """The programs that the sessions of the profile's tasks are made of, each really started once."""
+    kinds = {kind_of(task) for task in pool_tasks(profile.tasks)}
+    needed: dict[str, Callable[[], Check]] = {
+        "page": check_browser, "hybrid": check_browser, "terminal": check_terminal, "desktop": check_desktop,
+    }  # fmt: skip
+    parts = list(dict.fromkeys(part for kind, part in needed.items() if kind in kinds))
+    return [part() for part in parts]
+
+
+def check_launcher(profile: Profile) -> Check:
+    """What training in several processes, by ZeRO or by adapters wants to be installed."""
+    wanted: dict[str, str] = {}
+    for name, config in (("ct", profile.ct), ("sft", profile.sft)):
+        if config.is_distributed:
+            wanted["torch"] = f"{name} in {config.num_processes} processes by torchrun"
+        if config.deepspeed_stage is not None:
+            wanted["deepspeed"] = f"{name} by ZeRO-{config.deepspeed_stage}"
+    kinds: dict[str, AdapterConfig] = {"ct": profile.ct, "sft": profile.sft, "rl": profile.rl}
+    for name, adapters in kinds.items():
+        if adapters.lora_rank:
+            wanted["peft"] = f"{name} with adapters of rank {adapters.lora_rank}"
+    if missing := [package for package in wanted if find_spec(package) is None]:
+        return Check(name="launcher", status="fail", found=f"not installed: {', '.join(missing)}", mend="make setup installs them")
+    return Check(name="launcher", status="ok", found="; ".join(wanted.values()) or "every stage trains in one process")
+
+
+def check_gpus(plan: Plan) -> Check:
+    """GPUs that are seen against those that the plan wants, and whether each stage fits into one."""
+    machine = plan.machine
+    seen, wanted = len(machine.gpu_names), plan.gpus_needed
+    if not machine.num_gpus:
+        is_large = plan.shape.num_parameters > 1e8
+        mend = "Training a model of this size on a CPU takes weeks: plan for GPUs with --set plan.gpus=8"
+        status: Status = "fail" if is_large else "ok"
+        return Check(name="gpus", status=status, found="none: the CPU trains and answers", mend=mend if is_large else "")
+    room = machine.gpu_memory_bytes * plan.profile.plan.gpu_memory_share
+    rows = {stage.stage: max(stage.memory_bytes if stage.num_gpus else 0.0, stage.server_bytes) for stage in (*plan.first, *plan.later)}
+    stage, most = max(rows.items(), key=lambda row: row[1])
+    found = f"{seen} seen ({', '.join(sorted(set(machine.gpu_names))) or 'none'}), {wanted} wanted; most in {stage}: {in_bytes(most)} of "
+    found += in_bytes(machine.gpu_memory_bytes)
+    if most > room:
+        mend = f"{stage} does not fit: train with adapters (lora_rank), in more processes by ZeRO-3, or with fewer tokens at once"
+        return Check(name="gpus", status="fail", found=found, mend=mend)
+    if seen < wanted:
+        mend = f"Run it where {wanted} GPUs are, or set num_processes and plan.server_gpus lower"
+        return Check(name="gpus", status="fail", found=found, mend=mend)
+    return Check(name="gpus", status="ok" if most < TIGHT * room else "warn", found=found)
+
+
+def check_host_memory(plan: Plan) -> Check:
+    """Memory of the machine, where that is what stages run in."""
+    free = float(psutil.virtual_memory().available)
+    stages = (*plan.seed, *plan.first, *plan.later)
+    specialists = max((stage.memory_bytes for stage in stages if stage.stage.startswith("rl_") and not stage.num_gpus), default=0.0)
+    needed = max(plan.at_once * specialists, max((stage.memory_bytes for stage in stages if not stage.num_gpus), default=0.0))
+    found = f"{in_bytes(needed)} at the most, {in_bytes(free)} available"
+    return _graded("memory", needed, free, found, "Run fewer stages or sessions at once: --set max_parallel=1 --set sandbox.num_sessions=8")
+
+
+def check_room(plan: Plan, home: Home, num_iterations: int) -> Check:
+    folder = next(path for path in (home.root, *home.root.parents) if path.exists())
+    free, needed = float(shutil.disk_usage(folder).free), plan.disk_bytes(num_iterations)
+    return _graded("disk", needed, free, f"{in_bytes(needed)} for {num_iterations} iterations, {in_bytes(free)} free", "Free some space")
+
+
+def _graded(name: str, needed: float, free: float, found: str, mend: str) -> Check:
+    status: Status = "fail" if needed > free else "warn" if needed > TIGHT * free else "ok"
+    return Check(name=name, status=status, found=found, mend="" if status == "ok" else mend)
+
+
+def check_variables(profile: Profile) -> Check:
+    """Tokens come from the environment only. Whether a model of the hub wants one, only the hub knows."""
+    http = profile.engine.http
+    if http is not None and http.token_env and not os.environ.get(http.token_env):
+        mend = f"export {http.token_env}=…, the server's token"
+        return Check(name="variables", status="fail", found=f"{http.token_env} is not set", mend=mend)
+    if profile.policy.source == "huggingface" and not os.environ.get("HF_TOKEN"):
+        mend = "Only models behind a form want it: export HF_TOKEN=…"
+        return Check(name="variables", status="warn", found="HF_TOKEN is not set", mend=mend)
+    return Check(name="variables", status="ok", found="none is missing")
+
+
+def check_server(profile: Profile) -> Check:
+    """Asks the policy server what it gives, as an engine does when it opens."""
+    http = profile.engine.http
+    if http is None:
+        return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
+    try:
+        found = asyncio.run(_asked(http))
+    except (FlywheelError, OSError) as error:
+        mend = "Start it (docs/full-size.md) or mend engine.http; stages that act cannot run without it"
+        return Check(name="server", status="fail", found=f"{http.base_url}: {error}", mend=mend)
+    return Check(name="server", status="warn" if "cannot learn" in found else "ok", found=f"{http.base_url}: {found}")
+
+
+async def _asked(http: HttpEngineConfig) -> str:
+    from models.http_client import HttpClient
+    from models.http_probe import probe
+
+    impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
+    client = HttpClient(impatient)
+    try:
+        gives, _ = await probe(client, impatient, None)
+    finally:
+        await client.close()
+    why = gives.why_not_learnable()
+    told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
+    return f"{told}; RL cannot learn from it: {why}" if why else f"{told}; its answers can be learned from"
+
+
+def check_data(profile: Profile, plan: Plan) -> Check:
+    """What the first iteration has to learn from, and how often CT and SFT go over what their mixtures draw from it."""
+    there_are = {"tutorial": float(profile.seed_data.tutorials), "demonstration": plan.demonstrated_steps}
+    told, empty = [f"{profile.seed_data.tutorials:,} tutorials, {plan.demonstrated_steps:,.0f} demonstrated steps"], []
+    mixtures = {"CT": (profile.ct_mixture, "ct_model"), "SFT": (profile.sft_mixture, "sft_model")}
+    for kind, (mixture, stage) in mixtures.items():
+        tokens = plan.tokens(stage)
+        draws = 0.0
+        for name, num in there_are.items():
+            pool = mixture.pool(cast("PoolName", name))
+            if pool is not None:
+                most = num * pool.max_repeats if pool.max_repeats is not None else math.inf
+                draws += min(num if pool.draws is None else pool.draws, most) if num else 0.0
+        if not draws:
+            empty.append(kind)
+        elif tokens:
+            told.append(f"{kind} goes {tokens / (draws * plan.sample_tokens):.1f} times over {draws:,.0f} samples")
+    if empty:
+        mend = "Give the mixture a pool that is filled in iteration 1: demonstration or tutorial"
+        return Check(name="data", status="fail", found=f"{told[0]}; {' and '.join(empty)} would have nothing to learn from", mend=mend)
+    return Check(name="data", status="ok", found="; ".join(told))
+
+
+def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_iterations: int) -> list[Check]:
+    """Every check, in the order of the table."""
+    return [
+        check_tasks(profile), check_oracles(profile), check_data(profile, plan), check_model(profile, plan.shape, shape_source),
+        check_launcher(profile), check_gpus(plan), check_host_memory(plan), check_room(plan, home, num_iterations),
+        check_variables(profile), check_server(profile), *check_programs(profile),
+    ]  # fmt: skip
