@@ -15,6 +15,7 @@ class Tally:
     """Sums over the tokens of one epoch, or of one minibatch. `mismatch` is the KL between sampler and learner; `corrected` sums the
     off-policy weights of the tokens and `dropped` counts those of weight 0."""
 
+    loss: float = 0.0
     kl: float = 0.0
     mismatch: float = 0.0
     entropy: float = 0.0
@@ -29,6 +30,7 @@ class Tally:
 
     def count(self, result: PolicyLoss) -> None:
         """Take in one micro-batch."""
+        self.loss += float(result.loss.detach())
         self.kl += result.kl_sum
         self.entropy += result.entropy_sum
         self.clipped_low += result.num_clipped_low
@@ -36,7 +38,7 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Take in one minibatch."""
-        for name in ("kl", "mismatch", "entropy", "clipped_low", "clipped_high", "corrected", "dropped", "tokens", "steps"):
+        for name in ("loss", "kl", "mismatch", "entropy", "clipped_low", "clipped_high", "corrected", "dropped", "tokens", "steps"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.replay += other.replay
         self.grad_norms += other.grad_norms
@@ -58,9 +60,9 @@ class UpdateTally:
 
     def metrics(self, *, num_active: int, num_updates: int) -> dict[str, float]:
         """`kl` is of the last epoch, in nats a step, against what the ratio was clipped against; `mismatch_kl` that of the first minibatch,
-        before any update, between sampler and learner: what engine and learner disagree on by themselves, and staleness. `entropy` is a
-        token's mean at the first epoch, clip fractions are of the last. `exploded`, `rolled_back` and `skipped_minibatches` are 0 in an
-        update that went well."""
+        before any update, between sampler and learner: what engine and learner disagree on by themselves, and staleness. At the first
+        epoch `policy_loss` is a minibatch's and `entropy` a token's mean; clip fractions are of the last. `exploded`, `rolled_back` and
+        `skipped_minibatches` are 0 in an update that went well."""
         metrics: dict[str, float] = {
             "active_episodes": num_active,
             "updates": num_updates,
@@ -80,6 +82,7 @@ class UpdateTally:
         first, last = epochs[0], epochs[-1]
         opening = self.first_minibatch or first
         metrics = {
+            "policy_loss": first.loss / max(1, len(first.grad_norms)),
             "kl": last.kl_per_step,
             "mismatch_kl": opening.mismatch / max(1, opening.steps),
             "entropy": first.entropy / first.tokens,

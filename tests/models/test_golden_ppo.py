@@ -1,0 +1,100 @@
+"""Golden curves of reinforcement learning: twenty updates of PPO on made-up episodes, as they were when golden_ppo.json was written.
+
+A refactor that moves one of them has changed what is learned. Where that is meant, write them anew and say why in the commit:
+
+    python -m pytest tests/models/test_golden_ppo.py --override-ini "python_functions=write_*"
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.ppo.buffer import Trajectory, Turn
+from models.ppo.config import PpoConfig
+from models.ppo.critic import Critic
+from models.ppo.update import PolicyLearner, ReplayPool, ReplaySample
+from models.ppo.value_learner import ValueLearner
+from models.ppo.weighting import weigh_round
+from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+
+GOLDEN = Path(__file__).with_name("golden_ppo.json")
+CURVES = ("policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "grad_norm", "replay_loss")
+VOCABULARY, EPISODES, UPDATES = 24, 6, 20
+CONFIG = PpoConfig(
+    level="token", lambda_policy=None, lambda_alpha=0.5, lambda_floor=0.5, pretraining_rounds=2, gate_explained_variance=-9.0,
+    pretraining_policy="baseline", epochs=2, minibatch_episodes=3, learning_rate=1e-2, critic_learning_rate=2e-3, warmup_updates=4,
+    max_kl=9.0, explosive_kl=99.0,
+    off_policy="tis", max_staleness=3, entropy_coefficient=0.01, positive_nll_weight=0.1, replay_sft=2, dual_clip=3.0,
+)  # fmt: skip
+
+
+def episodes(learner: PolicyLearner, index: int, rng: np.random.Generator) -> list[Trajectory]:
+    """Random tokens with the log-probabilities of the weights as they are, a little off; an even last token succeeds."""
+    made = []
+    for number in range(EPISODES):
+        turns = []
+        for _ in range(rng.integers(1, 4)):
+            prompt, response = (tuple(int(t) for t in rng.integers(3, VOCABULARY, size=rng.integers(2, 6))) for _ in range(2))
+            turns.append(Turn(prompt_ids=prompt, response_ids=response, logprobs=(0.0,) * len(response), reward=0.0))
+        won = turns[-1].response_ids[-1] % 2 == 0
+        made.append(
+            Trajectory(
+                episode_id=f"{index}-{number}",
+                task_name=f"task-{number % 2}",
+                turns=tuple(turns),
+                reward=float(won),
+                is_truncated=number == 0,
+                is_success=won,
+            )
+        )
+    found = learner.logprobs(made, range(EPISODES))
+    return [sampled(item, logprobs + rng.normal(scale=0.02, size=len(logprobs)), index) for item, logprobs in zip(made, found, strict=True)]
+
+
+def sampled(item: Trajectory, logprobs: np.ndarray, version: int) -> Trajectory:
+    turns, start = [], 0
+    for turn in item.turns:
+        end = start + len(turn.response_ids)
+        reward = item.reward if turn is item.turns[-1] else 0.0
+        versions = tuple(max(0, version - start % 5) for _ in turn.response_ids)
+        turns.append(replace(turn, logprobs=tuple(logprobs[start:end].tolist()), reward=reward, versions=versions))
+        start = end
+    return replace(item, turns=tuple(turns))
+
+
+def curves() -> dict[str, list[float]]:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
+    model = ShiftQwen3ForCausalLM(tiny_config(VOCABULARY, pad_token_id=0, bos_token_id=1, eos_token_id=2, intermediate_size=32, **sizes))
+    initialise(model, seed=0)
+    replay = ReplayPool(sft=[ReplaySample(token_ids=(3, 4, 5, 6), weights=(0.0, 0.0, 1.0, 1.0))])
+    learner = PolicyLearner(model, CONFIG, pad_id=0, replay=replay)
+    values = ValueLearner(Critic.of_policy(model), CONFIG, pad_id=0)
+    rng = np.random.default_rng(0)
+    found: dict[str, list[float]] = {name: [] for name in CURVES}
+    for index in range(1, UPDATES + 1):
+        items = episodes(learner, index, rng)
+        weighting = weigh_round(items, CONFIG, values, index, rng)
+        assert weighting.advantages is not None
+        metrics = weighting.metrics | learner.update(items, weighting.advantages, rng, version=index)
+        for name in CURVES:
+            found[name].append(round(metrics[name], 6))
+    return found
+
+
+def test_twenty_updates_of_ppo_lose_what_they_lost_before() -> None:
+    torch.set_num_threads(1)
+    found, golden = curves(), json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert found.keys() == golden.keys()
+    for name in CURVES:
+        assert found[name] == pytest.approx(golden[name], rel=5e-3, abs=2e-4), name
+
+
+def write_golden_curves() -> None:
+    torch.set_num_threads(1)
+    GOLDEN.write_text(json.dumps(curves(), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,60 @@
+"""Weights of off-policy tokens, by hand. That on-policy tokens are not touched is in test_rl_conformance.py."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from models.ppo.buffer import Trajectory, Turn
+from models.ppo.config import PpoConfig
+from models.ppo.off_policy import episode_correction, loglinear_proximal, sequence_kept, staleness, token_correction
+
+WEIGHTS = [0.1, 0.6, 1.0, 3.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("off_policy", "expected"),
+    [
+        ("none", [1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("tis", [0.1, 0.6, 1.0, 2.0, 2.0]),
+        ("decoupled", [0.1, 0.6, 1.0, 3.0, 0.0]),
+        ("icepop", [0.0, 0.6, 1.0, 3.0, 0.0]),
+        ("sequence_mask", [1.0, 1.0, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_each_correction_of_a_token(off_policy: str, expected: list[float]) -> None:
+    config = PpoConfig.model_validate({"off_policy": off_policy})
+    behaviour = torch.full((5,), -1.0, dtype=torch.float64)
+    found = token_correction(behaviour + torch.tensor(WEIGHTS).log(), behaviour, config)
+    assert found.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_loglinear_lies_between_sampler_and_learner_by_age() -> None:
+    logprobs = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
+    found = loglinear_proximal(logprobs, torch.full((3,), -2.0), torch.tensor([0.0, 1.0, 3.0]))
+    assert found.tolist() == pytest.approx([-2.0, -1.5, -1.25])
+    assert not found.requires_grad
+
+
+def item(logprobs: list[float], versions: tuple[int, ...] = ()) -> Trajectory:
+    turn = Turn(prompt_ids=(1,), response_ids=(2,) * len(logprobs), logprobs=tuple(logprobs), reward=1.0, versions=versions)
+    return Trajectory(episode_id="e", task_name="t", turns=(turn,), reward=1.0, is_truncated=False)
+
+
+def test_an_episode_is_masked_whole_for_its_mean_or_for_one_absurd_token() -> None:
+    config = PpoConfig(off_policy="sequence_mask")
+    behaviour = np.full(10, -1.0)
+    assert sequence_kept(behaviour + 0.005, behaviour, config)
+    assert not sequence_kept(behaviour + 0.02, behaviour, config)
+    absurd = behaviour.copy()
+    absurd[0], absurd[1] = absurd[0] + math.log(200), absurd[1] - math.log(200)
+    assert not sequence_kept(absurd, behaviour, config)
+    assert episode_correction(item([-1.0] * 10), behaviour + 0.02, 0, config).tolist() == [0.0] * 10
+
+
+def test_tokens_of_newer_weights_than_asked_for_are_not_stale() -> None:
+    assert staleness(item([-1.0] * 3, (2, 5, 7)), 5).tolist() == [3, 0, 0]
+    assert staleness(item([-1.0] * 3), 5).tolist() == [0, 0, 0]
