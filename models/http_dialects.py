@@ -4,7 +4,8 @@ Chat          POST /v1/chat/completions  messages in; ids and log-probabilities 
 Completions   POST /v1/completions       token ids in, so that nothing is read anew
 SglangTokens  POST /generate             token ids in, SGLang's own route, which gives ids and log-probabilities
 
-Fields were looked up in vLLM 0.2x (`return_token_ids`, `prompt_token_ids`, `token_ids`) and SGLang 0.5 (`meta_info.output_token_logprobs`).
+Fields are those of the servers' sources as of November 2026: vLLM's `return_token_ids`, `prompt_token_ids`, `token_ids` (vllm/entrypoints),
+SGLang's `meta_info.output_token_logprobs` (sglang/srt/managers), llama.cpp's `id` beside each log-probability.
 """
 
 from __future__ import annotations
@@ -97,16 +98,13 @@ class Chat:
         message = choice.get("message")
         if not isinstance(message, dict):
             raise ModelError(f"a chat completion without a message came back: {str(data)[:200]}")
-        entries = (choice.get("logprobs") or {}).get("content")
-        ids, logprobs = _meta_tokens(choice.get("meta_info"))
-        if entries is not None:
-            logprobs = tuple(float(entry["logprob"]) for entry in entries)
-        if ids is None:
-            ids = _ids(choice.get("token_ids")) or _ids_of_entries(entries)
-        top = entries[0].get("top_logprobs") if entries else None
+        ids, logprobs, top_logprob = _entry_tokens((choice.get("logprobs") or {}).get("content"))
+        meta_ids, meta_logprobs = _meta_tokens(choice.get("meta_info"))
+        if meta_ids is not None:
+            ids, logprobs = meta_ids, meta_logprobs
         return _answer(
-            data, choice, text=str(message.get("content") or ""), token_ids=ids, logprobs=logprobs,
-            top_logprob=float(top[0]["logprob"]) if top else None,
+            data, choice, text=str(message.get("content") or ""), token_ids=_ids(choice.get("token_ids")) or ids, logprobs=logprobs,
+            top_logprob=top_logprob,
         )
 
     def is_broken_off(self, data: Any) -> bool:
@@ -129,12 +127,14 @@ class Completions:
         if not isinstance(choice.get("text"), str):
             raise ModelError(f"a completion without a text came back: {str(data)[:200]}")
         given = choice.get("logprobs") or {}
-        logprobs = given.get("token_logprobs")
-        top = given.get("top_logprobs")
+        if (entries := given.get("content")) is not None:  # llama.cpp writes them as in a chat
+            ids, logprobs, top_logprob = _entry_tokens(entries)
+        else:
+            ids, numbers, top = _ids_of_names(given.get("tokens")), given.get("token_logprobs"), given.get("top_logprobs")
+            logprobs = None if numbers is None or None in numbers else tuple(float(number) for number in numbers)
+            top_logprob = max(top[0].values()) if top and top[0] else None
         return _answer(
-            data, choice, text=choice["text"], token_ids=_ids(choice.get("token_ids")) or _ids_of_names(given.get("tokens")),
-            logprobs=None if logprobs is None or None in logprobs else tuple(float(value) for value in logprobs),
-            top_logprob=max(top[0].values()) if top and top[0] else None,
+            data, choice, text=choice["text"], token_ids=_ids(choice.get("token_ids")) or ids, logprobs=logprobs, top_logprob=top_logprob
         )
 
     def is_broken_off(self, data: Any) -> bool:
@@ -229,13 +229,17 @@ def _ids(value: Any) -> tuple[int, ...] | None:
     return None if value is None else tuple(int(one) for one in value)
 
 
-def _ids_of_entries(entries: Any) -> tuple[int, ...] | None:
-    """llama.cpp writes the id beside each token's log-probability; vLLM writes `token_id:7` as the token where it was started so."""
-    if not entries:
-        return None
-    if all(isinstance(entry.get("id"), int) for entry in entries):
-        return tuple(entry["id"] for entry in entries)
-    return _ids_of_names([entry.get("token") for entry in entries])
+def _entry_tokens(entries: Any) -> tuple[tuple[int, ...] | None, tuple[float, ...] | None, float | None]:
+    """Ids, log-probabilities, and that of the likeliest first token. llama.cpp writes the id beside each log-probability; vLLM writes
+    `token_id:7` as the token where it was started so."""
+    if entries is None:
+        return None, None, None
+    if entries and all(isinstance(entry.get("id"), int) for entry in entries):
+        ids: tuple[int, ...] | None = tuple(entry["id"] for entry in entries)
+    else:
+        ids = _ids_of_names([entry.get("token") for entry in entries])
+    top = entries[0].get("top_logprobs") if entries else None
+    return ids, tuple(float(entry["logprob"]) for entry in entries), float(top[0]["logprob"]) if top else None
 
 
 def _ids_of_names(names: Any) -> tuple[int, ...] | None:

@@ -297,14 +297,20 @@ def test_a_plain_server_gives_text_and_says_so() -> None:
         engine.close()
 
 
-def test_llama_cpp_writes_ids_beside_logprobs() -> None:
+def test_llama_cpp_writes_ids_beside_logprobs(roots: Path) -> None:
     def reply(method: str, path: str, body: Any) -> Reply:
         if path == "/v1/models":
             return 404, OK, {"error": {"message": "File Not Found", "code": 404}}
         entry = {"id": 31, "token": "hi", "logprob": -0.25, "top_logprobs": [{"id": 31, "logprob": -0.25}]}
+        if path == "/v1/completions":
+            return 200, OK, {"choices": [{"index": 0, "text": "hi", "finish_reason": "length", "logprobs": {"content": [entry]}}]}
         return 200, OK, chat_answer(logprobs={"content": [entry]})
 
     with played_server(reply) as played:
+        exact = HttpEngine(config(played.url, model="gguf", send="token_ids"), codec=load_codec(roots / "a"))
+        exact.require_learnable()
+        assert act(exact, prompt())[0].logprobs == (-0.25,)
+        exact.close()
         engine = HttpEngine(config(played.url, model="gguf"))
         answer = act(engine, prompt(temperature=1.0))[0]
         assert (answer.token_ids, answer.logprobs) == ((31,), (-0.25,))
