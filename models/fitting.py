@@ -46,16 +46,17 @@ NAMED_SAMPLES = 5
 def fit(
     model: PreTrainedModel, samples: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
     on_progress: OnProgress = ignore_progress, *, held_out: Sequence[EncodedSample] = (), weights_folder: Path | None = None,
-    look: Look | None = None,
+    look: Look | None = None, plan: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, float]:
     """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
     the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `look` reads the images
-    that samples show. What of the model is trained is settled before (models/adapters.py).
+    that samples show. What of the model is trained is settled before (models/adapters.py). `plan`: which samples to read at each step,
+    where that is not for models.batching.plan_batches to say.
 
     Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is.
     """
     rank, num_ranks = _rank_and_number(config)
-    plan = plan_batches(
+    plan = plan or plan_batches(
         [len(sample.token_ids) for sample in samples], [sample.weight for sample in samples],
         batch_tokens=config.batch_tokens, steps=config.steps, seed=config.seed, packing=config.packing,
     )
