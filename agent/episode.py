@@ -94,6 +94,9 @@ class Episode(_Record):
     error: str | None = None
     duration_ms: float
     environment: str
+    final_messages: Annotated[
+        tuple[Message, ...], Field(description="the prompt that would have come next, where a limit cut an episode of purpose rl off")
+    ] = ()
     screenshots: dict[str, bytes] = Field(default_factory=dict, repr=False, exclude=True)
 
     @property

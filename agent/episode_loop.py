@@ -95,6 +95,7 @@ class _Run:
             verdict = await self._session.evaluate()
             reward = min(1.0, max(-1.0, verdict.score))
             outcome = Outcome.SUCCESS if verdict.success else outcome
+        is_cut_off = outcome is Outcome.TRUNCATED and self._request.purpose == "rl"  # a critic values the state after the cut
         return Episode(
             request=self._request,
             instruction=instruction,
@@ -103,6 +104,7 @@ class _Run:
             reward=reward,
             duration_ms=(time.monotonic() - started_s) * 1000,
             environment=str(getattr(self._session, "environment", UNKNOWN_ENVIRONMENT)),
+            final_messages=self._builder.build(memory, observation) if is_cut_off else (),
             screenshots=self._screenshots,
         )
 

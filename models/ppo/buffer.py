@@ -1,6 +1,6 @@
 """Episodes as arrays to learn from: trajectories of turns, and padded micro-batches of turns. No gradient, no model.
 
-A turn's token ids and log-probabilities are the ones that were sampled and recorded; no text is tokenised here.
+A turn's token ids and log-probabilities are the ones that were sampled and recorded; no answer is ever tokenised again.
 
 Shape suffixes: B turns of a micro-batch, T positions (the last token of a sequence predicts nothing and is left out), N marked positions.
 """
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agent.episode import Episode, Outcome, Step
+from agent.policy import Message
+from models.chat import ChatCodec
 from models.ppo.shaping import ShapingConfig, shaped_steps
 from models.vision import collate_vision, screenshot_ids
 from warehouse.errors import ModelError
@@ -48,10 +50,18 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a policy reads before it answers, as in Turn."""
+
+    prompt_ids: tuple[int, ...]
+    see: Callable[[], Mapping[str, Tensor]] | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
     """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a step limit cut it off; `instance` names task and seed, which
     several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to, and `shaping` what each component added.
-    `final_prompt_ids` is what the policy would have read next where a limit cut the episode off, if that was recorded."""
+    `final_state` is what the policy would have read next where a limit cut the episode off, if that was recorded."""
 
     episode_id: str
     task_name: str
@@ -61,7 +71,7 @@ class Trajectory:
     instance: str = ""
     is_success: bool = False
     shaping: Mapping[str, float] = field(default_factory=dict)
-    final_prompt_ids: tuple[int, ...] = ()
+    final_state: State | None = None
 
     @property
     def tokens_per_turn(self) -> list[int]:
@@ -73,14 +83,20 @@ class Trajectory:
 
 
 def trajectory(
-    episode: Episode, *, reward: Reward = "success", shaping: ShapingConfig | None = None, look: LookAt | None = None
+    episode: Episode,
+    *,
+    reward: Reward = "success",
+    shaping: ShapingConfig | None = None,
+    look: LookAt | None = None,
+    codec: ChatCodec | None = None,
 ) -> Trajectory | None:
     """The episode to learn from, or None where there is nothing to learn: the infrastructure failed (no reward, which is not a reward of
     0), or the policy never wrote a token.
 
     `success` rewards the last turn with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last turn what is missing
     to the episode's score, so that the total is always the verified one. `shaping` adds to that what shaping.py says, turn by turn.
-    `look` makes vision tensors of the screenshots that prompts name, for a policy that sees. Raises ModelError for a step whose tokens,
+    `look` makes vision tensors of the screenshots that prompts name, for a policy that sees; `codec` encodes the one prompt that no engine
+    has, the state after a cut. Raises ModelError for a step whose tokens,
     log-probabilities and versions do not match: it was not sampled by an engine of this system.
     """
     if episode.outcome is Outcome.CRASHED or episode.reward is None:
@@ -110,7 +126,16 @@ def trajectory(
         instance=f"{episode.request.task.task_id}/{episode.request.seed}",
         is_success=episode.is_success,
         shaping=sums,
+        final_state=_final_state(episode, look, codec),
     )
+
+
+def _final_state(episode: Episode, look: LookAt | None, codec: ChatCodec | None) -> State | None:
+    names = screenshot_ids(episode.final_messages)
+    if codec is None or not episode.final_messages or not episode.screenshots.keys() >= set(names):
+        return None
+    ids = codec.encode(episode.final_messages, episode.screenshots).token_ids
+    return State(prompt_ids=tuple(ids), see=_seeing(episode.final_messages, episode, look))
 
 
 def _turn(step: Step, reward: float, episode: Episode, look: LookAt | None) -> Turn:
@@ -127,12 +152,12 @@ def _turn(step: Step, reward: float, episode: Episode, look: LookAt | None) -> T
         logprobs=step.response_logprobs,
         reward=reward,
         versions=step.response_versions,
-        see=_seeing(step, episode, look),
+        see=_seeing(step.messages, episode, look),
     )
 
 
-def _seeing(step: Step, episode: Episode, look: LookAt | None) -> Callable[[], Mapping[str, Tensor]] | None:
-    names = screenshot_ids(step.messages)
+def _seeing(messages: Sequence[Message], episode: Episode, look: LookAt | None) -> Callable[[], Mapping[str, Tensor]] | None:
+    names = screenshot_ids(messages)
     return partial(look, names, episode.screenshots) if look is not None and names else None
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.ppo.advantages import rewards_at_last_tokens
-from models.ppo.buffer import Trajectory, Turn, TurnBatch, turn_batches
+from models.ppo.buffer import State, Trajectory, Turn, TurnBatch, turn_batches
 from models.ppo.losses import value_loss
 from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
@@ -110,17 +110,16 @@ def predict(critic: Critic, trajectories: Sequence[Trajectory], *, level: Level,
 
 def predict_final(critic: Critic, trajectories: Sequence[Trajectory], *, batching: Batching) -> list[float | None]:
     """The value of the state that a limit kept each episode from, where the prompt of it was recorded; else None."""
-    known = [i for i, item in enumerate(trajectories) if item.final_prompt_ids]
-    states = [_state(trajectories[i].final_prompt_ids, batching.pad_id) for i in known]
+    states = {i: _as_episode(item.final_state, batching.pad_id) for i, item in enumerate(trajectories) if item.final_state is not None}
     found: list[float | None] = [None] * len(trajectories)
-    for index, values in zip(known, predict(critic, states, level="step", batching=batching), strict=True):
+    for index, values in zip(states, predict(critic, list(states.values()), level="step", batching=batching), strict=True):
         found[index] = float(values[0])
     return found
 
 
-def _state(prompt_ids: tuple[int, ...], pad_id: int) -> Trajectory:
+def _as_episode(state: State, pad_id: int) -> Trajectory:
     """A state as an episode of one turn, whose response is there only to be preceded."""
-    turn = Turn(prompt_ids=prompt_ids, response_ids=(pad_id,), logprobs=(0.0,), reward=0.0)
+    turn = Turn(prompt_ids=state.prompt_ids, response_ids=(pad_id,), logprobs=(0.0,), reward=0.0, see=state.see)
     return Trajectory(episode_id="", task_name="", turns=(turn,), reward=0.0, is_truncated=False)
 
 

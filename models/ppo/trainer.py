@@ -32,7 +32,7 @@ from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
-from models.ppo.curriculum import instances_met, quotas, room, round_requests, stream_requests, updated_rates
+from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, quotas, room, round_requests, stream_requests, updated_rates
 from models.ppo.metrics import episode_metrics
 from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
 from models.ppo.spool import EpisodeSpool
@@ -43,7 +43,7 @@ from models.ppo.weighting import weigh_round
 from models.vision import VisionCodec
 from sandbox.task import Task
 from warehouse.errors import ConfigError, SandboxError
-from warehouse.identity import bytes_id, content_id, stable_seed
+from warehouse.identity import content_id, stable_seed
 
 OnProgress = Callable[[int, Mapping[str, float]], None]
 
@@ -93,20 +93,6 @@ class PpoResult:
     policy_ids: tuple[str, ...]
     spool: EpisodeSpool = field(repr=False)
     state: Path = field(repr=False)
-
-
-def batch_episodes(config: PpoConfig, num_tasks: int) -> int:
-    """Episodes of a streaming batch, in whole groups."""
-    wanted = config.min_batch_episodes or config.episodes_per_task * num_tasks
-    return -(-wanted // config.group_size) * config.group_size
-
-
-def num_rounds(config: PpoConfig, num_tasks: int) -> int:
-    """Batches that a run learns from. A streaming run starts as many episodes as one in rounds, up to the last whole batch, so it meets no
-    more train seeds."""
-    if not config.streaming:
-        return config.rounds
-    return max(1, config.rounds * config.episodes_per_task * num_tasks // batch_episodes(config, num_tasks))
 
 
 async def train_ppo(
@@ -168,7 +154,7 @@ class _Trainer:
         self._learner.num_updates = self.counters.num_updates
         if self._value_learner is not None and self.counters.round_index:
             self._value_learner.gate = self.counters.gate
-        self.policy_id = self._weights_id()
+        self.policy_id = self._live_id()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))
         self._saving: Future[None] | None = None
 
@@ -187,13 +173,10 @@ class _Trainer:
             optimizers["critic"] = self._value_learner.optimizer
         return optimizers
 
-    def _weights_id(self) -> str:
-        """Id of the weights as they are now; before the first update that of the initial checkpoint."""
-        if not self._learner.num_updates:
-            return self._card.checkpoint_id
-        tensors = sorted(self.model.state_dict().items())
-        parts = (name.encode() + tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() for name, tensor in tensors)
-        return bytes_id("checkpoint", b"".join(parts))
+    def _live_id(self) -> str:
+        """Id of the weights as they are now: of this run after so many updates; before the first that of the initial checkpoint."""
+        version = self.counters.version
+        return content_id("checkpoint", [self._run_id(), version]) if version else self._card.checkpoint_id
 
     async def learn(self, collector: Collector, live: LivePolicy, report: OnProgress) -> None:
         """All the rounds that are left. Nothing is collected where none is."""
@@ -245,7 +228,10 @@ class _Trainer:
     def _learn(self, episodes: Sequence[Episode], index: int, live: LivePolicy) -> dict[str, float]:
         """In the trainer's thread: learn from a batch, hand new weights to the live policy, count."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
-        found = (trajectory(episode, reward=self._config.reward, shaping=self._config, look=self._look) for episode in episodes)
+        config = self._config
+        found = (
+            trajectory(episode, reward=config.reward, shaping=config, look=self._look, codec=self.codec) for episode in episodes
+        )  # fmt: skip
         items = [item for item in found if item is not None]
         if not items:
             errors = sorted({episode.error or str(episode.outcome) for episode in episodes})
@@ -271,7 +257,7 @@ class _Trainer:
         )
         learned_s = time.perf_counter()
         if is_changed:
-            self.policy_id = self._weights_id()
+            self.policy_id = self._live_id()
             live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
         return metrics | {
             "update_s": learned_s - started_s,

@@ -81,6 +81,16 @@ def test_outcomes_of_what_a_policy_does_wrong(form: SimpleNamespace, lines: list
     assert (episode.outcome, len(episode.steps), episode.reward) == (outcome, num_steps, 0.0)
 
 
+def test_an_episode_to_learn_from_keeps_the_prompt_after_its_cut(form: SimpleNamespace) -> None:
+    request = form.request().model_copy(update={"purpose": "rl"})
+    cut, longer = (run(form, Scripted(*lines), request=request) for lines in (["Action click [1]"], ["Action click [1]", "Action finished"]))
+    assert cut.outcome is Outcome.TRUNCATED
+    assert cut.final_messages[-1].role == "user"
+    assert cut.final_messages != cut.steps[-1].messages  # the last step is told, as it would have been
+    assert longer.final_messages == ()
+    assert run(form, Scripted("Action click [1]")).final_messages == ()
+
+
 def test_bad_answers_are_fed_back(form: SimpleNamespace) -> None:
     decider = Scripted("nonsense", "Action click [9]", "Action finished")
     episode = run(form, decider)

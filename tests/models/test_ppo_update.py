@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,9 @@ import torch
 from pydantic import ValidationError
 
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from models.ppo.buffer import Trajectory, Turn, microbatches, trajectory
+from agent.policy import Message
+from models.chat import EncodedChat
+from models.ppo.buffer import State, Trajectory, Turn, microbatches, trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Batching, Critic, predict
 from models.ppo.update import PolicyLearner, ReplayPool, ReplaySample, response_log_distribution
@@ -213,6 +215,28 @@ def episode(outcome: Outcome, reward: float | None, *, step_rewards: Sequence[fl
     return Episode(request=request, instruction="", steps=tuple(steps), outcome=outcome, reward=reward, duration_ms=1.0, environment="test")
 
 
+def test_the_state_after_a_cut_is_encoded_as_the_next_prompt_would_have_been() -> None:
+    class Codec:
+        eos_token_ids = (2,)
+        pad_token_id = 0
+
+        def encode(
+            self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0
+        ) -> EncodedChat:
+            return EncodedChat(token_ids=[len(message.content) for message in messages], loss_weights=[0.0] * len(messages))
+
+        def decode(self, token_ids: Sequence[int]) -> str:
+            raise AssertionError("nothing is decoded here")
+
+    cut = episode(Outcome.TRUNCATED, 0.0).model_copy(update={"final_messages": (Message(role="user", content="12345"),)})
+    found = [trajectory(cut, codec=Codec()), trajectory(cut), trajectory(episode(Outcome.FAILURE, 0.0), codec=Codec())]
+    assert [item and item.final_state for item in found] == [State(prompt_ids=(5,)), None, None]
+    blind = cut.model_copy(update={"final_messages": (Message(role="user", content="x", screenshot_id="gone"),)})
+    item = trajectory(blind, codec=Codec())
+    assert item is not None
+    assert item.final_state is None  # its picture was not kept: the value of the last state that was shown stands in
+
+
 def test_a_crash_is_never_a_reward_of_zero() -> None:
     assert trajectory(episode(Outcome.CRASHED, None)) is None
     failed = trajectory(episode(Outcome.FAILURE, -1.0))
@@ -350,7 +374,7 @@ def test_a_cut_episode_ends_in_the_value_of_what_came_after_where_that_is_known(
     learner = ValueLearner(Critic.of_policy(model), config, pad_id=0)
     torch.nn.init.normal_(learner.critic.head.weight)
     (item,) = random_trajectories(model, 1)
-    cut = [replace(item, is_truncated=True), replace(item, is_truncated=True, final_prompt_ids=(7, 8, 9)), item]
+    cut = [replace(item, is_truncated=True), replace(item, is_truncated=True, final_state=State(prompt_ids=(7, 8, 9))), item]
     estimates = learner.estimate(cut)
     assert estimates.finals[0] is None
     with torch.no_grad():
