@@ -72,6 +72,20 @@ def stream_requests(
     return _requests(groups, met, config, policy_id), due
 
 
+def batch_episodes(config: PpoConfig, num_tasks: int) -> int:
+    """Episodes of a streaming batch, in whole groups."""
+    wanted = config.min_batch_episodes or config.episodes_per_task * num_tasks
+    return -(-wanted // config.group_size) * config.group_size
+
+
+def num_rounds(config: PpoConfig, num_tasks: int) -> int:
+    """Batches that a run learns from. A streaming run starts as many episodes as one in rounds, up to the last whole batch, so it meets no
+    more train seeds."""
+    if not config.streaming:
+        return config.rounds
+    return max(1, config.rounds * config.episodes_per_task * num_tasks // batch_episodes(config, num_tasks))
+
+
 def room(num_admitted: int, num_learned: int, *, batch_size: int, batches_ahead: int, num_batches: int) -> int:
     """How many more episodes a streaming run may start when it has learned from `num_learned` batches.
 

@@ -129,7 +129,7 @@ class RolloutPool:
         if index not in self._batches:
             while not (ready := self._ready(size)):
                 await self._change()
-            self._spool.take(index, ready)
+            await asyncio.to_thread(self._spool.take, index, ready)
             self._batches[index] = tuple(ready)
         chosen = self._batches[index]
         missing = [episode_id for episode_id in chosen if episode_id not in self._finished]

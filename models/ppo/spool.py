@@ -8,6 +8,7 @@ only grows, by whole lines; a line that a kill cut off was never acknowledged an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +62,13 @@ class EpisodeSpool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._unsynced: set[Path] = set()
         self._screenshots = folder / "screenshots"
         folder.mkdir(parents=True, exist_ok=True)
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
-        _append(self._folder / ISSUED_FILE, block)
+        self._append(self._folder / ISSUED_FILE, block)
 
     def append(self, index: int, episode: Episode) -> None:
         """Write one episode that finished while batch `index` was waited for; it survives the death of this process once this returns."""
@@ -75,11 +77,15 @@ class EpisodeSpool:
             if not path.exists():
                 self._screenshots.mkdir(exist_ok=True)
                 atomic_write(path, data)
-        _append(self._folder / f"round-{index:04d}.jsonl", episode)
+        self._append(self._folder / f"round-{index:04d}.jsonl", episode)
 
     def take(self, index: int, episode_ids: Sequence[str]) -> None:
-        """Write which episodes a batch is made of; call this before they are learned from."""
-        _append(self._folder / BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
+        """Write which episodes a batch is made of; call this before they are learned from. All that was written so far survives a power
+        cut as well once this returns."""
+        self._append(self._folder / BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
+        while self._unsynced:
+            with self._unsynced.pop().open("rb") as file:
+                os.fsync(file.fileno())
 
     def recover(self, num_learned: int) -> Recovered:
         """What there is to go on with when the kept weights have learned from `num_learned` batches. Mends files that a kill cut off;
@@ -102,6 +108,11 @@ class EpisodeSpool:
         paths = [self._screenshots / name for name in sorted(name for name in names if name is not None)]
         return episode.model_copy(update={"screenshots": {path.name: path.read_bytes() for path in paths if path.exists()}})
 
+    def _append(self, path: Path, line: BaseModel) -> None:
+        with path.open("ab") as file:
+            file.write(line.model_dump_json().encode() + b"\n")
+        self._unsynced.add(path)
+
     def _stored(self) -> Iterator[Episode]:
         seen: set[str] = set()
         for path in sorted(self._folder.glob("round-*.jsonl")):
@@ -109,11 +120,6 @@ class EpisodeSpool:
                 if episode.episode_id not in seen:
                     seen.add(episode.episode_id)
                     yield episode
-
-
-def _append(path: Path, line: BaseModel) -> None:
-    with path.open("ab") as file:
-        file.write(line.model_dump_json().encode() + b"\n")
 
 
 def _drop_torn_line(path: Path) -> None:

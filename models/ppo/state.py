@@ -51,9 +51,12 @@ def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module
     for name, optimizer in optimizers.items():
         save_file(_optimizer_tensors(optimizer), str(aside / f"{name}.optimizer.safetensors"))
     (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
+    for path in (*aside.iterdir(), aside):
+        _sync(path)
     if target.exists():  # a state of this round that was renamed but whose run died before it went on
         shutil.rmtree(target)
     aside.rename(target)
+    _sync(folder)
     for old in folder.iterdir():
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
@@ -74,6 +77,15 @@ def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mappi
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"the training state {newest} cannot be read ({error}): delete the run folder to start over") from error
     return counters
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or the names in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

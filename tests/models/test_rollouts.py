@@ -24,10 +24,9 @@ from agent.policy import Policy, Prompt, Response
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
 from models.ppo.config import PpoConfig
-from models.ppo.curriculum import instances_met, room, stream_requests
+from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
 from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
 from models.ppo.spool import EpisodeSpool
-from models.ppo.trainer import batch_episodes, num_rounds
 from sandbox.actions import Action
 from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.task import Split, Task
