@@ -21,6 +21,7 @@ from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
 from models.configs import PpoConfig, SupervisedConfig
+from models.merging.config import MethodConfig
 from models.http_config import EngineChoice
 from models.ppo.curriculum import HIGHEST_QUOTA
 from warehouse.errors import ConfigError
@@ -42,6 +43,12 @@ class TaskSettings(_Settings):
     domains: tuple[str, ...] = Field(min_length=1, description="what is collected, trained on and evaluated")
     rl_domains: tuple[str, ...] | None = Field(None, min_length=1, description="domains that get an RL specialist; null: all of them")
 
+    joint: tuple[tuple[str, ...], ...] = Field(
+        (),
+        description="groups of domains that one more RL run each is trained on together, each domain with its part of the episodes: "
+        "hybrid training, to compare with merging specialists",
+    )
+
     @property
     def specialists(self) -> tuple[str, ...]:
         """The domains that an RL specialist is trained for, in the order of its weight in the merge."""
@@ -51,6 +58,17 @@ class TaskSettings(_Settings):
     def _specialists_of_known_domains(self) -> TaskSettings:
         if unknown := [domain for domain in self.specialists if domain not in self.domains]:
             raise ValueError(f"rl_domains names {', '.join(unknown)}, which is not one of the domains {', '.join(self.domains)}")
+        return self
+
+    @model_validator(mode="after")
+    def _joint_groups_of_known_domains(self) -> TaskSettings:
+        for group in self.joint:
+            if len(set(group)) != len(group) or len(group) < 2 or not set(group) <= set(self.domains):
+                raise ValueError(
+                    f"joint has the group [{', '.join(group)}]: name two or more different domains of {', '.join(self.domains)} in each"
+                )
+        if len({frozenset(group) for group in self.joint}) != len(self.joint):
+            raise ValueError("joint names a group twice: name each once, whatever the order of its domains")
         return self
 
 
@@ -181,12 +199,22 @@ class AnnotationSettings(_Settings):
     annotator: ScriptedAnnotatorConfig = ScriptedAnnotatorConfig()
 
 
-class MergeSettings(_Settings):
-    """Linear interpolation of the specialists; the weights are chosen on the `eval` split."""
+class MergeSettings(MethodConfig):
+    """How the specialists are merged (models/merging/config.py has the methods' parameters); the weights are chosen on the `eval` split."""
 
-    weights: tuple[float, ...] | None = Field(None, description="fixed weights, one per domain; null searches the simplex")
+    weights: tuple[float, ...] | None = Field(
+        None, description="fixed weights, one per domain, then per joint group if they are merged; null searches the simplex"
+    )
     grid_steps: Positive = Field(4, description="resolution of the search: weights are multiples of 1/grid_steps")
+    refine_rounds: Count = Field(
+        0, description="then so often the neighbours of the best are tried, each time at half the step of before"
+    )
     instances_per_task: Positive = Field(8, description="eval episodes per task and candidate")
+    include_joint: bool = Field(False, description="merge the policies of tasks.joint too; else they are only evaluated beside the merge")
+
+    @property
+    def config(self) -> MethodConfig:
+        return MethodConfig.model_validate({name: getattr(self, name) for name in MethodConfig.model_fields})
 
 
 class EvaluationSettings(_Settings):
@@ -247,10 +275,9 @@ class Profile(_Settings):
     @model_validator(mode="after")
     def _one_weight_per_domain(self) -> Profile:
         weights = self.merge.weights
-        if weights is not None and len(weights) != len(self.tasks.specialists):
-            raise ValueError(
-                f"merge.weights has {len(weights)} entries for {len(self.tasks.specialists)} domains; give one per domain or null"
-            )
+        num = len(self.tasks.specialists) + (len(self.tasks.joint) if self.merge.include_joint else 0)
+        if weights is not None and len(weights) != num:
+            raise ValueError(f"merge.weights has {len(weights)} entries for {num} domains; give one per domain or null")
         return self
 
     @model_validator(mode="after")
