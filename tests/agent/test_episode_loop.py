@@ -83,7 +83,8 @@ def test_outcomes_of_what_a_policy_does_wrong(form: SimpleNamespace, lines: list
 
 def test_an_episode_to_learn_from_keeps_the_prompt_after_its_cut(form: SimpleNamespace) -> None:
     request = form.request().model_copy(update={"purpose": "rl"})
-    cut, longer = (run(form, Scripted(*lines), request=request) for lines in (["Action click [1]"], ["Action click [1]", "Action finished"]))
+    cut = run(form, Scripted("Action click [1]"), request=request)
+    longer = run(form, Scripted("Action click [1]", "Action finished"), request=request)
     assert cut.outcome is Outcome.TRUNCATED
     assert cut.final_messages[-1].role == "user"
     assert cut.final_messages != cut.steps[-1].messages  # the last step is told, as it would have been
