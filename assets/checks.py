@@ -209,7 +209,7 @@ GATES = (
         guards=("rollouts", "annotations"),
         suites={
             "sft_dataset": ("datasets",),
-            "merged_policy": ("checkpoints", "training_metrics"),
+            "merged_policy": ("checkpoints", "training_metrics", "merge_candidates"),
             "evaluations": ("evaluations",),
             "rollouts": ("episodes", "steps", "screenshots"),
             "annotations": ("annotations",),

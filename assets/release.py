@@ -8,10 +8,11 @@ from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import EvaluateRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from assets.training import RETRY, rl_asset_key, rl_stage
+from assets.training import RETRY, joint_name, rl_asset_key, rl_stage
 from warehouse import registry
 from warehouse.charts import as_markdown, success_by_stage
 from warehouse.identity import content_id
+from warehouse.merge_report import retention_table, retentions
 from warehouse.query import connect
 from warehouse.statistics import compare_paired, release_gate
 from warehouse.tables import Warehouse
@@ -19,16 +20,17 @@ from warehouse.tables import Warehouse
 GROUP = "release"
 
 
-def build_evaluation_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
-    """Greedy success of every policy the iteration made."""
-    roles = ("sft_model", *(rl_stage(domain) for domain in domains), "merged_policy")
+def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...], ...] = ()) -> dg.AssetsDefinition:
+    """Greedy success of every policy the iteration made; `joint` are the groups of domains that one policy each was trained on."""
+    names = (*domains, *(joint_name(group) for group in joint))
+    roles = ("sft_model", *(rl_stage(name) for name in names), "merged_policy")
 
     @dg.asset(
         partitions_def=ITERATIONS,
         group_name=GROUP,
         retry_policy=RETRY,
         kinds={"chromium"},
-        deps=["sft_model", *(rl_asset_key(domain) for domain in domains), "merged_policy"],
+        deps=["sft_model", *(rl_asset_key(name) for name in names), "merged_policy"],
         description="Greedy success on the fixed instances, per task, of the SFT, RL and merged policies.",
     )
     def evaluations(
@@ -46,9 +48,12 @@ def build_evaluation_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
         )
         result = runner.run(context, request)
         chart = success_by_stage(connect(warehouse), split="holdout")
+        kept = retention_table(retentions(connect(warehouse), iteration))
         return dg.MaterializeResult(
             data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
-            metadata=of_result(result, config=settings.evaluation, success=picture(as_markdown(chart))),
+            metadata=of_result(
+                result, config=settings.evaluation, success=picture(as_markdown(chart)), kept_by_merge=dg.MetadataValue.md(kept)
+            ),
         )
 
     return evaluations

@@ -56,11 +56,11 @@ class SupervisedRequest(StageRequest):
 
 
 class RlRequest(StageRequest):
-    """PPO of one domain on live sessions."""
+    """RL of one domain, or of several jointly, on live sessions."""
 
     reads = ("checkpoints", "datasets", "ct_samples", "sft_samples")
     worker: Literal["rl"] = "rl"
-    domain: str
+    domains: tuple[str, ...] = Field(min_length=1, description="one for a specialist; of several each gets its part of the episodes")
     checkpoint_id: str
     replay_dataset_ids: tuple[str, ...]
     acting: ActingSettings
@@ -73,6 +73,7 @@ class MergeRequest(StageRequest):
     reads = ("checkpoints",)
     worker: Literal["merge"] = "merge"
     specialists: dict[str, str] = Field(description="stage that trained it → checkpoint id")
+    base: str | None = Field(None, description="checkpoint that they were trained from, for methods that merge task vectors")
     acting: ActingSettings
     merge: MergeSettings
 

@@ -14,6 +14,7 @@ from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequ
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from warehouse import registry
 from warehouse.charts import as_markdown, training_curves
+from warehouse.merge_report import kept_by_search, mixtures, mixtures_chart, mixtures_table, retention_table
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
@@ -25,6 +26,11 @@ RETRY = dg.RetryPolicy(max_retries=2, delay=1)
 def rl_stage(domain: str) -> str:
     """Stage, table partition and checkpoint folder of a domain's specialist."""
     return f"rl_{domain}"
+
+
+def joint_name(domains: tuple[str, ...]) -> str:
+    """What stands in place of a domain for a policy that is trained on several jointly."""
+    return "_".join(("joint", *domains))
 
 
 def rl_asset_key(domain: str) -> dg.AssetKey:
@@ -112,17 +118,18 @@ def sft_model(
     return _trained(warehouse, runner.run(context, request), iteration, "sft_model", config)
 
 
-def build_rl_asset(domain: str) -> dg.AssetsDefinition:
-    """The RL specialist of one domain."""
+def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
+    """The RL specialist of one domain, or one policy trained on several jointly."""
+    name = domains[0] if len(domains) == 1 else joint_name(domains)
 
     @dg.asset(
-        key=rl_asset_key(domain),
+        key=rl_asset_key(name),
         partitions_def=ITERATIONS,
         group_name=GROUP,
         deps=[sft_model],
         retry_policy=RETRY,
         kinds={"torch", "chromium"},
-        description=f"PPO on live {domain} tasks, from this iteration's SFT checkpoint.",
+        description=f"RL on live {' and '.join(domains)} tasks, from this iteration's SFT checkpoint.",
     )
     def rl_model(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
@@ -130,33 +137,40 @@ def build_rl_asset(domain: str) -> dg.AssetsDefinition:
         settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
         request = RlRequest(
             iteration=iteration,
-            stage=rl_stage(domain),
+            stage=rl_stage(name),
             seed=settings.seed,
-            domain=domain,
+            domains=domains,
             acting=settings.acting,
             config=settings.rl,
             checkpoint_id=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
             replay_dataset_ids=tuple(_dataset_id(warehouse, iteration, kind) for kind in ("sft", "ct")),
         )
-        return _trained(warehouse, runner.run(context, request), iteration, rl_stage(domain), settings.rl)
+        return _trained(warehouse, runner.run(context, request), iteration, rl_stage(name), settings.rl)
 
     return rl_model
 
 
-def _search_table(result: StageResult, specialists: tuple[str, ...]) -> dg.MarkdownMetadataValue:
-    """Every mixture that was tried, and what it solved of the eval split."""
-    columns = [*specialists, "eval success"]
-    rows = [[*(f"{weight:.3g}" for weight in tried["weights"]), f"{tried['eval success']:.3f}"] for tried in result.details["search"]]
-    return dg.MetadataValue.md("\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)))
+def _search_report(warehouse: Warehouse, iteration: str) -> dict[str, dg.MarkdownMetadataValue]:
+    """Every mixture that was tried and what it solved of the eval split, as a picture and a table, and what the chosen one keeps of each
+    specialist. Nothing where the weights were given."""
+    tried = mixtures(connect(warehouse), iteration)
+    if not tried:
+        return {}
+    return {
+        "mixtures": picture(as_markdown(mixtures_chart(tried))),
+        "search": dg.MetadataValue.md(mixtures_table(tried)),
+        "kept": dg.MetadataValue.md(retention_table(kept_by_search(tried))),
+    }
 
 
-def build_merge_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
-    """The merge of all domains' specialists."""
+def build_merge_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...], ...] = ()) -> dg.AssetsDefinition:
+    """The merge of all domains' specialists. `joint` are groups whose jointly trained policies are merged too."""
+    names = (*domains, *(joint_name(group) for group in joint))
 
     @dg.asset(
         partitions_def=ITERATIONS,
         group_name=GROUP,
-        deps=[rl_asset_key(domain) for domain in domains],
+        deps=[rl_asset_key(name) for name in names],
         retry_policy=RETRY,
         kinds={"safetensors"},
         description="θ = Σ α_k θ_k over the specialists, α on the simplex, chosen on the eval split.",
@@ -171,13 +185,14 @@ def build_merge_asset(domains: tuple[str, ...]) -> dg.AssetsDefinition:
             seed=settings.seed,
             acting=settings.acting,
             merge=settings.merge,
-            specialists={rl_stage(domain): registry.made_by(warehouse, iteration, rl_stage(domain)).checkpoint_id for domain in domains},
+            specialists={rl_stage(name): registry.made_by(warehouse, iteration, rl_stage(name)).checkpoint_id for name in names},
+            base=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
         )
         result = runner.run(context, request)
         return dg.MaterializeResult(
             data_version=data_version(result.checkpoint_id),
             metadata=of_result(
-                result, config=settings.merge, checkpoint=result.checkpoint_id, search=_search_table(result, tuple(request.specialists))
+                result, config=settings.merge, checkpoint=result.checkpoint_id, **_search_report(warehouse, iteration)
             ),
         )
 

@@ -1,28 +1,27 @@
-"""Reading and writing safetensors piece by piece with numpy alone, single file or sharded. No torch, no model; bfloat16 handled by hand.
+"""Where the tensors of a safetensors checkpoint lie, in a single file or in shards. Reads headers only; no torch, no model.
 
 A file is 8 bytes of little-endian header length, a JSON header {name: {dtype, shape, data_offsets}}, then the bytes
-(https://huggingface.co/docs/safetensors). Nothing larger than one piece of one tensor is ever held in memory.
+(https://huggingface.co/docs/safetensors).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from warehouse.errors import CheckpointError
 
-Floats = NDArray[np.floating[Any]]
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-FLOAT_TYPES = frozenset({"F64", "F32", "F16", "BF16"})
-"""Types that can be averaged; a tensor of any other must be equal in all parents."""
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+"""Of one element; a type that is not here is taken at its header's word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,26 +47,31 @@ class SafetensorsFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """All weight files of a checkpoint folder."""
+    """All weight files of a checkpoint folder, and their tensors by name."""
 
     folder: Path
     files: tuple[SafetensorsFile, ...]
-
-    @property
-    def tensors(self) -> dict[str, TensorInfo]:
-        return {tensor.name: tensor for file in self.files for tensor in file.tensors}
+    tensors: dict[str, TensorInfo]
 
 
 def read_layout(folder: Path) -> Layout:
     """The weight files of a checkpoint: `model.safetensors`, or the shards that the index names. Raises CheckpointError."""
     index = folder / INDEX_FILE
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        try:
+            named: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{index} is not an index of shards ({error!r}): copy or train the checkpoint again") from error
+        names = sorted(set(named.values()))
     elif (folder / SINGLE_FILE).is_file():
-        names = [SINGLE_FILE]
+        named, names = {}, [SINGLE_FILE]
     else:
         raise CheckpointError(f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}: give a folder written by save_pretrained")
-    return Layout(folder=folder, files=tuple(_read_header(folder / name) for name in names))
+    files = tuple(_read_header(folder / name) for name in names)
+    tensors = {tensor.name: tensor for file in files for tensor in file.tensors}
+    if missing := sorted(named.keys() - tensors.keys()):
+        raise CheckpointError(f"{index} names {missing[:5]}, which no shard holds: copy or train the checkpoint again")
+    return Layout(folder=folder, files=files, tensors=tensors)
 
 
 def _read_header(path: Path) -> SafetensorsFile:
@@ -80,78 +84,17 @@ def _read_header(path: Path) -> SafetensorsFile:
                 raise ValueError(f"its header claims {length} bytes, the file has {size}")
             header_bytes = file.read(length)
         header: dict[str, Any] = json.loads(header_bytes)
-    except (OSError, ValueError, struct.error) as error:
+        tensors = [_tensor(name, entry, path.name, 8 + length) for name, entry in header.items() if name != "__metadata__"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
         raise CheckpointError(f"{path} is not a readable safetensors file ({error}): copy or train the checkpoint again") from error
-    base = 8 + length
-    tensors = [
-        TensorInfo(name=name, dtype=entry["dtype"], shape=tuple(entry["shape"]), file=path.name,
-                   start=base + entry["data_offsets"][0], end=base + entry["data_offsets"][1])
-        for name, entry in header.items() if name != "__metadata__"
-    ]  # fmt: skip
     if any(tensor.end > size for tensor in tensors):
         raise CheckpointError(f"{path} is cut off: {size} bytes, its header describes more; copy or train the checkpoint again")
     return SafetensorsFile(name=path.name, header=length_bytes + header_bytes, tensors=tuple(sorted(tensors, key=lambda t: t.start)))
 
 
-class Reader:
-    """Piecewise access to one checkpoint's tensors; a context manager. Read, not mapped, so that memory stays at a few pieces."""
-
-    def __init__(self, layout: Layout, piece_bytes: int) -> None:
-        self._layout = layout
-        self._files: dict[str, BinaryIO] = {}
-        self._tensors = layout.tensors
-        self._buffer = memoryview(bytearray(piece_bytes))
-
-    def __enter__(self) -> Reader:
-        self._files = {file.name: (self._layout.folder / file.name).open("rb", buffering=0) for file in self._layout.files}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def pieces(self, name: str) -> Iterator[memoryview]:
-        """The tensor's bytes in order, in pieces of the reader's size. A piece is overwritten by the next one."""
-        tensor = self._tensors[name]
-        file = self._files[tensor.file]
-        file.seek(tensor.start)
-        left = tensor.end - tensor.start
-        while left:
-            piece = self._buffer[: min(left, len(self._buffer))]
-            filled = 0
-            while filled < len(piece):
-                count = file.readinto(piece[filled:])  # type: ignore[attr-defined]
-                if not count:
-                    raise CheckpointError(f"{self._layout.folder / tensor.file} was cut off while it was read: copy or train it again")
-                filled += count
-            left -= len(piece)
-            yield piece
-
-
-def to_float(piece: bytes | memoryview, dtype: str) -> Floats:
-    """Bytes of a float tensor as float32 (float64 for F64), exactly."""
-    if dtype == "BF16":
-        bits = np.frombuffer(piece, dtype="<u2").astype("<u4")
-        bits <<= 16
-        return bits.view("<f4")
-    if dtype == "F16":
-        return np.frombuffer(piece, dtype="<f2").astype("<f4")
-    return np.frombuffer(piece, dtype="<f8" if dtype == "F64" else "<f4")
-
-
-def from_float(values: Floats, dtype: str) -> NDArray[Any]:
-    """float32 (float64 for F64) back to the tensor's own type, as an array to write: rounded to nearest, ties to even; NaN stays NaN."""
-    if dtype == "BF16":
-        bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
-        rounded = bits >> 16
-        rounded &= 1
-        rounded += 0x7FFF
-        rounded += bits
-        rounded >>= 16
-        # A sum is finite only if every value is, and costs one pass: most pieces need no look at NaN, whose payload may carry away.
-        with np.errstate(all="ignore"):
-            is_suspect = not np.isfinite(values.sum())
-        if is_suspect:
-            rounded = np.where(np.isnan(values), (bits >> 16) | 0x40, rounded)
-        return rounded.astype("<u2")
-    return values.astype({"F16": "<f2", "F32": "<f4", "F64": "<f8"}[dtype], copy=False)
+def _tensor(name: str, entry: dict[str, Any], file: str, data_start: int) -> TensorInfo:
+    """Raises ValueError where the header contradicts itself."""
+    (start, end), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), entry["dtype"]
+    if not 0 <= start <= end or (dtype in _BITS and end - start != math.prod(shape) * _BITS[dtype] // 8):
+        raise ValueError(f"tensor {name} is {dtype}{list(shape)} in {end - start} bytes at {start}")
+    return TensorInfo(name=name, dtype=dtype, shape=shape, file=file, start=data_start + start, end=data_start + end)

@@ -32,7 +32,7 @@ class EnvironmentProfile(ProfileResource):
 def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Definitions:
     """All definitions; a test swaps single resources by name (tables, profile, runner)."""
     profile = profiles.from_env()
-    domains = profile.tasks.specialists
+    domains, joint = profile.tasks.specialists, profile.tasks.joint
     root = str(Home.from_env().root)
     return dg.Definitions(
         assets=[
@@ -46,8 +46,9 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             training.ct_model,
             training.sft_model,
             *(training.build_rl_asset(domain) for domain in domains),
-            training.build_merge_asset(domains),
-            release.build_evaluation_asset(domains),
+            *(training.build_rl_asset(*group) for group in joint),
+            training.build_merge_asset(domains, joint if profile.merge.include_joint else ()),
+            release.build_evaluation_asset(domains, joint),
             release.released_policy,
             collection.rollouts,
             collection.annotations,

@@ -1,4 +1,4 @@
-"""What `flywheel sql`, `lineage`, `export`, `withdraw` and `merge` do: the warehouse's own functions, with a terminal in front."""
+"""What `flywheel sql`, `lineage`, `export` and `withdraw` do: the warehouse's own functions, with a terminal in front."""
 
 from __future__ import annotations
 
@@ -99,19 +99,6 @@ def show_lineage(
     if mermaid is not None:
         mermaid.write_text(graph.to_mermaid())
         console.print(f"written: {mermaid}")
-
-
-def merge_checkpoints(warehouse: Warehouse, parents: list[str], output: Path, weights: str | None, console: Console) -> None:
-    """Merge and say what was made. Raises MergeError, CheckpointError or ConfigError."""
-    from models.merge import merge_linear
-
-    try:
-        alphas = [float(part) for part in weights.split(",")] if weights else [1 / len(parents)] * len(parents)
-    except ValueError as error:
-        raise ConfigError(f"--weights {weights!r} is not a comma-separated list of numbers, e.g. 0.5,0.5") from error
-    folders = [checkpoint_folder(warehouse, name) for name in parents]
-    card = merge_linear(folders, alphas, output)
-    console.print(f"{card.checkpoint_id} in {output}")
 
 
 def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, as_of: str | None, console: Console) -> None:

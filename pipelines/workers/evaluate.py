@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.episode import Episode, EpisodeRequest, Outcome
-from agent.policy import Policy
-from agent.pool_collector import PoolCollector
 from assets.profile import TaskSettings
 from assets.requests import EvaluateRequest, StageResult
 from pipelines.sandboxes import open_collector
@@ -97,8 +95,3 @@ def evaluation_rows(role: str, episodes: Sequence[Episode]) -> list[dict[str, An
         }
         for (task_id, split), group in sorted(groups.items())
     ]
-
-
-async def success_of(collector: PoolCollector, policy: Policy, requests: Sequence[EpisodeRequest]) -> float:
-    """Macro-averaged success of a policy on some instances."""
-    return macro_average(task_counts([episode async for episode in collector.collect(policy, requests)])).mean

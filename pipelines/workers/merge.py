@@ -1,52 +1,137 @@
-"""The merge: interpolate the specialists; where no weights are given, search the simplex by greedy success on the eval split."""
+"""The merge of the specialists; where no weights are given, the search of the simplex by greedy success on the eval split.
+
+The search tries a coarse grid, then, if asked, the neighbours of the best at half the step, and again. What every mixture solved of every
+task is kept as rows of `merge_candidates`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from agent.episode import Episode
+from agent.pool_collector import PoolCollector
 from assets.requests import MergeRequest, StageResult
 from models.engine import EmbeddedEngine
-from models.merge import Weights, best_weights, merge_linear, simplex_grid
+from models.merge import merge
+from models.merging.methods import METHODS
+from models.merging.weights import Weights, best_weights, neighbours, simplex_grid
+from pipelines.progress import Progress
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext
-from pipelines.workers.evaluate import greedy_requests, success_of
+from pipelines.workers.evaluate import evaluation_rows, greedy_requests, task_counts
 from pipelines.workers.storing import store_checkpoint
 from sandbox.task import Split
 from warehouse import registry
+from warehouse.statistics import macro_average
+
+SPECIALIST = "specialist"
+"""Method of the rows of a specialist as it is, where the corner of the method's simplex is another policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A mixture and what it did on the eval split. `method` is SPECIALIST for a specialist beside the mixtures."""
+
+    method: str
+    weights: Weights
+    episodes: tuple[Episode, ...]
+
+    @property
+    def success(self) -> float:
+        return macro_average(task_counts(self.episodes)).mean
 
 
 def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     parents = [registry.find(context.warehouse, checkpoint_id).folder for checkpoint_id in request.specialists.values()]
-    scores: dict[Weights, float] = {}
-    weights = request.merge.weights
+    base_id = request.base if METHODS[request.merge.method].needs_base else None
+    base = registry.find(context.warehouse, base_id).folder if base_id is not None else None
+    weights, tried = request.merge.weights, list[Tried]()
     if weights is None and len(set(request.specialists.values())) == 1:
         weights = (1 / len(parents),) * len(parents)  # whatever the weights, the merge is that one checkpoint
     if weights is None:
-        scores = asyncio.run(_search(request, context, parents))
-        weights = best_weights(scores)
-    card = merge_linear(parents, weights, context.draft, stage=request.stage)
-    version = store_checkpoint(context, card, parents=[parent for parent, share in card.config["weights"].items() if share])
+        tried = asyncio.run(_Search(request, context, parents, base).run())
+        weights = best_weights(_scores(tried))
+    card = merge(parents, weights, context.draft, request.merge.config, base=base, stage=request.stage)
+    rows = _rows(request, tried, weights)
+    made_from = [parent for parent, share in card.config["weights"].items() if share]
+    versions = {
+        "merge_candidates": context.warehouse.replace_partition(
+            "merge_candidates", rows, iteration=request.iteration, stage=request.stage
+        ),
+        "checkpoints": store_checkpoint(context, card, parents=list(dict.fromkeys([*made_from, *([base_id] if base_id else [])]))),
+    }  # fmt: skip
     return StageResult(
         checkpoint_id=card.checkpoint_id,
-        table_versions={"checkpoints": version},
+        table_versions=versions,
         metrics={f"weight/{stage}": weight for stage, weight in zip(request.specialists, weights, strict=True)},
-        details={"search": [{"weights": list(tried), "eval success": score} for tried, score in sorted(scores.items())]},
+        details={"search": [{"weights": list(of), "eval success": score} for of, score in sorted(_scores(tried).items())]},
     )
 
 
-async def _search(request: MergeRequest, context: WorkerContext, parents: list[Path]) -> dict[Weights, float]:
-    """Eval success of every point of the simplex grid."""
-    grid = list(simplex_grid(len(parents), request.merge.grid_steps))
-    progress = context.progress()
-    scores: dict[Weights, float] = {}
-    folder = context.folder / "candidate"
-    async with open_collector(request.acting) as collector:
-        for weights in grid:
-            card = merge_linear(parents, weights, folder, stage="candidate")
-            requests = greedy_requests(request.acting.tasks, card.checkpoint_id, Split.EVAL, request.merge.instances_per_task)
-            scores[weights] = await success_of(collector, EmbeddedEngine.from_checkpoint(folder), requests)
-            progress.update(len(scores), len(grid), "candidates", {"success": scores[weights]})
-    shutil.rmtree(folder, ignore_errors=True)
-    return scores
+class _Search:
+    """One search: every mixture is merged, plays the same eval instances, and is thrown away."""
+
+    def __init__(self, request: MergeRequest, context: WorkerContext, parents: list[Path], base: Path | None) -> None:
+        self._request, self._parents, self._base = request, parents, base
+        self._candidate = context.folder / "candidate"
+        self._progress: Progress = context.progress()
+        self._tried: list[Tried] = []
+
+    async def run(self) -> list[Tried]:
+        settings, num = self._request.merge, len(self._parents)
+        grid = list(simplex_grid(num, settings.grid_steps))
+        async with open_collector(self._request.acting) as collector:
+            if METHODS[settings.method].needs_base:  # without one, the corners of the grid are the specialists themselves
+                for place, parent in enumerate(self._parents):
+                    corner = tuple(float(other == place) for other in range(num))
+                    await self._play(collector, SPECIALIST, corner, parent, num + len(grid))
+            await self._try_all(collector, grid)
+            for refinement in range(1, settings.refine_rounds + 1):
+                scores = _scores(self._tried)
+                around = neighbours(best_weights(scores), 1 / (settings.grid_steps * 2**refinement))
+                await self._try_all(collector, [weights for weights in around if weights not in scores])
+        shutil.rmtree(self._candidate, ignore_errors=True)
+        return self._tried
+
+    async def _try_all(self, collector: PoolCollector, mixtures: Sequence[Weights]) -> None:
+        total = len(self._tried) + len(mixtures)
+        for weights in mixtures:
+            merge(self._parents, weights, self._candidate, self._request.merge.config, base=self._base, stage="candidate")
+            await self._play(collector, self._request.merge.method, weights, self._candidate, total)
+
+    async def _play(self, collector: PoolCollector, method: str, weights: Weights, folder: Path, total: int) -> None:
+        engine = EmbeddedEngine.from_checkpoint(folder)
+        acting, num = self._request.acting, self._request.merge.instances_per_task
+        try:
+            requests = greedy_requests(acting.tasks, engine.policy_id, Split.EVAL, num)
+            episodes = [episode async for episode in collector.collect(engine, requests)]
+        finally:
+            engine.close()
+        self._tried.append(Tried(method=method, weights=weights, episodes=tuple(episodes)))
+        self._progress.update(len(self._tried), total, "mixtures", {"success": self._tried[-1].success})
+
+
+def _scores(tried: Sequence[Tried]) -> dict[Weights, float]:
+    """Eval success of the mixtures; specialists beside them are not to be chosen."""
+    return {one.weights: one.success for one in tried if one.method != SPECIALIST}
+
+
+def _rows(request: MergeRequest, tried: Sequence[Tried], chosen: Weights) -> list[dict[str, Any]]:
+    kept = ("task_id", "task_name", "domain", "num_episodes", "num_success", "num_crashed")
+    return [
+        {
+            "candidate": place,
+            "method": one.method,
+            "weights": json.dumps(dict(zip(request.specialists, one.weights, strict=True))),
+            "is_chosen": one.method != SPECIALIST and one.weights == chosen,
+            **{column: row[column] for column in kept},
+        }
+        for place, one in enumerate(tried)
+        for row in evaluation_rows(request.stage, one.episodes)
+    ]

@@ -1,5 +1,5 @@
-"""PPO of one domain on live sessions: composes the trainer (models/ppo), which knows no sandbox, with a collector, which knows no
-learning.
+"""Reinforcement learning of one domain, or of several jointly, on live sessions: composes the trainer (models/ppo), which knows no
+sandbox, with a collector, which knows no learning.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ MAX_REPLAY = 2000
 
 
 def run(request: RlRequest, context: WorkerContext) -> StageResult:
-    tasks = [task for task in pool_tasks(request.acting.tasks, request.domain) if not task.held_out]
-    if not tasks:
-        raise ConfigError(
-            f"domain {request.domain!r} has no task to train on in {', '.join(request.acting.tasks.lists)}; drop it from tasks.domains"
-        )
+    tasks = []
+    for domain in request.domains:
+        of_domain = [task for task in pool_tasks(request.acting.tasks, domain) if not task.held_out]
+        if not of_domain:
+            raise ConfigError(
+                f"domain {domain!r} has no task to train on in {', '.join(request.acting.tasks.lists)}; drop it from tasks.domains"
+            )
+        tasks += of_domain
     result = asyncio.run(_train(request, context, tasks))
     card = result.card
     stored = store_episodes(context, list(result.spool.episodes()))
@@ -55,6 +58,7 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
             update={
                 "seed": request.config.seed + request.seed,
                 "seed_offset": first_instance("rl", request.iteration) + request.config.seed_offset,
+                "episodes_per_task": max(1, request.config.episodes_per_task // len(request.domains)),  # in all, a specialist's budget
             }
         ),
         init_checkpoint=init,
