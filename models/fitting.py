@@ -189,6 +189,13 @@ class _WeightedTrainer(Trainer):
         self.lr_scheduler = LambdaLR(chosen, factor)
         return self.lr_scheduler
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Weights under the names that they have in the model: the Trainer resumes by them, and leaves out in silence what is stored under
+        the older names that save_pretrained gives back to some families (Qwen2-VL). No pickled arguments beside them."""
+        if self.args.should_save:
+            model: Any = self.accelerator.unwrap_model(self.model)
+            model.save_pretrained(output_dir or self.args.output_dir, state_dict=state_dict, save_original_format=False)
+
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """In the plan's order: the plan is already shuffled, and each process makes its own share."""
         dataset: Any = self.train_dataset
