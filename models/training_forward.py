@@ -125,7 +125,7 @@ def _layer(
 
 
 def _norm(x: Tensor, norm: Any) -> Tensor:
-    return functional.rms_norm(x, (x.shape[-1],), norm.weight, norm.variance_epsilon)
+    return functional.rms_norm(x, (x.shape[-1],), norm.weight.to(x.dtype), norm.variance_epsilon)
 
 
 def _rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:

@@ -71,6 +71,17 @@ def test_the_same_run_gives_the_same_weights_and_another_seed_does_not(seed_chec
     assert run("one", 0) == run("again", 0) != run("other", 1)
 
 
+@pytest.mark.parametrize("packing", ["padded", "packed"])
+def test_bfloat16_gives_nearly_the_same_loss(tmp_path: Path, make_model: Callable[..., Any], packing: str) -> None:
+    losses = []
+    for bf16 in (False, True):
+        model, tokenizer = make_model()
+        config = CONFIG.model_copy(update={"steps": 3, "packing": packing, "bf16": bf16})
+        losses.append(fit(model, encode_samples(tokenizer, samples(), 0.0, max_tokens=2048), config, tmp_path / str(bf16))["loss"])
+        assert model.dtype == torch.float32
+    assert losses[1] != losses[0] and losses[1] == pytest.approx(losses[0], rel=0.01)
+
+
 class Stop(Exception):
     """What a test raises in place of a kill."""
 
