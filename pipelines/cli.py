@@ -92,14 +92,25 @@ def evaluate(
     checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE such as 0002/merged_policy, or a checkpoint's folder.")],
     split: Annotated[str, typer.Option(help="eval or holdout.")] = "eval",
     per_task: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 15,
+    step_budgets: Annotated[
+        str | None, typer.Option(help="Report success by growing step budgets: 5,10,20,40 steps, or 0.5x,1x,2x,4x of each task's own.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="With --step-budgets: write the curve.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="With --step-budgets: write the figures.")] = None,
     profile: ProfileOption = "quickstart",
     set_: SetOption = None,
     home: HomeOption = None,
 ) -> None:
     """Greedy success of any checkpoint, per task, without storing it as a stage."""
-    from pipelines.evaluate import evaluate_checkpoint
+    from pipelines.evaluate import evaluate_budgets, evaluate_checkpoint
 
-    evaluate_checkpoint(Warehouse(_home(home)), checkpoint, split, per_task, profile, _overrides(set_), console)
+    warehouse = Warehouse(_home(home))
+    if step_budgets is None:
+        evaluate_checkpoint(warehouse, checkpoint, split, per_task, profile, _overrides(set_), console)
+    else:
+        evaluate_budgets(
+            warehouse, checkpoint, split, per_task, step_budgets, profile, _overrides(set_), console, svg=svg, as_json=json_
+        )
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from pipelines import profiles
 from pipelines.engines import open_engine
 from pipelines.query_command import checkpoint_folder
 from pipelines.sandboxes import open_collector
+from pipelines.step_budgets import parse_budgets, print_points, scale_steps, write_points
 from pipelines.workers.evaluate import greedy_requests, task_counts
 from sandbox.task import Split
 from warehouse.errors import ConfigError
@@ -52,6 +54,22 @@ def evaluate_checkpoint(
         str(total.num_episodes),
     )
     console.print(table)
+
+
+def evaluate_budgets(
+    warehouse: Warehouse, name: str, split: str, per_task: int, budgets: str, profile_name: str, overrides: Mapping[str, Any],
+    console: Console, *, svg: Path | None = None, as_json: Path | None = None,
+) -> None:  # fmt: skip
+    """Run with growing step budgets and print; `svg` and `as_json` are files to write. Raises as `evaluate_checkpoint` does."""
+    if split not in (Split.EVAL, Split.HOLDOUT):
+        raise ConfigError(f"--split {split!r}: eval and holdout are allowed; train instances are never reported")
+    wanted = parse_budgets(budgets)
+    profile = profiles.load(profile_name, overrides)
+    with closing(open_engine(checkpoint_folder(warehouse, name), profile.engine)) as engine:
+        points = scale_steps(profile, engine, Split(split), per_task, wanted, console)
+        title = f"{engine.policy_id} on {split}, by step budget"
+    print_points(points, title, console)
+    write_points(points, title, svg, as_json)
 
 
 def run_evaluation(profile: Profile, engine: Policy, split: Split, per_task: int, console: Console) -> list[Episode]:

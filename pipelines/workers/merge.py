@@ -17,10 +17,10 @@ from typing import Any
 from agent.episode import Episode
 from agent.pool_collector import PoolCollector
 from assets.requests import MergeRequest, StageResult
-from models.engine import EmbeddedEngine
 from models.merge import merge
 from models.merging.methods import METHODS
 from models.merging.weights import Weights, best_weights, neighbours, simplex_grid
+from pipelines.engines import open_engine
 from pipelines.progress import Progress
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext
@@ -106,7 +106,7 @@ class _Search:
             await self._play(collector, self._request.merge.method, weights, self._candidate, total)
 
     async def _play(self, collector: PoolCollector, method: str, weights: Weights, folder: Path, total: int) -> None:
-        engine = EmbeddedEngine.from_checkpoint(folder)
+        engine = open_engine(folder, self._request.acting.engine)
         acting, num = self._request.acting, self._request.merge.instances_per_task
         try:
             requests = greedy_requests(acting.tasks, engine.policy_id, Split.EVAL, num)
