@@ -4,19 +4,19 @@ concurrency."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agent.collector import Collector
+from agent.collector import Collector, MeasuresLeases
 from agent.decider import Moment, OracleDecider
 from agent.episode import Episode, Outcome
 from agent.policy import Prompt, Response
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
-from warehouse.errors import ModelError
+from warehouse.errors import ModelError, SandboxError
 
 BUILDER = PromptBuilder("compact")
 
@@ -149,5 +149,71 @@ def test_oracles_play_and_annotators_intervene(form: SimpleNamespace) -> None:
         assert len(played) == 4 and all(episode.is_success for episode in played)
         helped = [e async for e in collector(form.Pool(2)).collect(form.Policy(), requests, intervene=intervene)]
         assert all(episode.steps[0].proposal == "Thought click Action click [1]" for episode in helped)
+
+    asyncio.run(main())
+
+
+def test_requests_are_taken_as_there_is_room_from_any_iterable(form: SimpleNamespace) -> None:
+    taken: list[int] = []
+
+    def numbered() -> Iterator[Any]:
+        for seed in range(9):
+            taken.append(seed)
+            yield form.request(seed)
+
+    async def stream() -> AsyncIterator[Any]:
+        for request in numbered():
+            await asyncio.sleep(0)
+            yield request
+
+    class Held(form.Policy):  # type: ignore[misc]
+        num_asked = 0
+        is_continuous = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_released = asyncio.Event()
+
+        async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+            self.num_asked += 1
+            await self.is_released.wait()
+            return list(await super().act(prompts))
+
+    async def collected(episodes: AsyncIterator[Episode]) -> list[Episode]:
+        return [episode async for episode in episodes]
+
+    async def main() -> None:
+        for requests in (numbered(), stream()):
+            taken.clear()
+            some, policy = collector(form.Pool(3), concurrency=3), Held()
+            finished = asyncio.create_task(collected(some.collect(policy, requests)))
+            while policy.num_asked < 3:
+                await asyncio.sleep(0)
+            assert taken == [0, 1, 2]  # one a worker, and no more before one of them ends
+            policy.is_released.set()
+            assert len(await finished) == 9
+            assert some.lease_use.num_sessions == 3 and some.lease_use.leased_s > 0
+            assert isinstance(some, MeasuresLeases)
+
+    asyncio.run(main())
+
+
+def test_a_stream_may_wait_for_what_comes_of_it_and_its_errors_are_raised(form: SimpleNamespace) -> None:
+    async def main() -> None:
+        pool, answered = form.Pool(2), asyncio.Event()
+
+        async def stream() -> AsyncIterator[Any]:
+            yield form.request(0)
+            await answered.wait()  # the second request is only known once the first is answered
+            yield form.request(1)
+            raise SandboxError("no more tasks")
+
+        episodes = collector(pool, concurrency=2).collect(form.Policy(), stream())
+        assert (await anext(episodes)).request.seed == 0
+        answered.set()
+        assert (await anext(episodes)).request.seed == 1
+        with pytest.raises(SandboxError, match="no more tasks"):
+            await anext(episodes)
+        assert pool.num_leased == 0
 
     asyncio.run(main())
