@@ -61,7 +61,7 @@ def stream_requests(
     shares = _shares(tasks, config, rates)
     due = {task.task_id: passes.get(task.task_id, 0.0) for task in tasks}
     num_groups = -(-num_episodes // config.group_size)
-    most = HIGHEST_QUOTA * -(-num_groups // len(tasks))
+    most = max(1, HIGHEST_QUOTA * num_groups // len(tasks))
     groups: list[Task] = []
     taken: Counter[str] = Counter()
     for _ in range(num_groups):
