@@ -21,9 +21,9 @@ from agent.policy import Message
 from models.adapters import ADAPTER_FOLDER, has_adapters, merge_adapters, prepare_for_training, save_adapter
 from models.batching import EncodedSample
 from models.chat import ChatCodec
-from models.checkpoint import Card, quiet, read_card, write
+from models.checkpoint import Card, quiet, read_card, verify, write
 from models.configs import SupervisedConfig
-from models.distributed import fit_in_processes
+from models.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_processes
 from models.early_stop import hold_out
 from models.families import load_codec, load_policy, max_positions
 from models.fitting import BEST_FOLDER, NAMED_SAMPLES, fit
@@ -59,7 +59,8 @@ def train_supervised(
     Raises TrainingDiverged when the loss is not a number, CheckpointError for a bad `init`, ConfigError when there is nothing to learn,
     StorageFull when the disk is full.
     """
-    model, codec = load_policy(init), load_codec(init)
+    verify(init)
+    codec = load_codec(init)
     chosen = select_samples(codec, samples, config.prompt_loss_weight, max_tokens=max_positions(init), read_image=read_image)
     parent = read_card(init).checkpoint_id
     run_folder = run_folder or output.parent / f"{output.name}.run"
@@ -69,13 +70,14 @@ def train_supervised(
     if config.is_distributed:
         model, metrics = fit_in_processes(init, trained, held_out, config, run_folder, on_progress, read_image=read_image)
     else:
+        model = load_policy(init)
         prepare_for_training(model, config, seed=config.seed)
         metrics = fit(model, trained, config, run_folder, on_progress, held_out=held_out, look=look_with(codec, read_image))
     card = write(
         output, partial(_fill, model, codec, config), stage=stage, iteration=iteration, parents=(parent,), datasets=datasets,
         config=config.model_dump(mode="json"), metrics={**metrics, **chosen.left_out},
     )
-    for folder in [*trainer_checkpoints(run_folder), run_folder / BEST_FOLDER]:
+    for folder in [*trainer_checkpoints(run_folder), *(run_folder / name for name in (BEST_FOLDER, WEIGHTS_FOLDER, IMAGES_FOLDER))]:
         shutil.rmtree(folder, ignore_errors=True)
     return card
 
