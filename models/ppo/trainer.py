@@ -81,6 +81,8 @@ class PpoRun:
     stage: str
     iteration: str
     datasets: tuple[str, ...] = ()
+    device: str | None = None
+    """Where it learns, as torch names it; none: on the GPU where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +138,14 @@ class _Trainer:
         self._run, self._config = run, run.config
         self.num_rounds = num_rounds(run.config, len(run.tasks))
         self._card = checkpoint.verify(run.init_checkpoint)
-        self.model = load_policy(run.init_checkpoint)
+        device = run.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = load_policy(run.init_checkpoint, device=device)
         self.codec = load_codec(run.init_checkpoint)
         pad_id = self.codec.pad_token_id
         self._look = self.codec.vision if isinstance(self.codec, VisionCodec) else None
         if self._look is not None and not run.config.screenshots:
             raise ConfigError("a policy that sees learns from what it saw: set rl.config.screenshots to true")
-        reference = load_policy(run.init_checkpoint) if run.config.kl_coefficient else None
+        reference = load_policy(run.init_checkpoint, device=device) if run.config.kl_coefficient else None
         critic = Critic.of_policy(self.model) if run.config.algorithm == "ppo" else None
         prepare_for_training(self.model, run.config, seed=run.config.seed)
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
