@@ -189,8 +189,8 @@ _TABLES = (
         _table(
             f"{kind}_samples", meaning, f"assets {writers}", ("sample_id",),
             _col("sample_id", STRING, "hash of the messages and where they come from"),
-            _col("origin", STRING, "what it was made from", values=("tutorial", "demonstration", "rollout", "annotation")),
-            _col("domain", STRING, "domain of the task; `general` for tutorials"),
+            _col("origin", STRING, "what it was made from", values=("tutorial", "demonstration", "rollout", "annotation", "general")),
+            _col("domain", STRING, "domain of the task; `general` for tutorials and general data"),
             _col("messages", MESSAGES, "chat messages with per-message loss weight"),
             _col("episode_id", STRING, "the episode it was cut from", nullable=True, references="episodes.episode_id"),
             _col("step_index", INT, "the step it was cut from", nullable=True, minimum=0),

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import duckdb
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from warehouse.errors import ContaminatedDataset
 from warehouse.identity import content_id
 from warehouse.samples import Kind
 
-PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ"]
+PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "general"]
 POOL_OF: dict[str, PoolName] = {
     "demonstration": "demonstration",
     "correction": "correction",  # a step that an annotator overrode
@@ -28,10 +28,13 @@ POOL_OF: dict[str, PoolName] = {
     "failure": "failure",  # a step of an unsolved episode
     "demoted": "failure",  # a step of a solved episode of poor quality
     "in_situ": "in_situ",  # recorded from people's own work
+    "general": "general",  # imported chat and reasoning data
 }
 """Component of a sample -> the pool whose draws it shares."""
 Share = Annotated[float, Field(gt=0, le=1)]
 WEIGHT_DIGITS = 6
+GIVEAWAY_WORDS = 5
+"""An instruction of at least so many words gives an instance away; shorter ones occur anywhere."""
 
 
 class Pool(BaseModel):
@@ -54,10 +57,20 @@ class MixtureConfig(BaseModel):
     tutorial: Pool | None = None
     failure: Annotated[Pool | None, Field(description="steps of unsolved and of poor episodes")] = None
     in_situ: Pool | None = None
+    general: Annotated[Pool | None, Field(description="imported chat and reasoning data (`flywheel import general`)")] = None
+    general_share: Annotated[
+        float | None, Field(ge=0, lt=1, description="share of an epoch that is general, in place of general.draws; large in CT only")
+    ] = None
     ct_weight: Annotated[float, Field(ge=0, description="factor on the draws of failures; 0 leaves them out")] = 1.0
     max_task_share: Annotated[Share, Field(description="largest share of a pool that one task may take")] = 0.2
     max_domain_share: Annotated[Share, Field(description="largest share of a pool that one domain may take")] = 0.75
     decay: Annotated[Share, Field(description="factor on a sample's weight for each iteration of its age")] = 0.9
+
+    @model_validator(mode="after")
+    def _share_of_a_pool(self) -> MixtureConfig:
+        if self.general_share is not None and (self.general is None or self.general.draws is not None):
+            raise ValueError("general_share says how much is drawn from the pool general: give `general` too, without draws")
+        return self
 
     def pool(self, name: PoolName) -> Pool | None:
         pool: Pool | None = getattr(self, name)
@@ -76,12 +89,22 @@ class _Member:
     age: int
 
 
-_MEMBERS = """
+_MEMBERS = r"""
 with samples as (
     select 'ct' as kind, * exclude (messages) from ct_samples where iteration < $iteration and not withdrawn
     union all by name
     select 'sft' as kind, * exclude (messages) from sft_samples where iteration < $iteration and not withdrawn
 ),
+spoken as (
+    select sample_id, lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g')) as words
+    from ct_samples where origin = 'general'
+),
+evaluated_on as (
+    select distinct lower(trim(regexp_replace(e.instruction, '\s+', ' ', 'g'))) as words
+    from episodes e left join tasks t on t.task_id = e.task_id
+    where (e.split <> 'train' or e.purpose = 'evaluation' or t.held_out) and len(string_split(words, ' ')) >= $giveaway_words
+),
+giveaways as (select distinct s.sample_id from spoken s join evaluated_on e on contains(s.words, e.words)),
 first_episodes as (from episodes qualify row_number() over (partition by episode_id order by iteration, stage) = 1),
 first_annotations as (from annotations qualify row_number() over (partition by annotation_id order by withdrawn desc, iteration, stage) = 1)
 select
@@ -97,7 +120,7 @@ from samples s
 left join first_episodes e on e.episode_id = s.episode_id
 left join first_annotations a on a.annotation_id = s.annotation_id
 left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
-where not coalesce(a.withdrawn, false)
+where not coalesce(a.withdrawn, false) and s.sample_id not in (select sample_id from giveaways)
 qualify row_number() over (partition by s.kind, s.sample_id order by s.iteration, s.stage) = 1
 order by s.kind, s.sample_id
 """
@@ -106,10 +129,11 @@ order by s.kind, s.sample_id
 def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> tuple[str, list[dict[str, Any]]]:
     """The dataset that the `kind` stage of `iteration` trains on: its id and its rows for the table `datasets`.
 
-    It holds what earlier iterations routed; withdrawn samples are left out. Row order does not matter. Raises ContaminatedDataset when a
+    It holds what earlier iterations routed; withdrawn samples are left out, and general data that repeat the instruction of an instance
+    that is evaluated on. Row order does not matter. Raises ContaminatedDataset when a
     sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an episode that cannot be found.
     """
-    params = {"iteration": iteration, "number": int(iteration)}
+    params = {"iteration": iteration, "number": int(iteration), "giveaway_words": GIVEAWAY_WORDS}
     rows = con.sql(_MEMBERS, params=params).to_arrow_table().to_pylist()
     _guard(rows)
     members = [
@@ -118,8 +142,11 @@ def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture
         for row in rows
     ]  # fmt: skip
     weighted: list[tuple[_Member, float]] = []
-    for name in dict.fromkeys(POOL_OF.values()):
+    for name in dict.fromkeys(POOL_OF.values()):  # general data come last
         pool = mixture.pool(name)
+        if pool is not None and name == "general" and mixture.general_share is not None:
+            others = sum(weight for _, weight in weighted)
+            pool = pool.model_copy(update={"draws": others * mixture.general_share / (1 - mixture.general_share)})
         if pool is not None:
             weighted += _draw([member for member in members if POOL_OF[member.component] == name], pool, mixture, name)
     weighted.sort(key=lambda pair: (pair[0].kind, pair[0].sample_id))

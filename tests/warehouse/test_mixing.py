@@ -206,3 +206,37 @@ def test_allocation_keeps_caps_gives_all_it_can_and_is_fair(total: float, parts:
     assert sum(amounts) == pytest.approx(min(total, sum(caps)))
     rates = [amount / weight for amount, weight, cap in zip(amounts, weights, caps, strict=True) if amount < cap * (1 - 1e-9)]
     assert max(rates, default=0.0) == pytest.approx(min(rates, default=0.0)), "whatever is below its cap is shared by weight"
+
+
+def general(store: Store, num: int, text: str = "tell me of the sea") -> None:
+    for _ in range(num):
+        store.add("ct_samples", 1, "tutorial", iteration="0000")
+        message = {"role": "user", "content": f"{text} {len(store.rows['ct_samples'])}", "screenshot_id": None, "loss": 0.0}
+        store.rows["ct_samples"][-1] |= {"origin": "general", "messages": [message]}
+
+
+def test_general_data_make_their_share_of_an_epoch(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("ct_samples", 100, "tutorial", iteration="0000")
+    general(store, 50)
+    store.load(con)
+    mixture = CT_MIXTURE.model_copy(update={"general": Pool(), "general_share": 0.8})
+    assert by_component(snapshot(con, "ct", "0001", mixture)[1]) == {"general": 400, "tutorial": 100}
+    few = mixture.model_copy(update={"general": Pool(max_repeats=2)})
+    assert by_component(snapshot(con, "ct", "0001", few)[1]) == {"general": 100, "tutorial": 100}
+    assert "general" not in by_component(snapshot(con, "ct", "0001", CT_MIXTURE)[1])
+    with pytest.raises(ValueError, match="general_share"):
+        MixtureConfig(general_share=0.5)
+
+
+def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    general(store, 3)
+    general(store, 2, "Someone asked: click  the RED button twice please, and I did")
+    general(store, 1, "click it now")
+    store.add("ct_samples", 1, "rollout", iteration="0009", verdict=False)
+    store.rows["episodes"][-1] |= {"split": "holdout", "purpose": "evaluation", "instruction": "Click the red button twice"}
+    store.add("ct_samples", 1, "rollout", iteration="0009", verdict=False)
+    store.rows["episodes"][-1] |= {"split": "eval", "purpose": "evaluation", "instruction": "click it"}
+    store.load(con)
+    assert by_component(snapshot(con, "ct", "0001", MixtureConfig(general=Pool()))[1]) == {"general": 4}
