@@ -164,6 +164,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     verify(folder)
     from transformers import AutoTokenizer
 
+    import models.shift_qwen3  # noqa: F401  registers the model's kind, which AutoTokenizer looks up and would warn of
+
     return cast("PreTrainedTokenizerFast", AutoTokenizer.from_pretrained(folder))
 
 
