@@ -39,9 +39,16 @@ def run(
     iterations: Annotated[int, typer.Option(min=1, help="Go on until so many iterations are complete in this home.")] = 3,
     profile: ProfileOption = "quickstart",
     set_: SetOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Start nothing: check the profile, print what each stage takes of time, memory, disk.")
+    ] = False,
     home: HomeOption = None,
 ) -> None:
     """Turn the wheel: launch iterations, show them live, end with success by stage and an HTML report."""
+    if dry_run:
+        from pipelines.dry_run import dry_run as plan_run
+
+        sys.exit(plan_run(_home(home), profile, _overrides(set_), iterations, console))
     from pipelines.instance import open_instance
     from pipelines.report import build_report
     from pipelines.run import turn_until
@@ -257,14 +264,25 @@ def merge(
 
 @app.command()
 def report(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="HTML file \\[default: reports/index.html under the home].")] = None,
+    iteration: Annotated[str | None, typer.Argument(help="Write this iteration's pages only, e.g. 0002 \\[default: everything].")] = None,
+    run_: Annotated[str | None, typer.Option("--run", help="Write the page of one training run only, e.g. 0002/rl_forms.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="HTML file; further pages lie beside it \\[default: reports/index.html].")
+    ] = None,
     home: HomeOption = None,
 ) -> None:
-    """Write the HTML report: curves, routing flow, sample trajectories."""
-    from pipelines.report import build_report
+    """Write the HTML report: what each iteration gained, every training run's curves, tasks and episodes, routing, sample trajectories."""
+    from pipelines.report import build_iteration, build_report, build_run
 
     place = _made_home(home)
-    console.print(f"report: {build_report(Warehouse(place), place, output or place.reports / 'index.html')}")
+    warehouse, index = Warehouse(place), output or place.reports / "index.html"
+    if run_ is not None:
+        written = build_run(warehouse, run_, index.parent)
+    elif iteration is not None:
+        written = build_iteration(warehouse, iteration.zfill(4), index.parent)
+    else:
+        written = build_report(warehouse, place, index)
+    console.print(f"report: {written}")
 
 
 @app.command()

@@ -76,10 +76,11 @@ class Plan:
         return self.elapsed(self.seed) + self.elapsed(self.first) + later
 
     def elapsed(self, stages: Sequence[StagePlan]) -> float:
-        specialists = [stage.seconds for stage in stages if stage.stage.startswith("rl_")]
-        others = sum(stage.seconds for stage in stages if not stage.stage.startswith("rl_"))
-        rows = math.ceil(len(specialists) / self.at_once) if specialists else 0
-        return others + (rows * max(specialists) if specialists else 0.0)
+        """Wall time of these stages: specialists side by side, the longest first, all else one after the other."""
+        lanes = [0.0] * self.at_once
+        for seconds in sorted((stage.seconds for stage in stages if stage.stage.startswith("rl_")), reverse=True):
+            lanes[lanes.index(min(lanes))] += seconds
+        return max(lanes) + sum(stage.seconds for stage in stages if not stage.stage.startswith("rl_"))
 
     @property
     def at_once(self) -> int:
@@ -89,8 +90,9 @@ class Plan:
         return max(1, min(most, (self.machine.num_gpus - self.profile.plan.server_gpus) // needed)) if needed else most
 
     def disk_bytes(self, num_iterations: int) -> float:
-        kept = [*self.seed, *self.first, *(stage for _ in range(max(0, num_iterations - 1)) for stage in self.later)]
-        return sum(stage.disk_bytes for stage in kept) + max(stage.passing_bytes for stage in kept)
+        later = max(0, num_iterations - 1) * sum(stage.disk_bytes for stage in self.later)
+        at_first = (*self.seed, *self.first)
+        return sum(stage.disk_bytes for stage in at_first) + later + max(stage.passing_bytes for stage in at_first)
 
     @property
     def gpus_needed(self) -> int:
@@ -144,25 +146,25 @@ class _Planner:
         )  # fmt: skip
 
     def _rl(self, work: Work) -> StagePlan:
-        """Collecting, then learning; streamed on a server of its own GPUs the two go on side by side."""
+        """Collecting, then learning, in one process, whose engine answers; streamed, episodes go on during updates."""
         profile, config = self._profile, self._profile.rl
         learned = work.response_tokens / (work.prompt_tokens + work.response_tokens)
         image_share = work.image_tokens / (work.prompt_tokens + work.response_tokens)
         memory = self._training_memory(
             config, tokens=max(config.microbatch_tokens, work.prompt_tokens + work.response_tokens), learned=learned, stage=0,
-            processes=1, is_half=False, image_share=image_share,
+            processes=1, is_half=_is_half(config), image_share=image_share,
         )  # fmt: skip
         trained = self._num_trained(config)
         critic = self._critic_bytes(trained) if config.algorithm == "ppo" else 0.0
-        generating = 0.0 if self._is_served else self._generation_bytes(work)
+        generating = self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4)
         update = self._training_seconds(self._update_flops(work), 1)
-        collect = self._collect_seconds(work, cores=max(1.0, self._machine.num_cores / profile.max_parallel))
-        overlap = config.streaming and self._is_served
+        cores = max(1.0, self._machine.num_cores / profile.max_parallel)
+        collect = self._collect_seconds(work, cores=cores, is_served=False)
         return self._row(
-            work, seconds=max(collect, update) if overlap else collect + update,
+            work, seconds=collect + update,
             memory=memory.total + critic + generating + self._host_bytes(), parts=_parts(memory, critic=critic, engine=generating),
             gpus=1 if self._machine.num_gpus else 0, disk=self._weights_bytes() + self._rows_bytes(work),
-            passing=(2 if critic else 1) * estimates.resume_bytes(trained, bytes_each=estimates.FLOAT32), server=self._server_bytes(work),
+            passing=(2 if critic else 1) * estimates.resume_bytes(trained, bytes_each=estimates.FLOAT32),
         )  # fmt: skip
 
     def _critic_bytes(self, trained: float) -> float:
@@ -198,21 +200,22 @@ class _Planner:
         overhead = self._plan.collection_overhead_s if work.with_flow else 0.0
         disk = self._rows_bytes(work) + (self._weights_bytes() if work.stage == "merged_policy" else 0.0)
         return self._row(
-            work, seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores)), memory=memory, disk=disk,
+            work, seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores), is_served=self._is_served),
+            memory=memory, disk=disk,
             gpus=1 if self._machine.num_gpus and answers and not self._is_served else 0,
             server=self._server_bytes(work) if answers else 0.0,
         )  # fmt: skip
 
-    def _collect_seconds(self, work: Work, *, cores: float) -> float:
+    def _collect_seconds(self, work: Work, *, cores: float, is_served: bool) -> float:
         """Episodes x steps x latency / concurrency, and never less than what CPU and GPUs need for all the steps."""
         plan, sessions = self._plan, float(self._profile.sandbox.num_sessions)
         cpu_s = plan.env_cpu_s + (plan.screenshot_cpu_s if work.keeps_screens else 0.0)
         workers = min(cores, float(self._profile.sandbox.num_workers))
         env = max(plan.env_latency_s / sessions, cpu_s / workers)
-        if not self._machine.num_gpus and not self._is_served:
+        if not self._machine.num_gpus and not is_served:
             answers = plan.driver_cpu_s + self._cpu_answer_seconds(work)
             return work.num_steps * (max(env, answers) if cores >= 2 else env + answers)
-        alone, throughput = self._gpu_answer_seconds(work, sessions)
+        alone, throughput = self._gpu_answer_seconds(work, sessions, max(1, plan.server_gpus) if is_served else 1)
         return work.num_steps * max((plan.env_latency_s + alone) / sessions, env, plan.driver_cpu_s, throughput)
 
     def _cpu_answer_seconds(self, work: Work) -> float:
@@ -223,12 +226,12 @@ class _Planner:
         tokens = work.prompt_tokens
         return estimates.forward_flops(self._shape, tokens, context=tokens, num_patches=self._patches(work.image_tokens))
 
-    def _gpu_answer_seconds(self, work: Work, sessions: float) -> tuple[float, float]:
+    def _gpu_answer_seconds(self, work: Work, sessions: float, gpus: int) -> tuple[float, float]:
         """(seconds of an answer that is one of `sessions`, seconds of GPU time that each answer costs all of them together). Nothing is
         taken from a prefix cache."""
         if not work.response_tokens:
             return 0.0, 0.0
-        shape, plan, gpus = self._shape, self._plan, max(1, self._plan.server_gpus if self._is_served else 1)
+        shape, plan = self._shape, self._plan
         peak = plan.gpu_peak_tflops * 1e12
         prefill = estimates.compute_seconds(self._prefill_flops(work), peak_flops=peak, utilisation=plan.generation_mfu)
         batch = max(1.0, sessions / gpus)
@@ -261,11 +264,11 @@ class _Planner:
             return estimates.lora_parameters(shape, config.lora_rank, config.lora_targets)
         return shape.num_parameters if config.train_vision else shape.text_parameters
 
-    def _generation_bytes(self, work: Work) -> float:
-        """The embedded engine: a copy of the weights and the caches of all sessions, in float32."""
+    def _generation_bytes(self, work: Work, *, bytes_each: int = 4) -> float:
+        """The embedded engine: a copy of the weights and the caches of all sessions."""
         context = work.prompt_tokens + work.response_tokens
         cached = self._profile.sandbox.num_sessions * context
-        return self._shape.num_parameters * 4 + estimates.kv_cache_bytes(self._shape, cached, bytes_each=4)
+        return self._shape.num_parameters * bytes_each + estimates.kv_cache_bytes(self._shape, cached, bytes_each=bytes_each)
 
     def _server_bytes(self, work: Work) -> float:
         """Of each of the server's GPUs, in bfloat16, every one with all the weights: answers of all sessions at once."""
@@ -309,6 +312,11 @@ def _states(config: AdapterConfig, *, is_half: bool) -> tuple[int, int, int]:
     float32 throughout, where bfloat16 is only computed in."""
     in_deepspeed = isinstance(config, SupervisedConfig) and config.deepspeed_stage is not None
     return estimates.MIXED_FLOAT32_GRADIENTS if is_half and in_deepspeed and not config.lora_rank else estimates.FLOAT32
+
+
+def _is_half(config: AdapterConfig) -> bool:
+    """Whether weights that are frozen under adapters, and so what is computed with them, are bfloat16."""
+    return bool(config.lora_rank) and config.lora_base_dtype == "bfloat16"
 
 
 def _parts(memory: TrainingMemory, **more: float) -> str:

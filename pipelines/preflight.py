@@ -33,6 +33,7 @@ from warehouse.mixing import PoolName
 
 COMMAND_TIMEOUT_S = 15.0
 SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
+NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, so evaluation and the search for merge weights need another server"
 TIGHT = 0.85
 """A memory or a disk that is filled beyond this share is warned of."""
 
@@ -173,19 +174,20 @@ def check_programs(profile: Profile) -> list[Check]:
 
 def check_launcher(profile: Profile) -> Check:
     """What training in several processes, by ZeRO or by adapters wants to be installed."""
-    wanted: dict[str, str] = {}
+    wanted: dict[str, list[str]] = {}
     for name, config in (("ct", profile.ct), ("sft", profile.sft)):
         if config.is_distributed:
-            wanted["torch"] = f"{name} in {config.num_processes} processes by torchrun"
+            wanted.setdefault("torch", []).append(f"{name} in {config.num_processes} processes by torchrun")
         if config.deepspeed_stage is not None:
-            wanted["deepspeed"] = f"{name} by ZeRO-{config.deepspeed_stage}"
+            wanted.setdefault("deepspeed", []).append(f"{name} by ZeRO-{config.deepspeed_stage}")
     kinds: dict[str, AdapterConfig] = {"ct": profile.ct, "sft": profile.sft, "rl": profile.rl}
     for name, adapters in kinds.items():
         if adapters.lora_rank:
-            wanted["peft"] = f"{name} with adapters of rank {adapters.lora_rank}"
+            wanted.setdefault("peft", []).append(f"{name} with adapters of rank {adapters.lora_rank}")
     if missing := [package for package in wanted if find_spec(package) is None]:
         return Check(name="launcher", status="fail", found=f"not installed: {', '.join(missing)}", mend="make setup installs them")
-    return Check(name="launcher", status="ok", found="; ".join(wanted.values()) or "every stage trains in one process")
+    found = ", ".join(use for uses in wanted.values() for use in uses)
+    return Check(name="launcher", status="ok", found=found or "every stage trains in one process")
 
 
 def check_gpus(plan: Plan) -> Check:
@@ -254,7 +256,7 @@ def check_server(profile: Profile) -> Check:
     except (FlywheelError, OSError) as error:
         mend = "Start it (docs/full-size.md) or mend engine.http; stages that act cannot run without it"
         return Check(name="server", status="fail", found=f"{http.base_url}: {error}", mend=mend)
-    return Check(name="server", status="warn" if "cannot learn" in found else "ok", found=f"{http.base_url}: {found}")
+    return Check(name="server", status="warn" if NO_CHECKPOINTS in found else "ok", found=f"{http.base_url}: {found}")
 
 
 async def _asked(http: HttpEngineConfig) -> str:
@@ -269,13 +271,15 @@ async def _asked(http: HttpEngineConfig) -> str:
         await client.close()
     why = gives.why_not_learnable()
     told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
-    return f"{told}; RL cannot learn from it: {why}" if why else f"{told}; its answers can be learned from"
+    told += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
+    return told if gives.loads == "checkpoints" else f"{told}; {NO_CHECKPOINTS}"
 
 
 def check_data(profile: Profile, plan: Plan) -> Check:
     """What the first iteration has to learn from, and how often CT and SFT go over what their mixtures draw from it."""
     there_are = {"tutorial": float(profile.seed_data.tutorials), "demonstration": plan.demonstrated_steps}
-    told, empty = [f"{profile.seed_data.tutorials:,} tutorials, {plan.demonstrated_steps:,.0f} demonstrated steps"], []
+    plural = "s" if profile.seed_data.tutorials > 1 else ""
+    told, empty = [f"{profile.seed_data.tutorials:,} tutorial{plural}, {plan.demonstrated_steps:,.0f} demonstrated steps"], []
     mixtures = {"CT": (profile.ct_mixture, "ct_model"), "SFT": (profile.sft_mixture, "sft_model")}
     for kind, (mixture, stage) in mixtures.items():
         tokens = plan.tokens(stage)

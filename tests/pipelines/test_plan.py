@@ -1,0 +1,277 @@
+"""Plans and dry runs: work counted by hand, known sizes, what home's episodes change, what each check refuses; the command itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from models.import_checkpoint import num_parameters
+from models.seed_policy import seed_policy
+from models.shapes import KNOWN_CONFIGS, shape_of
+from pipelines import cli, preflight, profiles
+from pipelines.doctor import Check
+from pipelines.dry_run import dry_run, in_time
+from pipelines.plan import GIB, Machine, Plan, make_plan
+from pipelines.plan_workload import Measured, Workload, measure
+from warehouse.errors import CheckpointError, ConfigError
+from warehouse.home import Home
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+CPU = Machine(num_cores=2, num_gpus=0, gpu_memory_bytes=0.0)
+NOTHING = Measured(steps={})
+TINY = shape_of(
+    {"model_type": "shift_qwen3", "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+     "num_key_value_heads": 4, "head_dim": 24, "vocab_size": 1000, "tie_word_embeddings": True, "max_position_embeddings": 2048,
+     "num_shifted_tokens": 3}
+)  # fmt: skip
+
+
+def plan_of(name: str, machine: Machine = CPU, measured: Measured = NOTHING, **settings: Any) -> Plan:
+    profile = profiles.load(name, {key.replace("__", "."): value for key, value in settings.items()})
+    known = KNOWN_CONFIGS.get(str(profile.policy.model))
+    return make_plan(profile, shape_of(known) if known else TINY, machine, measured)
+
+
+def stage(plan: Plan, name: str) -> Any:
+    return next(found for found in (*plan.seed, *plan.first) if found.stage == name)
+
+
+def test_work_is_what_the_profile_asks_for() -> None:
+    """Smoke: 4 tasks of MiniWoB in two domains, one of them never trained on or not; two rounds of six episodes a task."""
+    profile = profiles.load("smoke")
+    workload = Workload(profile, TINY, Measured(steps={"pointing": 2.0, "forms": 3.0}, num_episodes=99))
+    tasks = {domain: [t for t in workload._pool if t.domain == domain and not t.held_out] for domain in profile.tasks.domains}
+    works = {work.stage: work for work in workload.iteration(1)}
+    assert works["rl_forms"].num_episodes == 2 * 6 * len(tasks["forms"])
+    assert works["rl_forms"].num_steps == 3.0 * works["rl_forms"].num_episodes
+    assert works["ct_model"].training_tokens == profile.ct.steps * profile.ct.batch_tokens
+    assert works["rollouts"].num_episodes == 6 * sum(map(len, tasks.values()))
+    assert works["merged_policy"].num_episodes == 2 * 3 * len(workload._pool), "two candidates on a grid of one step"
+    assert works["evaluations"].num_episodes == (4 * 4 + 4) * len(workload._pool), "four policies on holdout, one on eval"
+    later = {work.stage: work for work in workload.iteration(2)}
+    assert later["sft_model"].training == profile.sft_refresh
+    assert "ct_model" not in {work.stage for work in Workload(profiles.load("smoke", {"ct_every": 2}), TINY, NOTHING).iteration(2)}
+
+
+def test_groups_are_whole_and_annotation_can_be_off() -> None:
+    settings = {"rl.group_size": 4, "rl.algorithm": "grpo", "annotation.enabled": False}
+    works = {work.stage: work for work in Workload(profiles.load("smoke", settings), TINY, NOTHING).iteration(1)}
+    assert works["rl_forms"].num_episodes % (2 * 8) == 0, "six episodes a task are two groups of four"
+    assert "annotations" not in works
+
+
+def test_prompts_of_a_policy_that_sees_grow_with_their_pictures() -> None:
+    profile = profiles.load("full-2b")
+    workload = Workload(profile, shape_of(KNOWN_CONFIGS[str(profile.policy.model)]), NOTHING)
+    first, pictures = workload.prompt_tokens(1)
+    assert pictures == round(1024 * 768 / 28**2) and first == 900 + pictures
+    longer, shown = workload.prompt_tokens(40)
+    assert 4 * pictures < shown <= 5 * pictures, "five pictures at most"
+    assert longer <= profile.agent.builder().max_tokens
+
+
+def test_the_full_profiles_fit_what_they_are_made_for() -> None:
+    for name, num_gpus in (("full-2b", 4), ("full-7b", 8)):
+        profile = profiles.load(name)
+        memory = float(profile.plan.gpu_memory_gib or 0) * GIB
+        plan = plan_of(name, Machine(num_cores=64, num_gpus=num_gpus, gpu_memory_bytes=memory, gpu_names=("card",) * num_gpus))
+        assert plan.gpus_needed == num_gpus
+        found = preflight.check_gpus(plan)
+        assert found.status == "ok", found
+    seven = plan_of("full-7b", Machine(num_cores=64, num_gpus=8, gpu_memory_bytes=80 * GIB, gpu_names=("card",) * 8))
+    assert preflight.check_gpus(seven).status == "fail", "policy, critic and engine of 8 B do not fit into 80 GB"
+    sft = stage(seven, "sft_model")
+    assert sft.num_gpus == 6 and 18 * 8.29e9 / 6 < sft.memory_bytes < 60 * GIB
+
+
+def test_zero_shares_states_out_and_adapters_do_without_them() -> None:
+    card = Machine(num_cores=64, num_gpus=8, gpu_memory_bytes=80 * GIB)
+    memory = {n: stage(plan_of("full-2b", card, sft__num_processes=n, sft__batch_tokens=8192), "sft_model").memory_bytes for n in (1, 8)}
+    assert memory[1] - memory[8] > 18 * 1.54e9 * 7 / 8, "the text part's states go down to an eighth, and activations with them"
+    adapters = {"sft__lora_rank": 16, "sft__lora_base_dtype": "bfloat16", "sft__num_processes": 1, "sft__batch_tokens": 8192}
+    assert stage(plan_of("full-2b", card, **adapters), "sft_model").memory_bytes < memory[1] - 25e9
+
+
+def test_episodes_of_the_home_go_before_assumptions(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    with connect(warehouse) as con:
+        assert measure(con) == NOTHING
+    episodes = [
+        {"episode_id": f"e{i}", "purpose": "rollout", "task_id": "t", "task_name": "t", "domain": "forms", "seed": i, "split": "train",
+         "attempt": 0, "policy_id": "p", "temperature": 1.0, "instruction": "", "outcome": "success", "reward": 1.0, "num_steps": 7,
+         "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "e"} for i in range(40)
+    ]  # fmt: skip
+    steps = [
+        {"episode_id": "e0", "step_index": i, "policy_id": "p", "observation": "", "screenshot_id": None, "messages": [], "response": "",
+         "thought": None, "action": "{}", "prompt_token_ids": [1] * 50, "response_token_ids": [2] * 10, "response_logprobs": [],
+         "reward": 0.0, "latency_ms": 1.0} for i in range(7)
+    ]  # fmt: skip
+    warehouse.replace_partition("episodes", episodes, iteration="0001", stage="rollouts")
+    warehouse.replace_partition("steps", steps, iteration="0001", stage="rollouts")
+    with connect(warehouse) as con:
+        found = measure(con)
+    assert found == Measured(num_episodes=40, steps={"forms": 7.0}, prompt_tokens=50.0, response_tokens=10.0)
+    rl = stage(plan_of("smoke", measured=found), "rl_forms")
+    assert rl.tokens == 7.0 * 60.0 * (rl.tokens / 420.0) and rl.tokens % 420 == 0
+
+
+def test_more_work_takes_longer_and_specialists_go_side_by_side() -> None:
+    short, long = plan_of("quickstart"), plan_of("quickstart", rl__rounds=10)
+    assert stage(long, "rl_forms").seconds > 1.8 * stage(short, "rl_forms").seconds
+    alone = plan_of("quickstart", max_parallel=1)
+    assert alone.elapsed(alone.first) > short.elapsed(short.first)
+    assert short.seconds(3) == pytest.approx(short.seconds(1) + 2 * short.elapsed(short.later))
+    assert short.disk_bytes(3) > short.disk_bytes(1)
+
+
+def test_the_quickstart_is_planned_as_long_as_it_takes() -> None:
+    """Three iterations take 20 to 30 minutes on two cores (README.md): within a factor of two."""
+    assert 10 * 60 < plan_of("quickstart").seconds(3) < 60 * 60
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policy")
+    model, tokenizer = seed_policy(("click", "ok"), seed=0)
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def of_model(folder: Path, **settings: Any) -> Check:
+    own = {"policy.source": "checkpoint", "policy.model": str(folder)}
+    profile = profiles.load("smoke", own | {key.replace("__", "."): value for key, value in settings.items()})
+    shape, source = preflight.policy_shape(profile)
+    return preflight.check_model(profile, shape, source)
+
+
+def test_a_folder_is_opened_as_far_as_it_can_be_without_its_weights(folder: Path, tmp_path: Path) -> None:
+    found = of_model(folder)
+    assert found.status == "ok" and "ShiftQwen3ForCausalLM" in found.found and f"{num_parameters(folder):,}" in found.found
+    assert of_model(folder, agent__max_prompt_tokens=5000).status == "fail", "longer than its positions"
+    blind = of_model(folder, agent__grammar="uitars15", agent__max_prompt_tokens=1000)
+    assert blind.status == "warn" and "list_elements" in blind.mend
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        of_model(tmp_path)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    assert of_model(tmp_path).status == "fail", "a configuration without weights"
+
+
+def test_a_policy_that_sees_wants_a_grammar_that_shows() -> None:
+    profile = profiles.load("full-2b", {"agent.grammar": "compact", "agent.max_prompt_tokens": 900})
+    assert preflight.check_model(profile, *preflight.policy_shape(profile)).status == "warn"
+
+
+def test_the_quickstarts_own_shape_is_the_models() -> None:
+    shape, _ = preflight.policy_shape(profiles.load("quickstart"))
+    assert 400_000 < shape.num_parameters < 600_000 and shape.max_positions == 2048
+
+
+def test_tasks_without_an_oracle_are_named() -> None:
+    assert preflight.check_oracles(profiles.load("smoke")).status == "ok"
+
+
+def test_what_supervised_training_would_lack_is_told() -> None:
+    plan = plan_of("smoke")
+    assert preflight.check_data(plan.profile, plan).status == "ok"
+    empty = plan_of("smoke", sft_mixture__demonstration=None, sft_mixture__tutorial=None)
+    found = preflight.check_data(empty.profile, empty)
+    assert found.status == "fail" and "SFT" in found.found
+
+
+def test_memory_and_disk_are_graded(tmp_path: Path) -> None:
+    plan = plan_of("smoke")
+    home = Home(tmp_path / "none")
+    assert preflight.check_room(plan, home, 1).status == "ok" and not home.root.exists()
+    assert preflight.check_room(plan, home, 10**9).status == "fail"
+    assert preflight.check_host_memory(plan_of("smoke", plan__process_gib=10_000.0)).status == "fail"
+
+
+def test_tokens_are_looked_for_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = profiles.load("full-2b")
+    monkeypatch.delenv("FLYWHEEL_POLICY_TOKEN", raising=False)
+    assert preflight.check_variables(profile).status == "fail"
+    monkeypatch.setenv("FLYWHEEL_POLICY_TOKEN", "x")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    assert preflight.check_variables(profile).status == "warn"
+
+
+class _Models(BaseHTTPRequestHandler):
+    """A server that lists one model and answers nothing."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "flywheel", "flywheel": {
+            "server": "flywheel", "policy_id": "checkpoint-1", "max_context": 64, "prompt_token_ids": True, "token_ids": True,
+            "logprobs": True, "logprobs_follow_temperature": True, "logprobs_follow_top_p": True, "versions": True, "loads": "checkpoints",
+        }}]}).encode()  # fmt: skip
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def served() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Models) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_policy_server_is_asked(served: str) -> None:
+    there = {"engine.kind": "http", "engine.http.base_url": served}
+    found = preflight.check_server(profiles.load("smoke", there))
+    assert found.status == "ok" and "could be learned from" in found.found
+    away = {"engine.kind": "http", "engine.http.base_url": "http://127.0.0.1:9"}
+    assert preflight.check_server(profiles.load("smoke", away)).status == "fail"
+    assert preflight.check_server(profiles.load("smoke")).status == "ok"
+
+
+def test_the_launcher_names_what_is_used_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = profiles.load("full-2b")
+    assert "sft by ZeRO-3" in preflight.check_launcher(profile).found
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None if name == "deepspeed" else object())
+    assert preflight.check_launcher(profile).found == "not installed: deepspeed"
+
+
+def test_a_dry_run_prints_checks_and_plan_and_leaves_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "check_programs", lambda profile: [])
+    console = Console(width=160, record=True, file=(tmp_path / "out").open("w"))
+    own = {"policy.source": "checkpoint", "policy.model": str(folder)}
+    try:
+        assert dry_run(Home(tmp_path / "home"), "smoke", own, 2, console) == 0
+    finally:
+        console.file.close()
+    text = console.export_text()
+    for words in ("profile smoke: checks", "seed_demonstrations", "rl_forms", "a later iteration", "In all, 2 iterations", "It can run"):
+        assert words in text
+    assert "Lengths are assumed" in text and not (tmp_path / "home").exists()
+
+
+def test_the_command_says_by_its_status_whether_it_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(preflight, "check_programs", lambda profile: [])
+    monkeypatch.delenv("FLYWHEEL_POLICY_TOKEN", raising=False)
+    command = ["run", "--dry-run", "--home", str(tmp_path / "home"), "--profile"]
+    ran = CliRunner().invoke(cli.app, [*command, "full-2b"], env={"COLUMNS": "160"})
+    assert ran.exit_code == 1 and "mend" in ran.output and "server" in ran.output
+    with pytest.raises(ConfigError, match="no profile"):
+        CliRunner().invoke(cli.app, [*command, "none"], catch_exceptions=False)
+
+
+def test_durations_are_short_to_read() -> None:
+    assert [in_time(seconds) for seconds in (0, 48, 200, 7200, 400_000)] == ["0 s", "48 s", "3 min", "2.0 h", "4.6 days"]
