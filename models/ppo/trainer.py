@@ -60,6 +60,7 @@ class LivePolicy(Policy, Protocol):
 
 
 PolicyFactory = Callable[[PreTrainedModel, ChatCodec, str], LivePolicy]
+"""From the model as it is, its codec and the checkpoint id to whoever answers with these weights."""
 
 
 def embedded_policy(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:
@@ -185,7 +186,8 @@ class _Trainer:
         """All the rounds that are left. Nothing is collected where none is."""
         if self.counters.round_index >= self.num_rounds:
             return
-        live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
+        if self.counters.version:
+            live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
         policy = MeteredPolicy(live, version=self.counters.version)
         async with RolloutPool(collector, policy, self.spool, num_learned=self.counters.round_index) as pool:
             while self.counters.round_index < self.num_rounds:

@@ -7,22 +7,32 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from assets.instances import first_instance
 from assets.requests import RlRequest, StageResult
-from models.checkpoint import load_tokenizer
-from models.ppo.trainer import PpoResult, PpoRun, num_rounds, train_ppo
+from models.chat import ChatCodec
+from models.families import is_vision, load_codec, max_positions
+from models.http_engine import HttpEngine
+from models.ppo.curriculum import num_rounds
+from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, embedded_policy, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
 from models.supervised import encode_samples
+from models.vision import look_with
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, pool_tasks
+from pipelines.workers.images import spooled_images
 from pipelines.workers.storing import store_checkpoint, store_episodes, store_metrics
 from pipelines.workers.supervised import dataset_samples
 from sandbox.task import Task
 from warehouse import registry
 from warehouse.errors import ConfigError
 from warehouse.samples import Kind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MAX_REPLAY = 2000
 
@@ -72,16 +82,42 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
     )
 
     def report(round_index: int, metrics: Mapping[str, float]) -> None:
-        progress.update(round_index, num_rounds(request.config, len(tasks)), "rounds", metrics)
+        progress.update(round_index, num_rounds(training.config, len(tasks)), "rounds", metrics)
 
     async with open_collector(request.acting) as collector:
-        return await train_ppo(training, collector, on_progress=report)
+        return await train_ppo(training, collector, on_progress=report, make_policy=_policy_factory(request, init))
+
+
+def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
+    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come."""
+    choice = request.acting.engine.http
+    if choice is None:
+        return embedded_policy
+
+    def at_server(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:
+        engine = HttpEngine.of_checkpoint(choice, init)
+        try:
+            engine.require_learnable(request.config.temperature)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    return at_server
 
 
 def _replay(context: WorkerContext, init: Path, dataset_id: str, kind: Kind) -> list[ReplaySample]:
     """Samples of one kind for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn."""
     samples = dataset_samples(context.warehouse, dataset_id, [kind])
     samples = samples[:: max(1, len(samples) // MAX_REPLAY)]
-    tokenizer = load_tokenizer(init)
-    encoded = encode_samples(tokenizer, samples, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
-    return [ReplaySample(token_ids=tuple(sample.token_ids), weights=tuple(sample.loss_weights)) for sample in encoded]
+    read_image = spooled_images(context.warehouse, samples, context.folder / "images") if is_vision(init) else None
+    codec = load_codec(init)
+    look = look_with(codec, read_image)
+    encoded = encode_samples(codec, samples, prompt_loss_weight=0.0, max_tokens=max_positions(init), read_image=read_image)
+    return [
+        ReplaySample(
+            token_ids=tuple(sample.token_ids), weights=tuple(sample.loss_weights),
+            see=partial(look, sample.screenshot_ids) if look is not None and sample.screenshot_ids else None,
+        )
+        for sample in encoded
+    ]  # fmt: skip
