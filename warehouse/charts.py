@@ -25,7 +25,7 @@ ROUTE_STYLE = {"sft": "teal", "ct": "amber", "withheld": "grey"}
 DECISION_STYLE = {"accept": "teal", "override": "violet", "beyond_repair": "grey"}
 COMPONENT_STYLE = {
     "demonstration": "amber", "correction": "violet", "approved": "teal", "rollout": "blue", "tutorial": "grey", "failure": "rose",
-    "demoted": "olive", "in_situ": "cyan",
+    "demoted": "olive", "in_situ": "cyan", "general": "cyan",
 }  # fmt: skip
 CURVES = (
     "loss", "eval_loss", "success", "reward", "entropy", "think_tokens_per_step", "steps_per_episode", "explained_variance", "kl",
