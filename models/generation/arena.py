@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 SLOT_STEP = 64
-"""Slots are added in such steps, so that rows stay aligned in memory and growing is rare."""
+"""Slots come in such steps, so that rows stay aligned in memory."""
+MOST_SPARE_SLOTS = 512
+"""A growing arena doubles its slots, but never has more than so many to spare: growing copies everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ class Arena:
         if num_places <= self.num_places and num_slots <= self.num_slots:
             return
         self.num_places = max(self.num_places, num_places)
-        self.num_slots = max(self.num_slots, -(-num_slots // SLOT_STEP) * SLOT_STEP)
+        if num_slots > self.num_slots:
+            more = max(num_slots, min(2 * self.num_slots, num_slots + MOST_SPARE_SLOTS))
+            self.num_slots = -(-more // SLOT_STEP) * SLOT_STEP
         self._keys, self._values = [self._grown(part) for part in self._keys], [self._grown(part) for part in self._values]
 
     def _grown(self, part: Tensor) -> Tensor:

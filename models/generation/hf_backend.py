@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from models.generation.arena import Arena, Target
 from models.generation.backend import load_whole
+from models.generation.linear import pack_linears
 from models.generation.rows import Request, Row
 from models.generation.vision_units import Unit, joined, keys_of, placeholder_ids, units_of
 from models.shift_qwen3 import ShiftQwen3Config
@@ -91,9 +92,11 @@ class HuggingFaceBackend:
         self.arena = Arena(model.device)
         self._layers = [_ArenaLayer(index) for index in range(config.num_hidden_layers)]
         self._cache = Cache(layers=list(self._layers))
+        pack_linears(model)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         load_whole(self._model, state)
+        pack_linears(self._model)
 
     def open(self, request: Request) -> Row:
         if not request.vision:

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from models.generation.arena import Arena, Target
 from models.generation.backend import load_whole
+from models.generation.linear import Weight
 from models.generation.rows import Request, Row
 from models.shift_qwen3 import ShiftQwen3ForCausalLM
 from warehouse.errors import ModelError
@@ -27,11 +28,11 @@ from warehouse.errors import ModelError
 @dataclass(frozen=True, slots=True)
 class _Layer:
     input_norm: Tensor
-    qkv: Tensor
-    output: Tensor
+    qkv: Weight
+    output: Weight
     post_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: Weight
+    down: Weight
 
 
 def runs_fast(model: ShiftQwen3ForCausalLM) -> bool:
@@ -67,8 +68,8 @@ class ShiftBackend:
         inner = self._model.model
         self._embedding = inner.embed_tokens.weight.detach().clone()
         self._embedding[self._pad] = 0.0
-        self._head = self._model.lm_head.weight.detach().clone()
-        self._shift = [linear.weight.detach().clone() for linear in inner.shift]
+        self._head = Weight(self._model.lm_head.weight.detach().clone())
+        self._shift = [Weight(linear.weight.detach().clone()) for linear in inner.shift]
         self._final_norm = inner.norm.weight.detach().clone()
         self._layers = [self._copy_layer(layer) for layer in inner.layers]
         self._rotary_PL2QK = torch.stack([self._rotary(layer.self_attn) for layer in inner.layers], dim=1)
@@ -78,9 +79,10 @@ class ShiftBackend:
         attention, mlp = layer.self_attn, layer.mlp
         return _Layer(
             input_norm=layer.input_layernorm.weight.detach().clone(),
-            qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]).detach(),
-            output=attention.o_proj.weight.detach().clone(), post_norm=layer.post_attention_layernorm.weight.detach().clone(),
-            gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).detach(), down=mlp.down_proj.weight.detach().clone(),
+            qkv=Weight(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]).detach()),
+            output=Weight(attention.o_proj.weight.detach().clone()), post_norm=layer.post_attention_layernorm.weight.detach().clone(),
+            gate_up=Weight(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]).detach()),
+            down=Weight(mlp.down_proj.weight.detach().clone()),
         )  # fmt: skip
 
     def _rotary(self, attention: Any) -> Tensor:
@@ -109,7 +111,7 @@ class ShiftBackend:
         embedded = functional.embedding(torch.tensor(windows, device=self._device), self._embedding)
         x_BTD = embedded[:, reach:]
         for back, weight in enumerate(self._shift, start=1):
-            x_BTD = x_BTD + functional.linear(embedded[:, reach - back : reach - back + num_tokens], weight)
+            x_BTD = x_BTD + weight(embedded[:, reach - back : reach - back + num_tokens])
         starts_B1 = torch.tensor(starts, device=self._device).unsqueeze(1)
         positions_BT = starts_B1 + torch.arange(num_tokens, device=self._device)
         rotary = self._rotary_PL2QK[positions_BT.clamp(max=self.max_positions - 1)]
@@ -141,7 +143,7 @@ class ShiftBackend:
         )
         x_BD = recent[:, reach]
         for back, weight in enumerate(self._shift, start=1):
-            x_BD = torch.addmm(x_BD, recent[:, reach - back], weight.T)
+            x_BD = x_BD + weight(recent[:, reach - back])
         starts_B = torch.tensor(starts, device=self._device)
         rotary = self._rotary_PL2QK[starts_B]
         hidden = torch.arange(target.num_read, device=self._device) > starts_B.unsqueeze(1)
@@ -164,17 +166,17 @@ class ShiftBackend:
     def _project(self, x: Tensor, layer: _Layer, rotary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Normed, rotated queries and keys, and values: each (…, H, K) for inputs (…, D); `rotary` is (…, 2, 2, K)."""
         normed = functional.rms_norm(x, (self._width,), layer.input_norm, self._epsilon)
-        qkv = functional.linear(normed, layer.qkv).view(*x.shape[:-1], 3, self._num_heads, self._head_size)
+        qkv = layer.qkv(normed).view(*x.shape[:-1], 3, self._num_heads, self._head_size)
         both = functional.rms_norm(qkv[..., :2, :, :], (self._head_size,), None, self._epsilon)
         cos, sin = rotary[..., 0, :, :].unsqueeze(-2), rotary[..., 1, :, :].unsqueeze(-2)
         rotated = torch.addcmul(both * cos, both.roll(self._head_size // 2, dims=-1), sin)
         return rotated[..., 0, :, :], rotated[..., 1, :, :], qkv[..., 2, :, :]
 
     def _finish(self, x: Tensor, attended: Tensor, layer: _Layer) -> Tensor:
-        x = x + functional.linear(attended, layer.output)
+        x = x + layer.output(attended)
         normed = functional.rms_norm(x, (self._width,), layer.post_norm, self._epsilon)
-        gate, up = functional.linear(normed, layer.gate_up).chunk(2, dim=-1)
-        return x + functional.linear(functional.silu(gate) * up, layer.down)
+        gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+        return x + layer.down(functional.silu(gate) * up)
 
     def _logits(self, hidden_BD: Tensor) -> Tensor:
-        return functional.linear(functional.rms_norm(hidden_BD, (self._width,), self._final_norm, self._epsilon), self._head)
+        return self._head(functional.rms_norm(hidden_BD, (self._width,), self._final_norm, self._epsilon))
