@@ -54,7 +54,7 @@ class HeldOutCurve:
     def metrics(self, num_samples: int) -> dict[str, float]:
         if self.best_step is None or self.best_loss is None:
             return {}
-        return {"held_out_loss": self.best_loss, "held_out_best_step": float(self.best_step), "held_out_samples": float(num_samples)}
+        return {"eval_loss": self.best_loss, "eval_best_step": float(self.best_step), "eval_samples": float(num_samples)}
 
     def save(self, folder: Path) -> None:
         (folder / CURVE_FILE).write_text(json.dumps(asdict(self), allow_nan=False))

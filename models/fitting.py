@@ -239,7 +239,7 @@ class _HeldOut(TrainerCallback):
         if self._curve.add(state.global_step, loss):
             _save_weights(self._trainer, Path(str(args.output_dir)) / BEST_FOLDER)
         if self._log is not None:
-            self._log.write(Progress(step=state.global_step, num_steps=self._config.steps, metrics={"held_out_loss": loss}))
+            self._log.write(Progress(step=state.global_step, num_steps=self._config.steps, metrics={"eval_loss": loss}))
         if self._curve.is_over(self._config.early_stop_patience):
             control.should_training_stop = control.should_log = True
 

@@ -253,9 +253,9 @@ def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path:
         update={"steps": 200, "eval_fraction": 0.3, "eval_every": 5, "early_stop_patience": 2, "log_every": 50, "save_every": 100}
     )
     card = train_supervised(config, noise, init=seed_checkpoint, output=tmp_path / "out", stage="sft_model", iteration="0001")
-    curve = {point.step: point.metrics["held_out_loss"] for point in read_metrics(tmp_path / "out.run") if "held_out_loss" in point.metrics}
+    curve = {point.step: point.metrics["eval_loss"] for point in read_metrics(tmp_path / "out.run") if "eval_loss" in point.metrics}
     best = min(curve, key=lambda step: curve[step])
-    assert card.metrics["held_out_best_step"] == best and card.metrics["steps"] == max(curve) == best + 10 < 200
+    assert card.metrics["eval_best_step"] == best and card.metrics["steps"] == max(curve) == best + 10 < 200
     chosen = select_samples(load_tokenizer(seed_checkpoint), noise, 0.0, max_tokens=2048).samples
     held_out = hold_out(chosen, 0.3)[1]
     with torch.no_grad():
