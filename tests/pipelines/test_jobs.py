@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import dagster as dg
 import pytest
 
 from pipelines.definitions import build_defs
 from pipelines.jobs import DAGSTER_URL_VARIABLE, completed, first_incomplete, next_iteration
+from pipelines.profiles import OVERRIDES_VARIABLE
 from pipelines.stage_runner import FRESH_TAG
 
 LINEAGE = {
@@ -91,6 +94,17 @@ def test_the_jobs_that_work_a_stage_again_say_so_to_its_runner(place):
         if FRESH_TAG in job.tags
     }
     assert fresh == {"collect", "evaluate", "merge_search"}
+
+
+def test_a_joint_group_is_trained_and_evaluated_beside_the_specialists(place, monkeypatch: pytest.MonkeyPatch):
+    for include in (False, True):
+        overrides = {"tasks.joint": [["pointing", "forms"]], "merge.include_joint": include}
+        monkeypatch.setenv(OVERRIDES_VARIABLE, json.dumps(overrides))
+        specs = {spec.key.to_user_string(): spec for spec in build_defs().resolve_all_asset_specs()}
+        deps = {name: {dependency.asset_key.to_user_string() for dependency in spec.deps} for name, spec in specs.items()}
+        assert deps["rl_model/joint_pointing_forms"] == {"sft_model"}
+        assert "rl_model/joint_pointing_forms" in deps["evaluations"]
+        assert ("rl_model/joint_pointing_forms" in deps["merged_policy"]) == include
 
 
 def test_the_lineage_graph_is_the_one_people_link_to(place):

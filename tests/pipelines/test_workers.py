@@ -24,6 +24,7 @@ from pipelines.workers.context import WorkerContext
 from warehouse import registry
 from warehouse.errors import CheckpointError, StorageFull
 from warehouse.home import Home
+from warehouse.merge_report import kept_by_search, mixtures
 from warehouse.query import connect
 
 
@@ -60,12 +61,15 @@ def specialist(place: WorkerContext, stage: str, seed: int | None) -> str:
     return card.checkpoint_id
 
 
-def merge(place: WorkerContext, specialists: dict[str, str], weights: tuple[float, ...] | None) -> StageResult:
-    request = MergeRequest(
-        iteration="0001", stage="merged_policy", seed=0, specialists=specialists, merge=MergeSettings(weights=weights),
+def merge_request(specialists: dict[str, str], settings: MergeSettings, base: str | None = None) -> MergeRequest:
+    return MergeRequest(
+        iteration="0001", stage="merged_policy", seed=0, specialists=specialists, merge=settings, base=base,
         acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))),
     )  # fmt: skip
-    return merge_worker.run(request, place)
+
+
+def merge(place: WorkerContext, specialists: dict[str, str], weights: tuple[float, ...] | None) -> StageResult:
+    return merge_worker.run(merge_request(specialists, MergeSettings(weights=weights)), place)
 
 
 def test_fixed_weights_are_taken_as_they_are(seeded: WorkerContext) -> None:
@@ -97,6 +101,38 @@ def test_a_specialist_without_a_share_is_no_parent(seeded: WorkerContext) -> Non
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     assert merge(seeded, specialists, (0.0, 1.0)).checkpoint_id == specialists["rl_forms"]
     assert registry.made_by(seeded.warehouse, "0001", "merged_policy").parents == (specialists["rl_forms"],)
+
+
+def test_task_vectors_are_merged_on_the_checkpoint_they_came_from(seeded: WorkerContext) -> None:
+    specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
+    base = registry.made_by(seeded.warehouse, "0000", "seed_policy")
+    settings = MergeSettings(weights=(0.5, 0.5), method="task_arithmetic", scale=2.0)
+    result = merge_worker.run(merge_request(specialists, settings, base.checkpoint_id), seeded)
+    merged = registry.made_by(seeded.warehouse, "0001", "merged_policy")
+    assert result.checkpoint_id == merged.checkpoint_id and merged.parents == (*specialists.values(), base.checkpoint_id)
+    start = load_model(base.folder).state_dict()
+    first, second = (load_model(registry.find(seeded.warehouse, name).folder).state_dict() for name in specialists.values())
+    for name, tensor in load_model(merged.folder).state_dict().items():
+        added = ((first[name] - start[name]) * 0.5 + (second[name] - start[name]) * 0.5) * 2
+        assert torch.equal(tensor, start[name] + added), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("method", ["linear", "ties"])
+def test_the_search_keeps_what_every_mixture_did(seeded: WorkerContext, method: str) -> None:
+    specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
+    base = registry.made_by(seeded.warehouse, "0000", "seed_policy").checkpoint_id
+    chosen = {"method": method, "grid_steps": 2, "refine_rounds": 1, "instances_per_task": 1}
+    merge_worker.run(merge_request(specialists, MergeSettings.model_validate(chosen), base), seeded)
+    tried = mixtures(connect(seeded.warehouse), "0001")
+    beside = [one for one in tried if one.method == "specialist"]
+    assert len(beside) == (2 if method == "ties" else 0)
+    grid = [tuple(one.weights.values()) for one in tried if one.method == method]
+    assert grid[:3] == [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)] and len(set(grid)) == len(grid) >= 4
+    assert [one.is_chosen for one in tried].count(True) == 1
+    assert {row.role for row in kept_by_search(tried)} == set(specialists)
+    assert not (seeded.folder / "candidate").exists()
 
 
 @pytest.mark.parametrize("weights", [None, (0.0, 1.0)])

@@ -1,0 +1,102 @@
+"""What the tables say of a merge: retention with its verdicts, the mixtures of a search, their table and picture; the budget curve."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from warehouse.budget_chart import BudgetPoint, budget_curves
+from warehouse.home import Home
+from warehouse.merge_report import kept_by_search, mixtures, mixtures_chart, mixtures_table, retention_table, retentions
+from warehouse.query import connect
+from warehouse.statistics import TaskCount, macro_average
+from warehouse.tables import Warehouse
+
+ITERATION = "0001"
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(Home(tmp_path / "home"))
+
+
+def evaluation(role: str, domain: str, num_success: int, split: str = "holdout") -> dict[str, Any]:
+    return {
+        "checkpoint_id": f"c-{role}", "checkpoint_role": role, "task_id": f"t-{domain}", "task_name": f"t-{domain}", "domain": domain,
+        "split": split, "num_episodes": 100, "num_success": num_success, "num_crashed": 0,
+    }  # fmt: skip
+
+
+def candidate(
+    place: int, weights: tuple[float, float], domain: str, num_success: int, *, method: str = "linear", chosen: bool = False
+) -> dict[str, Any]:
+    return {
+        "candidate": place, "method": method, "weights": json.dumps(dict(zip(("rl_forms", "rl_pointing"), weights, strict=True))),
+        "is_chosen": chosen, "task_id": f"t-{domain}", "task_name": f"t-{domain}", "domain": domain, "num_episodes": 20,
+        "num_success": num_success, "num_crashed": 0,
+    }  # fmt: skip
+
+
+def test_retention_is_of_each_specialist_on_its_own_domain(warehouse: Warehouse) -> None:
+    rows = [
+        evaluation("rl_forms", "forms", 80), evaluation("rl_forms", "pointing", 10), evaluation("rl_pointing", "pointing", 90),
+        evaluation("rl_joint_forms_pointing", "forms", 95), evaluation("merged_policy", "forms", 79),
+        evaluation("merged_policy", "pointing", 40), evaluation("merged_policy", "forms", 1, split="eval"),
+    ]  # fmt: skip
+    warehouse.replace_partition("evaluations", rows, iteration=ITERATION, stage="evaluation")
+    kept = {row.domain: row for row in retentions(connect(warehouse), ITERATION)}
+    assert kept.keys() == {"forms", "pointing"}
+    assert kept["forms"].is_kept and kept["forms"].share == pytest.approx(79 / 80) and kept["forms"].verdict == "kept"
+    assert not kept["pointing"].is_kept and kept["pointing"].verdict == "lost, proven"
+    table = retention_table(list(kept.values()))
+    assert "| forms | holdout | 0.800" in table and "99%" in table and "44%" in table
+    assert retention_table([]).startswith("no specialist")
+
+
+def test_the_search_is_told_mixture_by_mixture(warehouse: Warehouse) -> None:
+    tried = [((1.0, 0.0), 18, 4, False), ((0.5, 0.5), 17, 16, True), ((0.0, 1.0), 5, 17, False)]
+    rows = [
+        candidate(place, weights, domain, num, chosen=chosen)
+        for place, (weights, forms, pointing, chosen) in enumerate(tried)
+        for domain, num in (("forms", forms), ("pointing", pointing))
+    ]
+    warehouse.replace_partition("merge_candidates", rows, iteration=ITERATION, stage="merged_policy")
+    found = mixtures(connect(warehouse), ITERATION)
+    assert [one.label for one in found] == ["1 / 0", "0.5 / 0.5", "0 / 1"]
+    assert found[1].all_tasks.mean == pytest.approx(33 / 40) and found[1].domains["forms"].num_episodes == 20
+    table = mixtures_table(found).splitlines()
+    assert table[0] == "| method | rl_forms | rl_pointing | forms | pointing | all tasks |"
+    assert table[3].startswith("| **linear** | **0.5**")
+    svg = mixtures_chart(found)
+    ElementTree.fromstring(svg)
+    assert "▸ 0.5 / 0.5" in svg and mixtures_chart([]) == ""
+    kept = {row.domain: row for row in kept_by_search(found)}
+    assert kept["forms"].share == pytest.approx(17 / 18) and kept["forms"].verdict == "lost, within the interval"
+    assert kept["pointing"].share == pytest.approx(16 / 17)
+
+
+def test_where_corners_are_not_the_specialists_these_are_told_beside(warehouse: Warehouse) -> None:
+    rows = [
+        candidate(0, (1.0, 0.0), "forms", 20, method="specialist"), candidate(1, (0.0, 1.0), "forms", 3, method="specialist"),
+        candidate(2, (1.0, 0.0), "forms", 12, method="ties", chosen=True),
+    ]  # fmt: skip
+    warehouse.replace_partition("merge_candidates", rows, iteration=ITERATION, stage="merged_policy")
+    (kept,) = kept_by_search(mixtures(connect(warehouse), ITERATION))
+    assert kept.share == pytest.approx(0.6)
+
+
+def test_the_budget_curve_has_a_line_a_domain() -> None:
+    points = [
+        BudgetPoint(
+            domain=domain, label=f"{amount}x", amount=amount, steps_per_episode=3.0, cut_off=0.1,
+            success=macro_average([TaskCount(task="a", num_success=int(5 * amount), num_episodes=20)]),
+        )
+        for domain in ("forms", "pointing") for amount in (2.0, 0.5, 1.0)
+    ]  # fmt: skip
+    svg = budget_curves(points, "by budget")
+    ElementTree.fromstring(svg)
+    assert svg.index("0.5x</text>") < svg.index("1.0x</text>") < svg.index("2.0x</text>") and budget_curves([], "none") == ""
