@@ -60,7 +60,7 @@ class HttpEngine:
         if config.send == "token_ids" and codec is None:
             raise ConfigError("send is token_ids, which wants a codec: open the engine with HttpEngine.of_checkpoint")
         self._config, self._codec, self._folder = config, codec, folder
-        self._loop = LoopThread("http-engine")
+        self._loop, self._is_closed = LoopThread("http-engine"), False
         try:
             self._client = self._loop.run(self._connect())
             self._capabilities, self._extras = self._loop.run(probe(self._client, config, codec))
@@ -107,7 +107,13 @@ class HttpEngine:
 
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
         """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens."""
-        return await asyncio.wrap_future(self._submit(self._all(prompts)))
+        answers, task = asyncio.wrap_future(self._submit(self._all(prompts))), asyncio.current_task()
+        try:
+            return await answers
+        except asyncio.CancelledError:
+            if self._is_closed and not (task and task.cancelling()):
+                raise ModelError(f"the engine of {self.policy_id} was closed while it answered") from None
+            raise
 
     async def _all(self, prompts: Sequence[Prompt]) -> list[Response]:
         tasks = [asyncio.ensure_future(self._one(prompt)) for prompt in prompts]
@@ -202,7 +208,8 @@ class HttpEngine:
             shutil.rmtree(handed_over, ignore_errors=True)
 
     def close(self) -> None:
-        """End the connections and the thread; may be called twice."""
+        """End the connections and the thread; answers under way end in ModelError. May be called twice."""
+        self._is_closed = True
         if not self._loop.is_closed:
             if (client := getattr(self, "_client", None)) is not None:
                 self._loop.run(client.close())
@@ -215,7 +222,7 @@ class HttpEngine:
         return self._submit(work).result()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._loop.is_closed:
+        if self._is_closed:
             work.close()
             raise ModelError(f"the engine of {self.policy_id} is closed: open another HttpEngine")
         return self._loop.submit(work)

@@ -9,12 +9,14 @@ temperature it moves, under a tiny top-p it becomes 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from agent.policy import Message, Sampling
 from models.chat import ChatCodec
+from models.checkpoint import CARD_FILE, read_card
 from models.http_client import HttpClient, Refused
 from models.http_config import Capabilities, HttpEngineConfig, ServerKind
 from models.http_dialects import Answer, Ask, Dialect, dialect_for
@@ -42,7 +44,7 @@ async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec |
     loads = {"vllm": "adapters", "sglang": "checkpoints"}.get(kind, "nothing")
     found = Capabilities.model_validate(
         {
-            "server": kind, "model": model, "policy_id": model, "max_context": entry.get("max_model_len"),
+            "server": kind, "model": model, "policy_id": _policy_id(entry, model), "max_context": entry.get("max_model_len"),
             "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None, "token_ids": answer.token_ids is not None,
             "logprobs": answer.logprobs is not None, "logprobs_follow_temperature": follows_temperature,
             "logprobs_follow_top_p": follows_top_p, "loads": loads,
@@ -70,6 +72,15 @@ async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str
         return entries[0]
     # Some serve what they do not list: a folder, or a model that they load when it is asked for.
     return {"owned_by": entries[0].get("owned_by")} if entries else {}
+
+
+def _policy_id(entry: Mapping[str, Any], model: str) -> str:
+    """The checkpoint that a server was started on, where it names a folder that is here too: vLLM tells it as the model's `root`, others
+    call the model so. Else the model's name."""
+    for place in (entry.get("root"), model):
+        if isinstance(place, str) and Path(place, CARD_FILE).is_file():
+            return read_card(Path(place)).checkpoint_id
+    return model
 
 
 def _declared(entry: Mapping[str, Any], model: str) -> Capabilities:

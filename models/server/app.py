@@ -59,7 +59,7 @@ def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None
         title="Flywheel policy", description=DESCRIPTION, docs_url=None, redoc_url=None,
         responses={"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}},
     )  # fmt: skip
-    for kind in (FlywheelError, RequestValidationError, HTTPException):
+    for kind in (FlywheelError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer_error)
     routes = _Routes(service)
     app.post("/v1/chat/completions", response_model=ChatAnswer, summary="Answer a conversation")(routes.chat)
@@ -79,14 +79,14 @@ class _Routes:
 
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         self._check_name(asked.model)
-        prompt = await asyncio.to_thread(encode_messages, self._engine.codec, asked.messages, self._settings.max_image_pixels)
+        prompt = await asyncio.to_thread(encode_messages, self._engine.encode, asked.messages, self._settings.max_image_pixels)
         job = self._service.job(asked, prompt)
         writer = ChatWriter(asked, job, self._engine.codec, self._settings.model_name)
         return await self._answer("chat", job, writer, request, streams=asked.stream)
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         self._check_name(asked.model)
-        ids = self._engine.encode_text(asked.prompt) if isinstance(asked.prompt, str) else asked.prompt
+        ids = await asyncio.to_thread(self._engine.encode_text, asked.prompt) if isinstance(asked.prompt, str) else asked.prompt
         if (highest := max(ids, default=0)) >= self._engine.vocabulary_size:
             raise wrong(f"token id {highest} is not one of the model's {self._engine.vocabulary_size}", param="prompt")
         job = self._service.job(asked, EncodedChat(token_ids=ids, loss_weights=()))

@@ -4,15 +4,17 @@ models/engine.py."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from models.chat import ChatCodec
+from agent.policy import Message
+from models.chat import ChatCodec, EncodedChat
 from models.checkpoint import load_tokenizer, read_card
 from models.engine import EmbeddedEngine
-from models.families import load_policy, read_config
+from models.families import load_codec, load_policy, read_config
 from models.generation.rows import Request
 from models.generation.settings import EngineSettings
 from warehouse.errors import ModelError
@@ -57,12 +59,14 @@ class TokenStream:
 
 
 class ServedEngine:
-    """An engine on a checkpoint's folder, and what a server must know of it besides."""
+    """An engine on a checkpoint's folder, and what a server must know of it besides. Encoding has a codec of its own behind a lock, for a
+    tokenizer that is set up while another thread uses it raises; `codec` is for decoding in one thread."""
 
     def __init__(self, engine: EmbeddedEngine, folder: Path, dtype: str = "float32") -> None:
         config = read_config(folder)
         self._engine, self._dtype = engine, dtype
-        self._tokenizer: Any = load_tokenizer(folder)
+        self.codec: ChatCodec = load_codec(folder)
+        self._encoder, self._tokenizer, self._encoding = load_codec(folder), cast("Any", load_tokenizer(folder)), threading.Lock()
         self._tokenizer_hash = read_card(folder).files.get(TOKENIZER_FILE)
         self.vocabulary_size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or len(self._tokenizer))
 
@@ -72,10 +76,6 @@ class ServedEngine:
     ) -> ServedEngine:
         """Raises CheckpointError for a folder that is not whole, ModelError for a model that the engine cannot run."""
         return cls(EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=settings), folder, dtype)
-
-    @property
-    def codec(self) -> ChatCodec:
-        return self._engine.codec
 
     @property
     def policy_id(self) -> str:
@@ -89,9 +89,15 @@ class ServedEngine:
     def max_context(self) -> int:
         return self._engine.max_context
 
+    def encode(self, messages: Sequence[Message], images: Mapping[str, bytes]) -> EncodedChat:
+        """What the codec makes of a conversation. From any thread. Raises ModelError for an image that cannot be read."""
+        with self._encoding:
+            return self._encoder.encode(messages, images)
+
     def encode_text(self, text: str) -> list[int]:
-        """A text as the tokenizer reads it, special tokens obeyed: for prompts that bring their own template."""
-        return [int(token_id) for token_id in self._tokenizer(text)["input_ids"]]
+        """A text as the tokenizer reads it, special tokens obeyed: for prompts that bring their own template. From any thread."""
+        with self._encoding:
+            return [int(token_id) for token_id in self._tokenizer(text)["input_ids"]]
 
     def start(self, request: Request) -> tuple[TokenStream, Callable[[], bool]]:
         """Begin an answer; gives its tokens, and what takes the request back."""

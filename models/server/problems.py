@@ -78,9 +78,7 @@ async def answer_error(_: Request, error: Exception) -> JSONResponse:
         return response_of(_invalid(error))
     if isinstance(error, HTTPException):
         return response_of(wrong(str(error.detail), status=error.status_code, code="not_found" if error.status_code == 404 else None))
-    if isinstance(error, FlywheelError):
-        return response_of(failed(error))
-    raise error
+    return response_of(failed(error if isinstance(error, FlywheelError) else ModelError("the server's log tells what")))
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

@@ -5,27 +5,32 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agent.policy import Message
-from models.chat import ChatCodec, EncodedChat
+from models.chat import EncodedChat
 from models.server.problems import wrong
 from models.server.wire import ChatMessage, ImagePart
 from warehouse.errors import ModelError
 from warehouse.identity import bytes_id
 
+Encode = Callable[[Sequence[Message], Mapping[str, bytes]], EncodedChat]
 
-def encode_messages(codec: ChatCodec, asked: Sequence[ChatMessage], max_image_pixels: int) -> EncodedChat:
-    """The codec's tokens of a conversation, opened for the assistant's answer. Raises ApiError for a picture that cannot be read, and for
-    a conversation that ends with the assistant."""
+
+def encode_messages(encode: Encode, asked: Sequence[ChatMessage], max_image_pixels: int) -> EncodedChat:
+    """The tokens of a conversation, opened for the assistant's answer. Raises ApiError for a picture that cannot be read, also where the
+    model reads none, and for a conversation that ends with the assistant."""
     if asked[-1].role == "assistant":
         raise wrong("the last message is the assistant's: end with a user's, or continue a text with /v1/completions", param="messages")
     images: dict[str, bytes] = {}
     messages = [_message(message, images, max_image_pixels) for message in asked]
     try:
-        return codec.encode(messages, images)
+        encoded = encode(messages, images)
     except ModelError as error:
         raise wrong(str(error), param="messages") from error
+    if images and not encoded.vision:
+        raise wrong("a message has a picture, and the served model reads text only", param="messages")
+    return encoded
 
 
 def _message(asked: ChatMessage, images: dict[str, bytes], max_image_pixels: int) -> Message:

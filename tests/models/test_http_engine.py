@@ -172,9 +172,22 @@ def test_who_is_cancelled_takes_its_prompts_back(server: OurServer) -> None:
     engine.close()
 
 
+def test_an_engine_that_is_closed_under_an_answer_says_so(server: OurServer) -> None:
+    engine = HttpEngine(config(server.url))
+
+    async def close_under_it() -> None:
+        task = asyncio.create_task(engine.act([prompt(max_new_tokens=1900)]))
+        while not server.engine._engine._answers:
+            await asyncio.sleep(0.005)
+        engine.close()
+        with pytest.raises(ModelError, match="closed while it answered"):
+            await task
+
+    asyncio.run(close_under_it())
+
+
 # ---- servers of other kinds, played
 
-MODELS = {"object": "list", "data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}]}
 OK: dict[str, str] = {}
 
 
@@ -182,12 +195,12 @@ def chat_answer(**choice: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"} | choice]}
 
 
-def vllm(*, processed: bool) -> Callable[[str, str, Any], Reply]:
+def vllm(*, processed: bool, root: str = "elsewhere") -> Callable[[str, str, Any], Reply]:
     """vLLM's answers for one token of probability 0.3: its log-probabilities are raw unless it was started with processed ones."""
 
     def reply(method: str, path: str, body: Any) -> Reply:
         if path == "/v1/models":
-            return 200, OK, MODELS
+            return 200, OK, {"data": [{"id": "m", "root": root, "owned_by": "vllm", "max_model_len": 4096}]}
         if path == "/v1/load_lora_adapter":
             return 200, OK, "Success: LoRA adapter 'policy' added successfully."
         logprob = math.log(0.3)
@@ -240,6 +253,15 @@ def test_vllm_with_processed_logprobs_can_always_be_learned_from(roots: Path, tm
         with pytest.raises(ModelError, match="send: messages"):
             act(engine, Prompt(messages=(Message(role="user", content="", screenshot_id="s"),), sampling=Sampling(), images={"s": b"png"}))
         engine.close()
+
+
+def test_vllm_started_on_a_checkpoint_answers_for_it(roots: Path) -> None:
+    with played_server(vllm(processed=True, root=str(roots / "a"))) as played:
+        engine = HttpEngine.of_checkpoint(config(played.url), roots / "a")
+        assert engine.policy_id == act(engine, prompt())[0].policy_id == read_card(roots / "a").checkpoint_id
+        engine.close()
+        with pytest.raises(ModelError, match="it loads adapters"):
+            HttpEngine.of_checkpoint(config(played.url), roots / "b")
 
 
 def test_sglang_is_asked_by_its_own_route(roots: Path) -> None:

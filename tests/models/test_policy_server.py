@@ -169,6 +169,9 @@ def test_limits_of_size(client: httpx.Client) -> None:
     image = base64.b64encode(_png(100, 100)).decode()
     refused = client.post(CHAT, json=chat(messages=[seen(f"data:image/png;base64,{image}")]))
     assert "10000 pixels" in problem(refused)["message"]
+    small = base64.b64encode(_png(10, 10)).decode()
+    unseen = client.post(CHAT, json=chat(messages=[seen(f"data:image/png;base64,{small}")]))
+    assert "reads text only" in problem(unseen)["message"]
 
 
 def _png(width: int, height: int) -> bytes:
