@@ -29,6 +29,7 @@ class PlanSettings(BaseModel):
     gpu_memory_share: Annotated[Share, Field(description="of its memory that may be filled")] = 0.92
     training_mfu: Annotated[Share, Field(description="share of the peak while training; PaLM reports 0.46, Llama 3 0.38 to 0.43")] = 0.35
     generation_mfu: Annotated[Share, Field(description="share of the peak while reading prompts")] = 0.4
+    exchange_gb_s: Annotated[Positive, Field(description="a learner's weights on their way to a policy server, by the disk")] = 1.0
     cpu_training_gflops: Annotated[Positive, Field(description="of one training process on the CPU, forward and backward")] = 60.0
     cpu_prefill_gflops: Annotated[Positive, Field(description="of the embedded engine on the CPU, reading prompts")] = 20.0
     cpu_decode_gflops: Annotated[Positive, Field(description="of the embedded engine on the CPU, writing answers")] = 3.5

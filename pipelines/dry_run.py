@@ -34,7 +34,7 @@ def dry_run(home: Home, profile_name: str, overrides: Mapping[str, Any], num_ite
     console.print(_stages_table(plan, "seed", plan.seed))
     console.print(_stages_table(plan, "iteration 1", plan.first))
     if num_iterations > 1:
-        console.print(_stages_table(plan, "a later iteration", plan.later))
+        console.print(f"[italic]a later iteration: {in_time(plan.elapsed(plan.later))}[/]{_differences(plan)}", highlight=False)
     console.print(_in_all(plan, num_iterations), highlight=False)
     for line in rests_on(plan):
         console.print(f"  {line}", highlight=False, style="dim")
@@ -78,9 +78,19 @@ def _stages_table(plan: Plan, title: str, stages: Sequence[StagePlan]) -> Table:
     return table
 
 
+def _differences(plan: Plan) -> str:
+    """Which stages of a later iteration are not as in the first."""
+    first = {stage.stage: stage for stage in plan.first}
+    told = [f"{stage.stage} {stage.amount}, {in_time(stage.seconds)}" for stage in plan.later if stage != first.get(stage.stage)]
+    told += [f"no {name}" for name in first.keys() - {stage.stage for stage in plan.later}]
+    return f" ({'; '.join(told)}; the rest as in iteration 1)" if told else ", as the first"
+
+
 def _in_all(plan: Plan, num_iterations: int) -> str:
     gpus = f", {plan.gpus_needed} GPUs" if plan.machine.num_gpus else ""
-    at_once = f"; up to {plan.at_once} specialists at once" if len(plan.profile.tasks.specialists) > 1 else ""
+    num = len(plan.profile.tasks.specialists)
+    together = f"{min(num, plan.at_once)} specialists at once" if plan.at_once > 1 else "one specialist after another"
+    at_once = f"; {together}" if num > 1 else ""
     disk = in_bytes(plan.disk_bytes(num_iterations))
     return f"[bold]In all[/], {num_iterations} iterations: {in_time(plan.seconds(num_iterations))}{gpus}, {disk} of disk{at_once}."
 

@@ -84,7 +84,10 @@ class Plan:
 
     @property
     def at_once(self) -> int:
-        """Specialists that train at the same time: as many as the profile allows, and as have a GPU where they want one."""
+        """Specialists that train at the same time: as many as the profile allows, and as have a GPU where they want one. A policy server
+        answers with the weights of one."""
+        if self.profile.engine.kind == "http":
+            return 1
         most = self.profile.max_parallel
         needed = max((stage.num_gpus for stage in self.first if stage.stage.startswith("rl_")), default=0)
         return max(1, min(most, (self.machine.num_gpus - self.profile.plan.server_gpus) // needed)) if needed else most
@@ -146,7 +149,7 @@ class _Planner:
         )  # fmt: skip
 
     def _rl(self, work: Work) -> StagePlan:
-        """Collecting, then learning, in one process, whose engine answers; streamed, episodes go on during updates."""
+        """Collecting, then learning, in one process. Streamed on a server with GPUs of its own, the two go on side by side."""
         profile, config = self._profile, self._profile.rl
         learned = work.response_tokens / (work.prompt_tokens + work.response_tokens)
         image_share = work.image_tokens / (work.prompt_tokens + work.response_tokens)
@@ -156,16 +159,24 @@ class _Planner:
         )  # fmt: skip
         trained = self._num_trained(config)
         critic = self._critic_bytes(trained) if config.algorithm == "ppo" else 0.0
-        generating = self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4)
-        update = self._training_seconds(self._update_flops(work), 1)
+        generating = 0.0 if self._is_served else self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4)
+        update = self._training_seconds(self._update_flops(work), 1) + self._exchange_seconds(work)
         cores = max(1.0, self._machine.num_cores / profile.max_parallel)
-        collect = self._collect_seconds(work, cores=cores, is_served=False)
+        collect = self._collect_seconds(work, cores=cores)
         return self._row(
-            work, seconds=collect + update,
+            work, seconds=max(collect, update) if config.streaming and self._is_served else collect + update,
             memory=memory.total + critic + generating + self._host_bytes(), parts=_parts(memory, critic=critic, engine=generating),
             gpus=1 if self._machine.num_gpus else 0, disk=self._weights_bytes() + self._rows_bytes(work),
-            passing=(2 if critic else 1) * estimates.resume_bytes(trained, bytes_each=estimates.FLOAT32),
+            passing=(2 if critic else 1) * estimates.resume_bytes(trained, bytes_each=estimates.FLOAT32), server=self._server_bytes(work),
         )  # fmt: skip
+
+    def _exchange_seconds(self, work: Work) -> float:
+        """A server reads each update's weights from the disk, in bfloat16."""
+        if not self._is_served:
+            return 0.0
+        config = self._profile.rl
+        batch = config.min_batch_episodes if config.streaming and config.min_batch_episodes else work.num_episodes / config.rounds
+        return math.ceil(work.num_episodes / batch) * estimates.checkpoint_bytes(self._shape) / (1e9 * self._plan.exchange_gb_s)
 
     def _critic_bytes(self, trained: float) -> float:
         """The critic is a copy of the policy in float32 with an optimizer of its own; its passes come after the policy's."""
@@ -200,22 +211,21 @@ class _Planner:
         overhead = self._plan.collection_overhead_s if work.with_flow else 0.0
         disk = self._rows_bytes(work) + (self._weights_bytes() if work.stage == "merged_policy" else 0.0)
         return self._row(
-            work, seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores), is_served=self._is_served),
-            memory=memory, disk=disk,
+            work, seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores)), memory=memory, disk=disk,
             gpus=1 if self._machine.num_gpus and answers and not self._is_served else 0,
             server=self._server_bytes(work) if answers else 0.0,
         )  # fmt: skip
 
-    def _collect_seconds(self, work: Work, *, cores: float, is_served: bool) -> float:
+    def _collect_seconds(self, work: Work, *, cores: float) -> float:
         """Episodes x steps x latency / concurrency, and never less than what CPU and GPUs need for all the steps."""
         plan, sessions = self._plan, float(self._profile.sandbox.num_sessions)
         cpu_s = plan.env_cpu_s + (plan.screenshot_cpu_s if work.keeps_screens else 0.0)
         workers = min(cores, float(self._profile.sandbox.num_workers))
         env = max(plan.env_latency_s / sessions, cpu_s / workers)
-        if not self._machine.num_gpus and not is_served:
+        if not self._machine.num_gpus and not self._is_served:
             answers = plan.driver_cpu_s + self._cpu_answer_seconds(work)
             return work.num_steps * (max(env, answers) if cores >= 2 else env + answers)
-        alone, throughput = self._gpu_answer_seconds(work, sessions, max(1, plan.server_gpus) if is_served else 1)
+        alone, throughput = self._gpu_answer_seconds(work, sessions, max(1, plan.server_gpus) if self._is_served else 1)
         return work.num_steps * max((plan.env_latency_s + alone) / sessions, env, plan.driver_cpu_s, throughput)
 
     def _cpu_answer_seconds(self, work: Work) -> float:

@@ -33,7 +33,7 @@ from warehouse.mixing import PoolName
 
 COMMAND_TIMEOUT_S = 15.0
 SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
-NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, so evaluation and the search for merge weights need another server"
+NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
 TIGHT = 0.85
 """A memory or a disk that is filled beyond this share is warned of."""
 
@@ -251,6 +251,13 @@ def check_server(profile: Profile) -> Check:
     http = profile.engine.http
     if http is None:
         return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
+    if http.exchange is None:
+        mend = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
+        return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", mend=mend)
+    if profile.max_parallel > 1 and len(profile.tasks.specialists) > 1:
+        mend = "--set max_parallel=1: the server answers with the weights of one specialist at a time"
+        found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
+        return Check(name="server", status="fail", found=found, mend=mend)
     try:
         found = asyncio.run(_asked(http))
     except (FlywheelError, OSError) as error:

@@ -87,8 +87,10 @@ def test_the_full_profiles_fit_what_they_are_made_for() -> None:
         assert plan.gpus_needed == num_gpus
         found = preflight.check_gpus(plan)
         assert found.status == "ok", found
-    seven = plan_of("full-7b", Machine(num_cores=64, num_gpus=8, gpu_memory_bytes=80 * GIB, gpu_names=("card",) * 8))
-    assert preflight.check_gpus(seven).status == "fail", "policy, critic and engine of 8 B do not fit into 80 GB"
+    eight = Machine(num_cores=64, num_gpus=8, gpu_memory_bytes=80 * GIB, gpu_names=("card",) * 8)
+    seven = plan_of("full-7b", eight)
+    embedded = plan_of("full-7b", eight, engine__kind="embedded", engine__http=None, plan__server_gpus=0)
+    assert preflight.check_gpus(embedded).status == "fail", "policy, critic and an engine's copy of 8 B do not fit into 80 GB"
     sft = stage(seven, "sft_model")
     assert sft.num_gpus == 6 and 18 * 8.29e9 / 6 < sft.memory_bytes < 60 * GIB
 
@@ -234,11 +236,13 @@ def served() -> Iterator[str]:
 
 
 def test_the_policy_server_is_asked(served: str) -> None:
-    there = {"engine.kind": "http", "engine.http.base_url": served}
+    there = {"engine.kind": "http", "engine.http.base_url": served, "engine.http.exchange": "x", "max_parallel": 1}
     found = preflight.check_server(profiles.load("smoke", there))
     assert found.status == "ok" and "could be learned from" in found.found
-    away = {"engine.kind": "http", "engine.http.base_url": "http://127.0.0.1:9"}
+    away = there | {"engine.http.base_url": "http://127.0.0.1:9"}
     assert preflight.check_server(profiles.load("smoke", away)).status == "fail"
+    assert "hand its weights over" in preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": None})).found
+    assert "at once" in preflight.check_server(profiles.load("smoke", there | {"max_parallel": 2})).found
     assert preflight.check_server(profiles.load("smoke")).status == "ok"
 
 
