@@ -28,16 +28,20 @@ from agent.prompt import PromptBuilder, training_messages
 from models import checkpoint
 from models.batching import tensors
 from models.fitting import weighted_loss
+from models.http_config import HttpEngineConfig
+from models.http_engine import HttpEngine
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import quotas, round_requests
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
+from models.server.settings import ServerSettings
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
 from models.supervised import TrainingSample, encode_samples
 from models.tokenizer import build_tokenizer
 from sandbox.actions import Action, Click
 from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.task import Split, Task
+from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
 from warehouse.errors import BrowserCrashed, CheckpointError, ConfigError, SandboxError
 from warehouse.identity import stable_seed
 
@@ -310,6 +314,22 @@ def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: 
     # The same batches in the same order make the same weights: nothing was trained on twice or left out, before or after the kill.
     shutil.rmtree(result.state)
     assert weights_of(train(run, Dying(0))) == weights_of(result)
+
+
+@pytest.mark.slow
+def test_a_server_acts_while_the_policy_learns(weak: Weak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generation may be elsewhere: new weights are handed over as they come, and each token says which ones wrote it."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 8, "batches_ahead": 1, "warmup_updates": 1}
+    exchange = tmp_path / "exchange"
+    exchange.mkdir()
+    with our_server(weak[0], ServerSettings(weight_roots=(exchange,))) as server:
+        config = HttpEngineConfig(base_url=server.url, token_env=TOKEN_VARIABLE, exchange=str(exchange))
+        run = make_run(weak, tmp_path, **settings)
+        result = train(run, collector(), make_policy=lambda *_: HttpEngine.of_checkpoint(config, weak[0]))
+    versions = {v for episode in result.spool.episodes() for step in episode.steps for v in step.response_versions}
+    assert len(result.metrics) == 6 and len(versions) > 2
+    assert all(metrics["mismatch_kl"] < 0.5 for metrics in result.metrics)
 
 
 def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak: Weak, tmp_path: Path) -> None:
