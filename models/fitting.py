@@ -53,8 +53,10 @@ def fit(
     that samples show. What of the model is trained is settled before (models/adapters.py). `plan`: which samples to read at each step,
     where that is not for models.batching.plan_batches to say.
 
-    Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is.
+    Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is full, ConfigError for a model that cannot be packed.
     """
+    if config.packing == "packed":
+        check_can_pack(model)
     rank, num_ranks = _rank_and_number(config)
     plan = plan or plan_batches(
         [len(sample.token_ids) for sample in samples], [sample.weight for sample in samples],
@@ -65,8 +67,6 @@ def fit(
     log = MetricLog(run_folder, on_progress, resume_step=resume_step) if rank == 0 else None
     pad = _pad_id(model)
     batches = PlannedBatches(samples, plan, pad, packing=config.packing, rank=rank, num_ranks=num_ranks, look=look)
-    if config.packing == "packed":
-        check_can_pack(model)
     trainer = _WeightedTrainer(
         model=model, config=config, args=_arguments(config, run_folder), callbacks=[_Reporter(log, config)],
         train_dataset=batches, data_collator=lambda items: items[0],

@@ -48,7 +48,7 @@ def last_complete(run_folder: Path) -> Path | None:
         if _is_complete(folder):
             complete.append(folder)
         else:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # the other processes of the run do the same
     return complete[-1] if complete else None
 
 

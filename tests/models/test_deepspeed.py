@@ -124,7 +124,8 @@ from pathlib import Path
 spec = spec_from_file_location("body", sys.argv[1])
 body = module_from_spec(spec)
 spec.loader.exec_module(body)
-config = body.CONFIG.model_copy(update={"steps": 40, "num_processes": 2, "deepspeed_stage": int(sys.argv[2])})
+held_out = {"eval_fraction": 0.2, "eval_every": 6, "early_stop_patience": 9}
+config = body.CONFIG.model_copy(update={"steps": 40, "num_processes": 2, "deepspeed_stage": int(sys.argv[2]), **held_out})
 init, output = map(Path, sys.argv[3:])
 body.train_supervised(config, body.samples(), init=init, output=output, stage="ct_model", iteration="0001")
 """
