@@ -16,6 +16,7 @@ from warehouse import registry
 from warehouse.charts import as_markdown, training_curves
 from warehouse.merge_report import kept_by_search, mixtures, mixtures_chart, mixtures_table, retention_table
 from warehouse.query import connect
+from warehouse.run_charts import page_name
 from warehouse.tables import Warehouse
 
 GROUP = "training"
@@ -52,11 +53,11 @@ def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:
 
 def _trained(warehouse: Warehouse, result: StageResult, iteration: str, stage: str, config: BaseModel) -> dg.MaterializeResult[None]:
     curves = training_curves(connect(warehouse), iteration, stage)
+    page = warehouse.home.reports / page_name(iteration, stage)
+    more = {"curves": picture(as_markdown(curves)), "page": dg.MetadataValue.path(page)} if curves else {}
     return dg.MaterializeResult(
         data_version=dg.DataVersion(str(result.checkpoint_id)),
-        metadata=of_result(
-            result, config=config, **({"curves": picture(as_markdown(curves))} if curves else {}), checkpoint=result.checkpoint_id
-        ),
+        metadata=of_result(result, config=config, **more, checkpoint=result.checkpoint_id),
     )
 
 

@@ -21,16 +21,12 @@ from warehouse.errors import ConfigError
 from warehouse.home import Home, atomic_write
 from warehouse.iterations_graph import iterations_graph
 from warehouse.query import connect
+from warehouse.run_charts import page_name
 from warehouse.svg import STYLE
 from warehouse.tables import Warehouse
 
 TEMPLATES = Path(__file__).parent
 INDEX = "index.html"
-
-
-def page_name(iteration: str, run: str | None = None) -> str:
-    """File of an iteration's page, or of a run's."""
-    return f"iteration-{iteration}.html" if run is None else f"run-{iteration}-{run}.html"
 
 
 def build_report(warehouse: Warehouse, home: Home, output: Path) -> Path:

@@ -20,6 +20,11 @@ MAX_POINTS_WITH_HINTS = 80
 Points = list[tuple[int, float]]
 
 
+def page_name(iteration: str, run: str | None = None) -> str:
+    """File of an iteration's page in the report, or of a run's, which these charts are on."""
+    return f"iteration-{iteration}.html" if run is None else f"run-{iteration}-{run}.html"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """One chart: its title, what it tells, and its metrics with their labels."""

@@ -39,6 +39,9 @@ WORKERS = {
 }
 """Request's `worker` → module with `run(request, context) -> StageResult`; imported only when asked for."""
 
+PAGED = frozenset({"supervised", "rl", "evaluate"})
+"""Workers whose results the report's pages of training runs show."""
+
 LOCK_TIMEOUT_S = 20.0
 """How long a killed predecessor may take to vanish."""
 
@@ -81,7 +84,19 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
         return _leave_error(folder, in_our_words(error, folder))
     result = result.model_copy(update={"read_versions": read, "started_at": started_at, "duration_s": time.monotonic() - started})
     atomic_write(folder / RESULT, result.model_dump_json().encode())
+    if request.worker in PAGED:  # type: ignore[attr-defined]
+        _write_pages(context)
     return 0
+
+
+def _write_pages(context: WorkerContext) -> None:
+    """The report's pages of the iteration, as of now. The stage is done whether they can be written or not."""
+    from pipelines.report import build_iteration
+
+    try:
+        build_iteration(context.warehouse, context.iteration, context.home.reports)
+    except Exception as error:  # whatever it is, the stage's work is done and stored
+        context.log(f"the report's pages could not be written: {error}")
 
 
 def in_our_words(error: Exception, folder: Path) -> Exception:

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from pipelines.report import build_iteration, build_report, build_run, page_name
+from pipelines.report import build_iteration, build_report, build_run
 from pipelines.report_data import REPORTED_SPLIT, stage_seconds
 from pipelines.report_gains import iteration_gains, merge_weights
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 from warehouse.identity import bytes_id
 from warehouse.query import connect
+from warehouse.run_charts import page_name
 from warehouse.tables import Warehouse
 
 HOSTILE = '<script>alert("instruction")</script> & more'

@@ -1,0 +1,135 @@
+"""How far the plans of `flywheel run --dry-run` are from what stages really took: each home's own stages, estimated from its profile as if
+nothing had run (assumed lengths), and again with the lengths of its episodes.
+
+    python -m benchmarks.plan_accuracy HOME... [--profile quickstart] [--json FILE]
+
+It also measures what `plan` assumes of this machine's CPU: training and generation of the tiny policy, in operations a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from agent.policy import Message, Prompt, Sampling
+from agent.tutorials import tutorials
+from agent.vocabulary import words
+from assets.requests import StageResult
+from models.configs import SupervisedConfig
+from models.engine import EmbeddedEngine
+from models.estimates import forward_flops, training_flops
+from models.seed_policy import seed_policy
+from models.shapes import ModelShape
+from models.supervised import TrainingSample, encode_samples, fit
+from models.tokenizer import WordCodec
+from pipelines import profiles
+from pipelines.plan import Machine, make_plan
+from pipelines.plan_workload import Measured, measure
+from pipelines.preflight import policy_shape
+from warehouse.home import Home, atomic_write
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+STEPS, BATCH_TOKENS, SAMPLES = 60, 1024, 600
+LABELS = ("assumed", "lengths known")
+"""Estimates made as if nothing had run, and with the lengths of the home's episodes."""
+
+
+def rows(home: Home, profile_name: str) -> list[dict[str, Any]]:
+    """Each finished stage of a home: the seconds that it took, and both estimates."""
+    profile = profiles.load(profile_name)
+    shape, _ = policy_shape(profile)
+    machine = Machine(num_cores=os.cpu_count() or 1, num_gpus=0, gpu_memory_bytes=0.0)
+    with connect(Warehouse(home)) as con:
+        lengths = {"assumed": Measured(steps={}), "lengths known": measure(con)}
+    plans = {label: make_plan(profile, shape, machine, known) for label, known in lengths.items()}
+    found: list[dict[str, Any]] = []
+    for path in sorted(home.work.glob("*/*/result.json")):
+        iteration, stage = path.parent.parent.name, path.parent.name
+        took_s = StageResult.model_validate_json(path.read_text()).duration_s
+        name = {"evaluation": "evaluations"}.get(stage, stage)
+        row: dict[str, Any] = {"home": home.root.name, "iteration": iteration, "stage": stage, "took_s": took_s}
+        for label, plan in plans.items():
+            stages = plan.seed if iteration == "0000" else plan.first if iteration == "0001" else plan.later
+            estimate = next((of.seconds for of in stages if of.stage == name), 0.0)
+            if estimate:
+                row[label] = estimate
+        if "assumed" in row:
+            found.append(row)
+    return found
+
+
+def measure_cpu(console: Console) -> dict[str, float]:
+    """What one process does on this machine: GFLOP a CPU-second in training and in writing answers."""
+    torch.set_num_threads(1)
+    model, tokenizer = seed_policy(words("web"), seed=0)
+    shape, _ = policy_shape(profiles.load("quickstart"))
+    texts = tutorials(SAMPLES, seed=1)
+    samples = [TrainingSample(messages=messages, weight=1.0) for messages in texts]
+    encoded = encode_samples(WordCodec(tokenizer), samples, 1.0, max_tokens=2048)
+    config = SupervisedConfig(steps=STEPS, batch_tokens=BATCH_TOKENS, save_every=10 * STEPS)
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = fit(model, encoded, config, Path(folder))
+    length = fmean(len(sample.token_ids) for sample in encoded)
+    gflops = training_flops(shape, STEPS * BATCH_TOKENS, context=length) / metrics["cpu_s"] / 1e9
+    engine = EmbeddedEngine(model, WordCodec(tokenizer), "measured")
+    try:
+        figures = {"training_gflops": gflops, "answers_gflops": asyncio.run(_answers(engine, shape, texts))}
+    finally:
+        engine.close()
+    console.print({name: round(value, 2) for name, value in figures.items()})
+    return figures
+
+
+async def _answers(engine: EmbeddedEngine, shape: ModelShape, texts: list[tuple[Message, ...]]) -> float:
+    """GFLOP a CPU-second of prompts and answers together, at temperature 1, 64 prompts at a time."""
+    asked = [Sampling(temperature=1.0, max_new_tokens=24, seed=seed) for seed in range(len(texts))]
+    prompts = [Prompt(messages=text[:-1], sampling=sampling) for text, sampling in zip(texts, asked, strict=True)]
+    started, flops = time.process_time(), 0.0
+    for first in range(0, len(prompts), 64):
+        for response in await engine.act(prompts[first : first + 64]):
+            num_prompt, num_answer = len(response.prompt_token_ids), len(response.token_ids)
+            flops += forward_flops(shape, num_prompt + num_answer, context=num_prompt)
+    return flops / (time.process_time() - started) / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("homes", nargs="*", type=Path, help="homes that were turned with the profile")
+    parser.add_argument("--profile", default="quickstart")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    console = Console()
+    found = [row for home in arguments.homes for row in rows(Home(home.absolute()), arguments.profile)]
+    table = Table("home", "iteration", "stage", title="seconds that stages took, and their estimates")
+    for column in ("took", *LABELS):
+        table.add_column(column, justify="right")
+    for row in found:
+        estimates = (f"{row[label]:.0f} ({row[label] / row['took_s']:.2f})" for label in LABELS)
+        table.add_row(row["home"], row["iteration"], row["stage"], f"{row['took_s']:.0f}", *estimates)
+    console.print(table)
+    summary = {}
+    for label in LABELS if found else ():
+        summary[label] = sum(row[label] for row in found) / sum(row["took_s"] for row in found)
+        errors = [abs(math.log(row[label] / row["took_s"])) for row in found]
+        off = math.exp(fmean(errors))
+        console.print(f"{label}: in all {summary[label]:.2f} of what it took; a stage is off by a factor of {off:.2f} on average")
+    cpu = measure_cpu(console)
+    if arguments.json is not None:
+        atomic_write(arguments.json, json.dumps({"stages": found, "in all": summary, "cpu": cpu}, indent=2).encode())
+
+
+if __name__ == "__main__":
+    main()
