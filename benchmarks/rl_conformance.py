@@ -2,8 +2,9 @@
 
     python -m benchmarks.rl_conformance [--root .bench] [--seeds 20] [--output docs/rl-conformance.md]
 
-The invariants are in rl_invariants.py and rl_loss_invariants.py, one adapter a library in peers/rl_*.py. Each library runs in a venv of its
-own under .bench/, made on first use: torch first, then the library without its dependencies, then what importing its functions needs.
+The invariants are in rl_advantage_invariants.py and rl_loss_invariants.py, one adapter a library in peers/rl_*.py. Each library runs in a
+venv of its own under .bench/, made on first use: torch first, then what importing its functions needs, then the library without the rest of
+its dependencies.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def page(found: Sequence[Mapping[str, Any]], seeds: int) -> str:
         "",
         f"{len(INVARIANTS)} invariants and known traps of multi-turn reinforcement learning, each on {seeds} random batches against our",
         "functions and against those of verl, TRL and torchrl that can be called by themselves on a CPU. The page is written by",
-        "`python -m benchmarks.rl_conformance`; the invariants are in benchmarks/rl_invariants.py and rl_loss_invariants.py, the calls of",
-        "each library in benchmarks/peers/rl_*.py. tests/models/test_rl_conformance.py holds ours to them at every test run, together with",
+        "`python -m benchmarks.rl_conformance`; the invariants are in benchmarks/rl_*_invariants.py, the calls of each library in",
+        "benchmarks/peers/rl_*.py. tests/models/test_rl_conformance.py holds ours to them at every test run, together with",
         "those that need more than one function: what becomes of a crash, a cut, a stored token id or a version, what may not change",
         "an update.",
         "",

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.rl_invariants import ADVANTAGE_INVARIANTS, Invariant, Library, LossCase
+from benchmarks.rl_advantage_invariants import ADVANTAGE_INVARIANTS
+from benchmarks.rl_invariants import Invariant, Library, LossCase
 
 
 def random_case(rng: np.random.Generator, *, spread: float = 0.3, **settings: Any) -> LossCase:
