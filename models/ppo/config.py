@@ -197,6 +197,8 @@ class PpoConfig(ShapingConfig, AdapterConfig):
             raise ValueError(f"grpo compares attempts at one instance; group_size is {self.group_size}: take 2 or more, or group_by task")
         if self.algorithm == "rejection" and self.off_policy != "none":
             raise ValueError(f"rejection learns by log-likelihood, without a ratio to correct: off_policy {self.off_policy!r} must be none")
+        if self.off_policy == "sequence_mask" and self.proximal == "loglinear":
+            raise ValueError("sequence_mask judges whole episodes before the update: with it proximal must be recompute")
         if self.shapes and self.reward == "score":
             raise ValueError("shaping is measured against the outcome, 0 or 1: with reward: score leave every shaping weight at 0")
         if self.shaping_progress and self.gamma != 1.0:

@@ -389,6 +389,7 @@ def test_a_cut_episode_ends_in_the_value_of_what_came_after_where_that_is_known(
     [
         ({"algorithm": "grpo"}, "group_size is 1"),
         ({"algorithm": "rejection", "off_policy": "tis"}, "must be none"),
+        ({"off_policy": "sequence_mask", "proximal": "loglinear"}, "must be recompute"),
         ({"shaping_format": 0.5, "shaping_steps": 0.6}, r"add up to 1\.1"),
         ({"shaping_format": 0.1, "reward": "score"}, "shaping weight at 0"),
         ({"shaping_progress": 0.1, "gamma": 0.9}, "gamma to 1"),

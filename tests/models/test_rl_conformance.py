@@ -305,8 +305,10 @@ def test_stale_tokens_leave_the_loss_and_stay_in_the_advantages(model: ShiftQwen
     assert not torch.allclose(fresh_only, everything, atol=1e-6)
 
 
-@pytest.mark.parametrize("off_policy", ["tis", "decoupled", "icepop", "sequence_mask"])
-@pytest.mark.parametrize("proximal", ["recompute", "loglinear"])
+@pytest.mark.parametrize(
+    ("off_policy", "proximal"),
+    [(name, how) for name in ("tis", "decoupled", "icepop") for how in ("recompute", "loglinear")] + [("sequence_mask", "recompute")],
+)
 def test_on_policy_every_correction_is_plain_ppo(model: ShiftQwen3ForCausalLM, off_policy: str, proximal: str) -> None:
     items, values = sampled(model, 4), [1.0, -1.0, 0.5, -0.5]
     plain, corrected = (
