@@ -33,6 +33,8 @@ def dry_run(home: Home, profile_name: str, overrides: Mapping[str, Any], num_ite
     console.print(_checks_table(profile.name, checks))
     console.print(_stages_table(plan, "seed", plan.seed))
     console.print(_stages_table(plan, "iteration 1", plan.first))
+    for line in _memory_parts(plan):
+        console.print(f"  {line}", highlight=False, style="dim")
     if num_iterations > 1:
         console.print(f"[italic]a later iteration: {in_time(plan.elapsed(plan.later))}[/]{_differences(plan)}", highlight=False)
     console.print(_in_all(plan, num_iterations), highlight=False)
@@ -61,21 +63,30 @@ def _checks_table(name: str, checks: Sequence[Check]) -> Table:
 def _stages_table(plan: Plan, title: str, stages: Sequence[StagePlan]) -> Table:
     on_gpus = bool(plan.machine.num_gpus)
     table = Table(title=f"{title}: {in_time(plan.elapsed(stages))}", title_justify="left")
-    has_server, shows_parts = bool(plan.profile.plan.server_gpus), plan.shape.num_parameters > SHOWN_PARTS_FROM
-    table.add_column("stage")
+    has_server = bool(plan.profile.plan.server_gpus)
+    table.add_column("stage", no_wrap=True)
     table.add_column("work")
-    numbers = ("processes, GPUs", "tokens", "memory of a GPU") if on_gpus else ("processes", "tokens", "memory of a process")
-    for column in (*numbers, *(("a server's GPU",) if has_server else ()), "disk", "time"):
-        table.add_column(column, justify="right")
+    numbers = ("processes", *(("GPUs",) if on_gpus else ()), "tokens", "GPU memory" if on_gpus else "memory")
+    for column in (*numbers, *(("server's",) if has_server else ()), "disk", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
     for stage in stages:
         server = [in_bytes(stage.server_bytes) if stage.server_bytes else ""] if has_server else []
-        processes = f"{stage.num_processes}" + (f", {stage.num_gpus}" if on_gpus else "")
+        gpus = [f"{stage.num_gpus or ''}"] if on_gpus else []
         memory = "" if on_gpus and not stage.num_gpus else in_bytes(stage.memory_bytes)
-        parts = f"\n[dim]{escape(stage.memory_parts)}[/]" if stage.memory_parts and shows_parts else ""
         disk = in_bytes(stage.disk_bytes) if stage.disk_bytes >= 1 else ""
         tokens = _short(stage.tokens) if stage.tokens else ""
-        table.add_row(stage.stage, stage.amount + parts, processes, tokens, memory, *server, disk, in_time(stage.seconds))
+        table.add_row(stage.stage, stage.amount, str(stage.num_processes), *gpus, tokens, memory, *server, disk, in_time(stage.seconds))
     return table
+
+
+def _memory_parts(plan: Plan) -> list[str]:
+    """What training's memory is made of, where it matters: of supervised stages, and of the specialist that needs most."""
+    if plan.shape.num_parameters < SHOWN_PARTS_FROM:
+        return []
+    specialists = [stage for stage in plan.first if stage.stage.startswith("rl_")]
+    shown = [stage for stage in plan.first if stage.memory_parts and stage not in specialists]
+    shown += [max(specialists, key=lambda stage: stage.memory_bytes)] if specialists else []
+    return [f"{stage.stage}: {stage.memory_parts}" for stage in shown]
 
 
 def _differences(plan: Plan) -> str:

@@ -172,6 +172,21 @@ def check_programs(profile: Profile) -> list[Check]:
     return [part() for part in parts]
 
 
+def check_training(profile: Profile, shape: ModelShape) -> Check:
+    """Settings that a trainer would refuse for this kind of policy."""
+    sees = shape.vision is not None and profile.agent.builder().grammar.layout == "chat"
+    kinds = {"ct": profile.ct, "ct_refresh": profile.ct_refresh, "sft": profile.sft, "sft_refresh": profile.sft_refresh}
+    if packed := [name for name, config in kinds.items() if config.packing == "packed" and shape.vision is not None]:
+        found = f"{', '.join(packed)}: rows of a model that reads images cannot be packed"
+        return Check(name="training", status="fail", found=found, mend=" ".join(f"--set {name}.packing=padded" for name in packed))
+    if sees and not profile.rl.screenshots:
+        found = "a policy that sees learns from what it saw, and rl keeps no screenshots"
+        return Check(name="training", status="fail", found=found, mend="--set rl.screenshots=true")
+    adapters = f"adapters of rank {profile.rl.lora_rank}" if profile.rl.lora_rank else "all weights"
+    found = f"SFT {profile.sft.packing}, {'bfloat16' if profile.sft.bf16 else 'float32'}; RL by {profile.rl.algorithm}, {adapters}"
+    return Check(name="training", status="ok", found=found)
+
+
 def check_launcher(profile: Profile) -> Check:
     """What training in several processes, by ZeRO or by adapters wants to be installed."""
     wanted: dict[str, list[str]] = {}
@@ -310,6 +325,6 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
     """Every check, in the order of the table."""
     return [
         check_tasks(profile), check_oracles(profile), check_data(profile, plan), check_model(profile, plan.shape, shape_source),
-        check_launcher(profile), check_gpus(plan), check_host_memory(plan), check_room(plan, home, num_iterations),
+        check_training(profile, plan.shape), check_launcher(profile), check_gpus(plan), check_host_memory(plan), check_room(plan, home, num_iterations),
         check_variables(profile), check_server(profile), *check_programs(profile),
     ]  # fmt: skip

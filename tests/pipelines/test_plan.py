@@ -173,6 +173,17 @@ def test_a_policy_that_sees_wants_a_grammar_that_shows() -> None:
     assert preflight.check_model(profile, *preflight.policy_shape(profile)).status == "warn"
 
 
+def test_what_a_trainer_would_refuse_is_told_before() -> None:
+    for name, settings, status in (
+        ("full-2b", {}, "ok"),
+        ("smoke", {}, "ok"),
+        ("full-2b", {"sft.packing": "packed"}, "fail"),
+        ("full-2b", {"rl.screenshots": False}, "fail"),
+    ):
+        profile = profiles.load(name, settings)
+        assert preflight.check_training(profile, preflight.policy_shape(profile)[0]).status == status, settings
+
+
 def test_the_quickstarts_own_shape_is_the_models() -> None:
     shape, _ = preflight.policy_shape(profiles.load("quickstart"))
     assert 400_000 < shape.num_parameters < 600_000 and shape.max_positions == 2048

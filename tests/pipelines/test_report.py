@@ -17,6 +17,8 @@ from PIL import Image
 from pipelines.report import build_iteration, build_report, build_run
 from pipelines.report_data import REPORTED_SPLIT, stage_seconds
 from pipelines.report_gains import iteration_gains, merge_weights
+from pipelines.workers.__main__ import _write_pages
+from pipelines.workers.context import WorkerContext
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 from warehouse.identity import bytes_id
@@ -327,3 +329,15 @@ def test_merge_weights_are_told_by_specialist(tmp_path: Path) -> None:
     with connect(warehouse) as con:
         assert merge_weights(con, "0001") == {"rl_forms": 0.25, "elsewhere": 0.75}
         assert merge_weights(con, "0002") == {}
+
+
+def test_a_worker_leaves_its_iterations_pages_and_never_fails_by_them(history: Warehouse, tmp_path: Path) -> None:
+    said: list[str] = []
+    home = Home(tmp_path / "home")
+    for iteration, warehouse_home in (("0001", history.home), ("0001", home)):
+        context = WorkerContext(folder=tmp_path, home=warehouse_home, iteration=iteration, stage="rl_pointing", log=said.append)
+        page = warehouse_home.reports / page_name(iteration, "rl_pointing")
+        page.unlink(missing_ok=True)
+        _write_pages(context)
+        assert page.exists() is (warehouse_home == history.home)
+    assert len(said) == 1 and "could not be written" in said[0], "an empty home has no iteration to report"
