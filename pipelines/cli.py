@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,7 +14,9 @@ from pipelines.policy_command import policy
 from pipelines.sandbox_command import sandbox
 from warehouse.errors import ConfigError, FlywheelError, StorageFull
 from warehouse.home import Home, is_full_disk
-from warehouse.tables import Warehouse
+
+if TYPE_CHECKING:
+    from warehouse.tables import Warehouse
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,7 +58,7 @@ def run(
 
     place = _home(home)
     turn_until(iterations, place, profile, _overrides(set_), console)
-    warehouse = Warehouse(place)
+    warehouse = _warehouse(place)
     with open_instance(place) as instance:
         console.print(success_table(read_status(warehouse, instance)))
     report = build_report(warehouse, place, place.reports / "index.html")
@@ -87,7 +89,7 @@ def status(
 
     place = _made_home(home)
     with open_instance(place) as instance:
-        found = read_status(Warehouse(place), instance)
+        found = read_status(_warehouse(place), instance)
     if as_json:
         print(found.model_dump_json(indent=2))
     else:
@@ -111,7 +113,7 @@ def evaluate(
     """Greedy success of any checkpoint, per task, without storing it as a stage."""
     from pipelines.evaluate import evaluate_budgets, evaluate_checkpoint
 
-    warehouse = Warehouse(_home(home))
+    warehouse = _warehouse(_home(home))
     if step_budgets is None:
         evaluate_checkpoint(warehouse, checkpoint, split, per_task, profile, _overrides(set_), console)
     else:
@@ -130,7 +132,7 @@ def sql(
     """Query every table with DuckDB, now or as of an iteration."""
     from pipelines.query_command import run_query
 
-    run_query(Warehouse(_made_home(home)), query, as_of, as_json, console)
+    run_query(_warehouse(_made_home(home)), query, as_of, as_json, console)
 
 
 @app.command()
@@ -151,7 +153,7 @@ def lineage(
     """From a checkpoint to each sample, episode, step and task behind it, or forward again."""
     from pipelines.query_command import show_lineage
 
-    show_lineage(Warehouse(_made_home(home)), identity, direction, depth, svg, mermaid, console)
+    show_lineage(_warehouse(_made_home(home)), identity, direction, depth, svg, mermaid, console)
 
 
 @app.command()
@@ -165,7 +167,7 @@ def export(
     """Write samples for TRL, LLaMA-Factory or ShareGPT readers or as Parquet, or every table as one DuckDB file."""
     from pipelines.query_command import export_data
 
-    export_data(Warehouse(_made_home(home)), output, format_, dataset, as_of, console)
+    export_data(_warehouse(_made_home(home)), output, format_, dataset, as_of, console)
 
 
 @app.command()
@@ -185,7 +187,7 @@ def replay(
     """
     from pipelines.replay_command import replay_episode
 
-    warehouse = Warehouse(_made_home(home))
+    warehouse = _warehouse(_made_home(home))
     sys.exit(replay_episode(warehouse, episode, console, live=run_, html=html, webp=webp, mp4=mp4, url=url, as_json=as_json))
 
 
@@ -214,7 +216,7 @@ def withdraw(
         if not yes:
             typer.confirm(f"Withdrawn rows to erase for good: {num_rows}. Go on?", abort=True)
 
-    withdraw_rows(Warehouse(_made_home(home)), ids or [], iteration, console, ask_to_purge=ask if purge else None)
+    withdraw_rows(_warehouse(_made_home(home)), ids or [], iteration, console, ask_to_purge=ask if purge else None)
 
 
 @app.command()
@@ -255,7 +257,7 @@ def merge(
     def find(name: str) -> Path:
         from pipelines.query_command import checkpoint_folder
 
-        return checkpoint_folder(Warehouse(_home(home)), name)
+        return checkpoint_folder(_warehouse(_home(home)), name)
 
     merge_checkpoints(
         find, parents, output, weights, config, base, console, check_ancestry=not any_ancestry, num_threads=threads, dry_run=dry_run
@@ -275,7 +277,7 @@ def report(
     from pipelines.report import build_iteration, build_report, build_run
 
     place = _made_home(home)
-    warehouse, index = Warehouse(place), output or place.reports / "index.html"
+    warehouse, index = _warehouse(place), output or place.reports / "index.html"
     if run_ is not None:
         written = build_run(warehouse, run_, index.parent)
     elif iteration is not None:
@@ -291,6 +293,13 @@ def doctor(home: HomeOption = None) -> None:
     from pipelines.doctor import run_doctor
 
     sys.exit(run_doctor(console, _home(home)))
+
+
+def _warehouse(home: Home) -> Warehouse:
+    """Reading tables takes half a second to import: only for the commands that do."""
+    from warehouse.tables import Warehouse
+
+    return Warehouse(home)
 
 
 def _home(path: Path | None) -> Home:
