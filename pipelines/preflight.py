@@ -325,6 +325,6 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
     """Every check, in the order of the table."""
     return [
         check_tasks(profile), check_oracles(profile), check_data(profile, plan), check_model(profile, plan.shape, shape_source),
-        check_training(profile, plan.shape), check_launcher(profile), check_gpus(plan), check_host_memory(plan), check_room(plan, home, num_iterations),
-        check_variables(profile), check_server(profile), *check_programs(profile),
+        check_training(profile, plan.shape), check_launcher(profile), check_gpus(plan), check_host_memory(plan),
+        check_room(plan, home, num_iterations), check_variables(profile), check_server(profile), *check_programs(profile),
     ]  # fmt: skip
