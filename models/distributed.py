@@ -27,7 +27,8 @@ from models.batching import EncodedSample
 from models.checkpoint import quiet
 from models.configs import SupervisedConfig
 from models.families import load_policy, model_class
-from models.metrics import OnProgress, ignore_progress, read_metrics
+from models.metrics import OnProgress, ignore_progress, keep_until, read_metrics
+from models.trainer_checkpoints import last_complete, step_of
 from models.vision import ReadImage, read_images
 from warehouse.errors import FlywheelError, ModelError
 from warehouse.home import atomic_write
@@ -100,6 +101,8 @@ def fit_in_processes(
     atomic_write(run_folder / JOB_FILE, job.model_dump_json().encode())
     for name in (RESULT_FILE, ERROR_FILE):
         (run_folder / name).unlink(missing_ok=True)
+    last = last_complete(run_folder)
+    num_seen = keep_until(run_folder, step_of(last) if last else 0)
     with (run_folder / LOG_FILE).open("wb") as log:
         process = subprocess.Popen(
             [
@@ -109,7 +112,7 @@ def fit_in_processes(
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), start_new_session=True,
         )  # fmt: skip
         try:
-            _watch(process, run_folder, on_progress)
+            _watch(process, run_folder, num_seen, on_progress)
         finally:
             _end(process)
     if not (run_folder / RESULT_FILE).exists():
@@ -136,15 +139,13 @@ def _environment() -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def _watch(process: subprocess.Popen[bytes], run_folder: Path, on_progress: OnProgress) -> None:
-    """Pass progress on until the processes end. What a killed start has reported is not reported again."""
-    last = max((progress.step for progress in read_metrics(run_folder)), default=0)
+def _watch(process: subprocess.Popen[bytes], run_folder: Path, num_seen: int, on_progress: OnProgress) -> None:
+    """Pass progress on until the processes end. The reports there are when they start are of the start that they resume."""
     while True:
         is_over = process.poll() is not None
-        news = [progress for progress in read_metrics(run_folder) if progress.step > last]
-        for progress in news:
+        for progress in read_metrics(run_folder)[num_seen:]:
             on_progress(progress)
-            last = progress.step
+            num_seen += 1
         if is_over:
             return
         time.sleep(POLL_S)

@@ -37,8 +37,7 @@ class MetricLog:
 
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / METRICS_FILE
-        kept = [progress for progress in read_metrics(folder) if progress.step <= resume_step]
-        self._path.write_text("".join(_line(progress) for progress in kept), encoding="utf-8")
+        keep_until(folder, resume_step)
         self._board = SummaryWriter(str(folder), purge_step=resume_step + 1 if resume_step else None)
         self._on_progress = on_progress
 
@@ -51,6 +50,13 @@ class MetricLog:
 
     def close(self) -> None:
         self._board.close()
+
+
+def keep_until(folder: Path, step: int) -> int:
+    """Drop what a run reported after `step`, from where it is resumed; returns how many reports are left."""
+    kept = [progress for progress in read_metrics(folder) if progress.step <= step]
+    (folder / METRICS_FILE).write_text("".join(_line(progress) for progress in kept), encoding="utf-8")
+    return len(kept)
 
 
 def read_metrics(folder: Path) -> list[Progress]:
