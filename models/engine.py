@@ -131,9 +131,8 @@ class EmbeddedEngine:
         try:
             return list(await asyncio.gather(*map(asyncio.wrap_future, answers)))
         finally:
-            if [answer for answer in answers if answer.cancel()]:
-                with suppress(ModelError):  # closed meanwhile: there is nothing left to take back
-                    self._post(self._withdraw)
+            for answer in answers:
+                answer.cancel()
 
     def answer(self, prompts: Sequence[Prompt]) -> list[Response]:
         """What `act` does, for a thread without an event loop."""
@@ -153,6 +152,7 @@ class EmbeddedEngine:
                     answer.set_exception(error)
 
         self._post(take)
+        answer.add_done_callback(self._take_back)
         return answer
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
@@ -191,7 +191,14 @@ class EmbeddedEngine:
 
         if answers:
             self._post(take)
+        for answer in answers:
+            answer.add_done_callback(self._take_back)
         return answers
+
+    def _take_back(self, answer: Future[Response]) -> None:
+        if answer.cancelled():
+            with suppress(ModelError):  # closed meanwhile: there is nothing left to take back
+                self._post(self._withdraw)
 
     def _post(self, message: Callable[[], None]) -> None:
         """Have the worker do something between two steps; it works as long as there is anything to do."""
@@ -211,12 +218,15 @@ class EmbeddedEngine:
                 if not messages and not self._answers:
                     self._is_working = False
                     return
-            for message in messages:
-                message()
-            if is_closed:
-                self._fail(ModelError(f"the engine of {self.policy_id} was closed while it answered"))
-            elif self._answers:
-                self._step()
+            try:
+                for message in messages:
+                    message()
+                if is_closed:
+                    self._fail(ModelError(f"the engine of {self.policy_id} was closed while it answered"))
+                elif self._answers:
+                    self._step()
+            except Exception as error:  # whatever a tensor library raises: those who wait must hear of it, and the next one starts afresh
+                self._fail(error)
 
     def _take(self, prompt: Prompt, answer: Future[Response]) -> None:
         """Make a row of a prompt, or answer it at once where its answer has no room."""
@@ -246,14 +256,10 @@ class EmbeddedEngine:
             self._scheduler.cancel(row)
 
     def _step(self) -> None:
-        try:
-            done = self._scheduler.step()
-            for row, watcher in self._watchers.items():
-                watcher.tell(row)
-            values = response_values(self._critic, done, self._codec.pad_token_id) if self._critic is not None else [()] * len(done)
-        except Exception as error:  # whatever a tensor library raises: those who wait must hear of it, and the next request starts afresh
-            self._fail(error)
-            return
+        done = self._scheduler.step()
+        for row, watcher in self._watchers.items():
+            watcher.tell(row)
+        values = response_values(self._critic, done, self._codec.pad_token_id) if self._critic is not None else [()] * len(done)
         for row, row_values in zip(done, values, strict=True):
             answer = self._answers.pop(row)
             self._watchers.pop(row, None)

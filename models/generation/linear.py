@@ -7,8 +7,6 @@ stay where they are. Elsewhere (other types, other devices, a PyTorch without on
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

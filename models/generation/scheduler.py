@@ -60,6 +60,7 @@ class Scheduler:
     def add(self, row: Row) -> None:
         self._waiting.append(row)
 
+    @torch.inference_mode()
     def cancel(self, row: Row) -> None:
         """Forget a row that is waiting or running."""
         if row in self._running:
