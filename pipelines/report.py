@@ -20,6 +20,7 @@ from warehouse import charts, run_charts
 from warehouse.errors import ConfigError
 from warehouse.home import Home, atomic_write
 from warehouse.iterations_graph import iterations_graph
+from warehouse.merge_report import mixtures_chart
 from warehouse.query import connect
 from warehouse.run_charts import page_name
 from warehouse.svg import STYLE
@@ -118,6 +119,7 @@ def _iteration(con: duckdb.DuckDBPyConnection, key: str, keys: list[str]) -> dic
         "gains": gains,
         "tiles": report_gains.tiles(gains),
         "gain_chart": _svg(run_charts.gain_chart([(domain, of.mean, of.interval) for domain, of in by_rl])) if by_rl else "",
+        "mixtures_chart": _svg(mixtures_chart(gains.mixtures)),
         "budget_chart": _svg(run_charts.budget_chart(gains.budgets)),
         "runs": runs,
         "curves": _drawn(charts.training_curves(con, key, run.run) for run in runs),

@@ -13,6 +13,7 @@ import duckdb
 
 from pipelines.report_data import Tile
 from warehouse.charts import role_name
+from warehouse.merge_report import Mixture, Retention, mixtures, retentions
 from warehouse.statistics import Difference, Estimate, PairedComparison, TaskCount, compare_paired, macro_average
 
 Outcomes = Mapping[tuple[str, Hashable], bool]
@@ -44,13 +45,10 @@ class DomainGain:
     """the specialist against its SFT start."""
     merge_gain: PairedComparison | None
     """the merge against the SFT start."""
-    kept: Difference | None
+    difference: Difference | None
     """the merge minus the specialist."""
-
-    @property
-    def retention(self) -> float | None:
-        """The merge's success over the specialist's."""
-        return self.merged.mean / self.specialist.mean if self.merged and self.specialist and self.specialist.mean else None
+    kept: Retention | None
+    """the merge's share of the specialist's success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +60,8 @@ class IterationGains:
     gains: tuple[DomainGain, ...]
     budgets: Mapping[str, Sequence[tuple[int, Estimate]]]
     merge_weights: Mapping[str, float]
+    mixtures: Sequence[Mixture]
+    """what the search of the merge's weights tried."""
 
 
 def evaluated_policies(con: duckdb.DuckDBPyConnection, iteration: str, split: str) -> list[Evaluated]:
@@ -115,12 +115,13 @@ def iteration_gains(con: duckdb.DuckDBPyConnection, iteration: str, split: str) 
     policies = evaluated_policies(con, iteration, split)
     by_role = {policy.role: counts(con, iteration, policy.role, split) for policy in policies}
     domains = sorted({domain for of in by_role.values() for domain in of})
+    kept = {retention.domain: retention for retention in retentions(con, iteration, split)}
     success = {(role, domain): macro_average(of[domain]) for role, of in by_role.items() for domain in domains if domain in of}
     success |= {(role, ""): macro_average([count for of_domain in of.values() for count in of_domain]) for role, of in by_role.items()}
     return IterationGains(
         policies=tuple(policies), domains=tuple(domains), success=success,
-        gains=tuple(_gain(con, iteration, split, domain, success) for domain in domains),
-        budgets=_budgets(con, iteration, split, policies), merge_weights=merge_weights(con, iteration),
+        gains=tuple(_gain(con, iteration, split, domain, success, kept.get(domain)) for domain in domains),
+        budgets=_budgets(con, iteration, split, policies), merge_weights=merge_weights(con, iteration), mixtures=mixtures(con, iteration),
     )  # fmt: skip
 
 
@@ -141,14 +142,15 @@ def tiles(gains: IterationGains) -> list[Tile]:
 
 
 def _gain(
-    con: duckdb.DuckDBPyConnection, iteration: str, split: str, domain: str, success: Mapping[tuple[str, str], Estimate]
-) -> DomainGain:
+    con: duckdb.DuckDBPyConnection, iteration: str, split: str, domain: str, success: Mapping[tuple[str, str], Estimate],
+    kept: Retention | None,
+) -> DomainGain:  # fmt: skip
     roles = {"start": "sft_model", "specialist": f"rl_{domain}", "merged": "merged_policy"}
     solved = {name: outcomes(con, iteration, role, split, domain) for name, role in roles.items()}
-    kept = compared(solved["merged"], solved["specialist"])
+    beside = compared(solved["merged"], solved["specialist"])
     return DomainGain(
         domain=domain, gain=compared(solved["specialist"], solved["start"]), merge_gain=compared(solved["merged"], solved["start"]),
-        kept=kept.difference if kept else None, start=success.get((roles["start"], domain)),
+        difference=beside.difference if beside else None, kept=kept, start=success.get((roles["start"], domain)),
         specialist=success.get((roles["specialist"], domain)), merged=success.get((roles["merged"], domain)),
     )  # fmt: skip
 

@@ -66,7 +66,7 @@ def stage_successes(con: duckdb.DuckDBPyConnection) -> list[StageSuccess]:
 def role_name(role: str) -> str:
     """`SFT`, `RL pointing`, `merged`: a stage as people call it."""
     fixed = {"seed_policy": "random", "ct_model": "CT", "sft_model": "SFT", "merged_policy": "merged", "released_policy": "released"}
-    return fixed.get(role) or (f"RL {role[3:]}" if role.startswith("rl_") else role)
+    return fixed.get(role) or (f"RL {role[3:].replace('_', ' ')}" if role.startswith("rl_") else role)
 
 
 def _role_rank(role: str) -> int:

@@ -265,7 +265,7 @@ def test_an_iteration_tells_what_each_domain_gained_and_what_the_merge_kept(hist
     assert_stands_alone(parsed, text)
     said = " ".join(parsed.text.split())
     assert "RL on pointing +10.0" in said, "6 + 1 of 10 after, 5 + 1 before, on the same instances"
-    assert "pointing 0.600 0.700 +10.0 [" in said and "0.900 +30.0 [" in said and "129 %" in said
+    assert "pointing 0.600 0.700 +10.0 [" in said and "0.900 +30.0 [" in said and "129 % kept" in said
     assert "forms 0.600 0.900 +30.0" in said, "a domain without a specialist has its merge all the same"
     assert "Success within a step budget" in said
 
@@ -341,3 +341,16 @@ def test_a_worker_leaves_its_iterations_pages_and_never_fails_by_them(history: W
         _write_pages(context)
         assert page.exists() is (warehouse_home == history.home)
     assert len(said) == 1 and "could not be written" in said[0], "an empty home has no iteration to report"
+
+
+def test_the_mixtures_that_were_tried_are_drawn(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    fill_models(warehouse, "0001")
+    tried = [
+        {"candidate": index, "method": "linear", "weights": json.dumps({"rl_pointing": share, "rl_forms": 1 - share}),
+         "is_chosen": share == 0.5, "task_id": task, "task_name": task, "domain": domain, "num_episodes": 8, "num_success": 4, "num_crashed": 0}
+        for index, share in enumerate((0.0, 0.5, 1.0)) for task, domain in TASKS.items()
+    ]  # fmt: skip
+    warehouse.replace_partition("merge_candidates", tried, iteration="0001", stage="merged_policy")
+    text = build_iteration(warehouse, "0001", tmp_path).read_text()
+    assert "3 mixtures that the search" in " ".join(Page(text).text.split()) and "0.5 / 0.5" in text
