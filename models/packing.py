@@ -5,7 +5,8 @@ right, where causal attention never looks. So nothing is computed on padding but
 Face decoder that passes keyword arguments on to its attention function is served (`SEGMENTS_ATTENTION`); ShiftQwen3's cheaper forward
 calls `attend` itself. Which samples make a row is models/batching.py.
 
-Shapes: T tokens of the row, H heads, K head size, S sequences of a group, L tokens of its longest, N queries.
+Shapes: T tokens of the row, H heads, K head size, S sequences of a group, L tokens of its longest, N queries of the row, Q queries of the
+sequence of a group that asks most.
 """
 
 from __future__ import annotations
@@ -30,10 +31,15 @@ SHORTEST_SHARE = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Sequences of similar length. `tokens` (S·L) are their places in the row, padded with the sequence's first."""
+    """Sequences of similar length. `tokens` (S, L) are their places in the row, padded with the sequence's first; `is_real` (S, L)."""
 
-    num_sequences: int
     tokens: Tensor
+    is_real: Tensor
+
+    def grid(self, x_THK: Tensor) -> Tensor:
+        """The rows of x at the places of the group, as attention reads them: (S, H, L, K)."""
+        grid: Tensor = x_THK.index_select(0, self.tokens.flatten()).unflatten(0, self.tokens.shape)
+        return grid.transpose(1, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +72,7 @@ def segments(lengths: Sequence[int], device: torch.device | str = "cpu") -> Segm
         grid = torch.where(is_real, grid, starts[members].unsqueeze(1))
         back[grid[is_real]] = offset + is_real.flatten().nonzero().flatten()
         offset += grid.numel()
-        groups.append(Group(num_sequences=len(members), tokens=grid.flatten().to(device)))
+        groups.append(Group(tokens=grid.to(device), is_real=is_real.to(device)))
     return Segments(position_ids=positions.unsqueeze(0).to(device), groups=tuple(groups), back=back.to(device))
 
 
@@ -86,9 +92,7 @@ def attend(query_THK: Tensor, key_THK: Tensor, value_THK: Tensor, layout: Segmen
     is_grouped = query_THK.shape[1] != key_THK.shape[1]
     grids = []
     for group in layout.groups:
-        query, key, value = (
-            x.index_select(0, group.tokens).unflatten(0, (group.num_sequences, -1)).transpose(1, 2) for x in (query_THK, key_THK, value_THK)
-        )
+        query, key, value = group.grid(query_THK), group.grid(key_THK), group.grid(value_THK)
         attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
         grids.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(grids).index_select(0, layout.back)
@@ -96,7 +100,7 @@ def attend(query_THK: Tensor, key_THK: Tensor, value_THK: Tensor, layout: Segmen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """The queries of one group: `queries` (S·Q) among all N, `mask` (S, 1, Q, L) of what each may see."""
+    """The queries of one group: `queries` (S, Q) among all N, and the `mask` (S, 1, Q, L) of what each may see."""
 
     queries: Tensor
     mask: Tensor
@@ -113,35 +117,31 @@ class Questions:
 
 def questions(layout: Segments, places_N: Tensor) -> Questions:
     """Prepare asking at `places_N` of the row, one or more in rising order."""
-    order = torch.full((layout.num_tokens,), -1, device=places_N.device)
-    order[places_N] = torch.arange(len(places_N), device=places_N.device)
-    positions, groups, back, offset = layout.position_ids[0], [], torch.empty_like(places_N), 0
-    begin = 0
+    device = places_N.device
+    number = torch.full((layout.num_tokens,), -1, device=device)
+    number[places_N] = torch.arange(len(places_N), device=device)
+    groups: list[_Asked] = []
+    back, offset = torch.empty_like(places_N), 0
     for group in layout.groups:
-        longest = len(group.tokens) // group.num_sequences
-        grid = group.tokens.unflatten(0, (group.num_sequences, longest))
-        is_real = layout.back[grid] == begin + torch.arange(len(group.tokens), device=grid.device).view_as(grid)
-        begin += len(group.tokens)
-        is_asked = is_real & (order[grid] >= 0)
+        is_asked = group.is_real & (number[group.tokens] >= 0)
+        # Asked places of each sequence first, in their order, filled up with others to the number of the one that has most.
         most = max(1, int(is_asked.sum(dim=1).max()))
-        columns = is_asked.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        asked, queries = is_asked.gather(1, columns), order[grid.gather(1, columns)].clamp(min=0)
-        back[queries[asked]] = offset + asked.flatten().nonzero().flatten()
-        offset += queries.numel()
-        seen = torch.arange(longest, device=grid.device) <= positions[grid.gather(1, columns)].unsqueeze(-1)
-        groups.append(_Asked(queries=queries.flatten(), mask=seen.unsqueeze(1)))
+        columns_SQ = is_asked.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        is_asked_SQ = is_asked.gather(1, columns_SQ)
+        queries_SQ = number[group.tokens.gather(1, columns_SQ)].clamp(min=0)
+        back[queries_SQ[is_asked_SQ]] = offset + is_asked_SQ.flatten().nonzero().flatten()
+        offset += queries_SQ.numel()
+        seen_SQL = torch.arange(group.tokens.shape[1], device=device) <= columns_SQ.unsqueeze(-1)
+        groups.append(_Asked(queries=queries_SQ, mask=seen_SQL.unsqueeze(1)))
     return Questions(places=places_N, groups=tuple(groups), back=back)
 
 
 def attend_from(query_NHK: Tensor, key_THK: Tensor, value_THK: Tensor, layout: Segments, asked: Questions, scale: float | None) -> Tensor:
     """As `attend`, for N queries: (N, H, K)."""
     grids = []
-    for group, questions_ in zip(layout.groups, asked.groups, strict=True):
-        query = query_NHK.index_select(0, questions_.queries).unflatten(0, (group.num_sequences, -1)).transpose(1, 2)
-        key, value = (
-            x.index_select(0, group.tokens).unflatten(0, (group.num_sequences, -1)).transpose(1, 2) for x in (key_THK, value_THK)
-        )
-        attended = scaled_dot_product_attention(query, key, value, attn_mask=questions_.mask, scale=scale)
+    for group, part in zip(layout.groups, asked.groups, strict=True):
+        query = query_NHK.index_select(0, part.queries.flatten()).unflatten(0, part.queries.shape).transpose(1, 2)
+        attended = scaled_dot_product_attention(query, group.grid(key_THK), group.grid(value_THK), attn_mask=part.mask, scale=scale)
         grids.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(grids).index_select(0, asked.back)
 
