@@ -12,16 +12,14 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
-from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from models.chat import EncodedChat
 from models.http_config import Capabilities
 from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Writer
 from models.server.backend import ServedEngine
-from models.server.guard import App, Guard
+from models.server.guard import App, Guard, Receive, Scope, Send
 from models.server.metrics import MEDIA_TYPE, Metrics
-from models.server.problems import ApiError, answer_error, closing, forbidden, wrong
+from models.server.problems import ApiError, TooLarge, answer_error, answer_unknown, answer_unreadable, closing, forbidden, wrong
 from models.server.prompts import encode_messages
 from models.server.service import Job, Part, Service
 from models.server.settings import ServerSettings
@@ -59,8 +57,10 @@ def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None
         title="Flywheel policy", description=DESCRIPTION, docs_url=None, redoc_url=None,
         responses={"4XX": {"model": ProblemAnswer}, "5XX": {"model": ProblemAnswer}},
     )  # fmt: skip
-    for kind in (FlywheelError, RequestValidationError, HTTPException, Exception):
+    for kind in (FlywheelError, RequestValidationError, TooLarge, Exception):
         app.add_exception_handler(kind, answer_error)
+    for status, handler in {400: answer_unreadable, 404: answer_unknown, 405: answer_unknown}.items():
+        app.add_exception_handler(status, handler)
     routes = _Routes(service)
     app.post("/v1/chat/completions", response_model=ChatAnswer, summary="Answer a conversation")(routes.chat)
     app.post("/v1/completions", response_model=CompletionAnswer, summary="Continue a text or token ids")(routes.complete)

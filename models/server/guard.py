@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from models.server.metrics import Metrics
-from models.server.problems import ApiError, response_of, unauthorised, wrong
+from models.server.problems import TooLarge, response_of, unauthorised
 from warehouse.errors import ConfigError
 
 Scope = MutableMapping[str, Any]
@@ -44,13 +44,12 @@ class Guard:
         if not hmac.compare_digest(_digest(given.strip()), self._digest) or scheme.lower() != b"bearer":
             self._metrics.refused.inc()
             return await response_of(unauthorised())(scope, receive, send)
-        too_large = wrong(f"the request is larger than {self._max_body_bytes} bytes", status=413, code="too_large")
         if _announced_bytes(headers) > self._max_body_bytes:
-            return await response_of(too_large)(scope, receive, send)
-        await self._app(scope, _limited(receive, self._max_body_bytes, too_large), send)
+            return await response_of(TooLarge(self._max_body_bytes).told)(scope, receive, send)
+        await self._app(scope, _limited(receive, self._max_body_bytes), send)
 
 
-def _limited(receive: Receive, max_bytes: int, too_large: ApiError) -> Receive:
+def _limited(receive: Receive, max_bytes: int) -> Receive:
     """Counts what arrives: a length that was announced need not be true, nor be announced at all."""
     arrived = 0
 
@@ -59,7 +58,7 @@ def _limited(receive: Receive, max_bytes: int, too_large: ApiError) -> Receive:
         message = await receive()
         arrived += len(message.get("body", b""))
         if arrived > max_bytes:
-            raise too_large
+            raise TooLarge(max_bytes)
         return message
 
     return counted

@@ -6,10 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import Request
+from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from models.server.wire import Problem, ProblemAnswer
 from warehouse.errors import FlywheelError, ModelError
@@ -27,6 +26,14 @@ class ApiError(ModelError):
     @property
     def body(self) -> str:
         return ProblemAnswer(error=self.problem).model_dump_json()
+
+
+class TooLarge(HTTPException):
+    """A body that goes on beyond the limit. Of FastAPI's kind, which alone gets through its reading of bodies as it is."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.told = wrong(f"the request is larger than {max_bytes} bytes", status=413, code="too_large")
+        super().__init__(self.told.status, self.told.problem.message)
 
 
 def wrong(message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> ApiError:
@@ -71,14 +78,24 @@ def response_of(error: ApiError) -> JSONResponse:
 
 async def answer_error(_: Request, error: Exception) -> JSONResponse:
     """The handler of everything that a route raises on purpose."""
-    cause = error.__cause__ if isinstance(error, HTTPException) else error  # FastAPI wraps what reading a body raises
-    if isinstance(cause, ApiError):
-        return response_of(cause)
+    if isinstance(error, ApiError):
+        return response_of(error)
     if isinstance(error, RequestValidationError):
         return response_of(_invalid(error))
-    if isinstance(error, HTTPException):
-        return response_of(wrong(str(error.detail), status=error.status_code, code="not_found" if error.status_code == 404 else None))
+    if isinstance(error, TooLarge):
+        return response_of(error.told)
     return response_of(failed(error if isinstance(error, FlywheelError) else ModelError("the server's log tells what")))
+
+
+async def answer_unknown(request: Request, _: Exception) -> JSONResponse:
+    """The handler of addresses and methods that no route has."""
+    message = f"there is no {request.method} {request.url.path} here; /openapi.json lists what there is"
+    return response_of(wrong(message, status=404, code="not_found"))
+
+
+async def answer_unreadable(_: Request, __: Exception) -> JSONResponse:
+    """The handler of bodies that broke off."""
+    return response_of(wrong("the body of the request cannot be read"))
 
 
 def _invalid(error: RequestValidationError) -> ApiError:

@@ -34,6 +34,24 @@ class OurServer:
 
 
 @contextmanager
+def held(server: OurServer) -> Iterator[Callable[[], bool]]:
+    """The engine writes nothing as long as the block lasts, so that what happens meanwhile happens in the middle of answers. Gives what
+    tells whether anything waits for the engine, such as new weights."""
+    engine, go_on, is_held = server.engine._engine, threading.Event(), threading.Event()
+
+    def hold() -> None:
+        is_held.set()
+        go_on.wait(60.0)
+
+    engine._post(hold)
+    is_held.wait(60.0)
+    try:
+        yield lambda: bool(engine._inbox)
+    finally:
+        go_on.set()
+
+
+@contextmanager
 def our_server(folder: Path, settings: ServerSettings | None = None) -> Iterator[OurServer]:
     """A real server on a checkpoint, for as long as the block lasts."""
     engine, loop, stack = ServedEngine.open(folder), LoopThread("policy-server"), AsyncExitStack()
@@ -48,8 +66,8 @@ def our_server(folder: Path, settings: ServerSettings | None = None) -> Iterator
             end()
 
         yield OurServer(url, engine, lambda: loop.run(call_end()))
-        loop.run(stack.aclose())
     finally:
+        loop.run(stack.aclose())
         loop.close()
         engine.close()
 

@@ -154,21 +154,22 @@ def test_requests_under_way_are_bounded_and_may_come_from_several_loops(server: 
 
 
 def test_who_is_cancelled_takes_its_prompts_back(server: OurServer) -> None:
-    engine = HttpEngine(config(server.url))
+    engine, running = HttpEngine(config(server.url)), server.engine._engine
 
     async def give_up() -> None:
         task = asyncio.create_task(engine.act([prompt(max_new_tokens=1900)] * 3))
-        while not server.engine._engine._answers:
+        while not running._answers:
             await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(give_up())
-    end_s = time.monotonic() + 60
-    while server.engine._engine._answers:
+    end_s, written = time.monotonic() + 60, running.counts.tokens_written
+    while running._answers:
         assert time.monotonic() < end_s
         time.sleep(0.005)
+    assert running.counts.tokens_written - written < 3 * 1000, "they did not go on to their end"
     engine.close()
 
 

@@ -4,11 +4,13 @@ and by token ids."""
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from agent.policy import Message, Policy, Prompt, Sampling
 from models.checkpoint import read_card, save
@@ -16,6 +18,7 @@ from models.engine import EmbeddedEngine
 from models.families import load_codec
 from models.http_config import HttpEngineConfig
 from models.http_engine import HttpEngine
+from models.tiny_vision import tiny_vision_policy
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, OurServer, our_server, prompt
 from warehouse.errors import ModelError
 
@@ -137,3 +140,35 @@ def test_a_closed_policy_says_so(kind: str, folder: Path, server: OurServer, mon
     engine.close()
     with pytest.raises(ModelError, match="closed"):
         act(engine, prompt())
+
+
+def test_pictures_are_seen_over_http_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vision-language policy with random weights: another picture, another answer; and the same one on either side."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    model, codec = tiny_vision_policy(("Find", "Ok"), 0)
+    save(tmp_path / "vision", model, codec, stage="seed_policy", iteration="0000")
+    images = {colour: picture(colour) for colour in ("red", "blue")}
+    asked = [
+        Prompt(
+            messages=(Message(role="user", content="Find Ok", screenshot_id=colour),),
+            sampling=Sampling(max_new_tokens=8),
+            images={colour: image},
+        )
+        for colour, image in images.items()
+    ]
+    embedded = EmbeddedEngine.from_checkpoint(tmp_path / "vision")
+    with our_server(tmp_path / "vision") as server:
+        http = HttpEngine.of_checkpoint(HttpEngineConfig(base_url=server.url, token_env=TOKEN_VARIABLE), tmp_path / "vision")
+        here, there = act(embedded, *asked), act(http, *asked)
+        http.close()
+    embedded.close()
+    for one, other in zip(here, there, strict=True):
+        assert (one.prompt_token_ids, one.token_ids, one.text) == (other.prompt_token_ids, other.token_ids, other.text)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert here[0].logprobs != here[1].logprobs
+
+
+def picture(colour: str) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (64, 64), colour).save(data, "PNG")
+    return data.getvalue()
