@@ -344,10 +344,11 @@ def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["reinforce", "ppo"])
+@pytest.mark.parametrize("algorithm", ["ppo", "reinforce", "reinforce++", "grpo", "rejection"])
 def test_learning_finds_the_right_button_and_the_control_does_not(weak: Weak, tmp_path: Path, algorithm: str) -> None:
     settings = {
         "algorithm": algorithm,
+        "group_size": 8 if algorithm == "grpo" else 1,
         "rounds": 6,
         "episodes_per_task": 48,
         "minibatch_episodes": 16,
