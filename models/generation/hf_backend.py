@@ -185,10 +185,9 @@ class HuggingFaceBackend:
         if target.is_fresh:
             return None
         read_S = torch.arange(target.num_read, device=slots_BT.device)
-        back_BTS = slots_BT.unsqueeze(-1) - read_S
-        masks = {FULL: back_BTS < 0}
+        masks = {FULL: read_S > slots_BT.unsqueeze(-1)}
         if SLIDING in self._layer_types:
-            masks[SLIDING] = (back_BTS < 0) | (back_BTS >= self._window)
+            masks[SLIDING] = masks[FULL] | (read_S <= slots_BT.unsqueeze(-1) - self._window)
         dtype = self._model.dtype
         additive = {
             kind: torch.zeros(hidden.shape, dtype=dtype, device=slots_BT.device).masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -379,3 +380,16 @@ def test_images_that_do_not_fit_their_tokens_are_refused() -> None:
         backend.open(replace(request, prompt=(5, 6)))
     with pytest.raises(ModelError, match="no image_token_id"):
         HuggingFaceBackend(LlamaForCausalLM(LlamaConfig(**TEXT)), frozenset([EOS])).open(request)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_runs_on_an_accelerator_as_on_the_cpu(models: dict[str, Any], kind: str, dtype: torch.dtype) -> None:
+    model = copy.deepcopy(models[kind]).to("cuda", dtype)
+    there = scheduler_of((ShiftBackend if kind == "shift, fast" else HuggingFaceBackend)(model, frozenset([EOS])))
+    here = models[kind]
+    for turn in range(2):
+        asked = [replace(request, conversation=str(index)) for index, request in enumerate(requests(12, seed=turn // 2, temperature=1.0))]
+        for row in run(there, asked):
+            assert row.logprobs == pytest.approx(reference(here, row), abs=1e-3 if dtype == torch.float32 else 0.5)
+    assert there.counts.tokens_reused > 0
