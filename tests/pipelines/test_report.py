@@ -348,7 +348,8 @@ def test_the_mixtures_that_were_tried_are_drawn(tmp_path: Path) -> None:
     fill_models(warehouse, "0001")
     tried = [
         {"candidate": index, "method": "linear", "weights": json.dumps({"rl_pointing": share, "rl_forms": 1 - share}),
-         "is_chosen": share == 0.5, "task_id": task, "task_name": task, "domain": domain, "num_episodes": 8, "num_success": 4, "num_crashed": 0}
+         "is_chosen": share == 0.5, "task_id": task, "task_name": task, "domain": domain, "num_episodes": 8, "num_success": 4,
+         "num_crashed": 0}
         for index, share in enumerate((0.0, 0.5, 1.0)) for task, domain in TASKS.items()
     ]  # fmt: skip
     warehouse.replace_partition("merge_candidates", tried, iteration="0001", stage="merged_policy")
