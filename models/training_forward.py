@@ -1,5 +1,5 @@
 """The forward pass that training wants: final hidden states only where a token is learned, for ShiftQwen3 about a third cheaper than the
-model's own. The numbers and gradients are the model's (a test holds them to it); generation is models/decoder.py.
+model's own. The numbers and gradients are the model's (a test holds them to it); generation is models/generation.
 
 Most tokens of a policy's samples are context: of them the last layer needs keys and values only. Projections that read the same input
 are fused. Any other Hugging Face decoder goes through its own forward.
