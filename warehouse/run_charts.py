@@ -184,7 +184,7 @@ def interval_mark(estimate: Estimate) -> str:
 
 def gain_chart(gains: Sequence[tuple[str, float, Interval]]) -> str:
     """Gains in points with their intervals, a row each (label, mean, interval), around zero."""
-    row_px, top, left, width = 30.0, 44.0, 150.0, 620.0
+    row_px, top, left, width = 30.0, 44.0, 110.0, 480.0
     drawing = Drawing(width, top + row_px * len(gains) + 30, "Gains in success, points")
     drawing.text(12, 22, "Gain in greedy success, points", "strong")
     drawing.text(225, 22, "95 % interval, paired by instance", "small muted")
@@ -209,7 +209,7 @@ def budget_chart(curves: Mapping[str, Sequence[tuple[int, Estimate]]]) -> str:
     points = [point for curve in curves.values() for point in curve]
     if not points:
         return ""
-    width, height, left, top = 620.0, 280.0, 52.0, 56.0
+    width, height, left, top = 480.0, 260.0, 52.0, 56.0
     drawing = Drawing(width, height, "Success within a step budget")
     drawing.text(12, 22, "Greedy success within a step budget", "strong")
     legend(drawing, 12, 42, [(COLOURS[index % len(COLOURS)], label) for index, label in enumerate(curves)])
