@@ -46,6 +46,9 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
         _one("think tokens a step", "think_tokens_per_step"),
         _one("tokens a step", "tokens_per_step"),
         _one("invalid actions", "invalid_actions", "share of steps"),
+        Panel(title="rewarded alike", tells="share: nothing to learn from", metrics=(
+            ("uniform_fraction", "episodes of a task"), ("group_zero_std", "groups"),
+        )),
         Panel(title="episodes that did not end", tells="share", metrics=(("truncated", "truncated"), ("unanswered", "unanswered steps"))),
     ),
     "Policy update": (
@@ -61,6 +64,12 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
         _one("learning rate", "learning_rate"),
         _one("replay loss", "replay_loss"),
         _one("engine against learner", "mismatch_kl", "KL before the first update"),
+        Panel(title="off-policy correction", tells="by token", metrics=(
+            ("correction_mean", "mean weight"), ("correction_dropped", "share left out"),
+        )),
+        Panel(title="faults that were handled", tells="", metrics=(
+            ("exploded", "KL exploded"), ("rolled_back", "undone"), ("skipped_minibatches", "left out"),
+        )),
     ),
     "Critic": (
         Panel(title="explained variance", tells="of returns", metrics=(
@@ -72,9 +81,13 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
     "Streaming": (
         Panel(title="staleness", tells="updates behind, by token", metrics=(("staleness_mean", "mean"), ("staleness_max", "highest"))),
         _one("episodes a batch", "episodes"),
-        _one("environments at work", "lease_share", "share of leased time"),
-        _one("steps a second", "steps_per_s"),
-        Panel(title="seconds", tells="of an update", metrics=(("gen_s", "generation"), ("env_s", "environment"), ("update_s", "update"))),
+        _one("sessions at work", "lease_busy_share", "share of their time that an unfinished episode held them"),
+        _one("environment steps a second", "env_steps_per_s"),
+        _one("tokens written a second", "gen_tokens_per_s"),
+        _one("generation during updates", "overlap_share", "share of the time that learning took"),
+        Panel(title="seconds", tells="of a round", metrics=(
+            ("wait_s", "batch complete"), ("gen_s", "generation"), ("env_s", "environment"), ("update_s", "update"),
+        )),
     ),
     "Supervised": (
         _one("loss", "loss", "nats a learned token"),
@@ -96,6 +109,7 @@ def run_groups(con: duckdb.DuckDBPyConnection, iteration: str, run: str) -> list
     groups = []
     for title, panels in GROUPS.items():
         drawn = [_chart(panel, curves) for panel in panels]
+        drawn += [staleness_bars(curves)] if title == "Streaming" else []
         groups.append(Group(title=title, charts=tuple(chart for chart in drawn if chart)))
     shaping = tuple((name, name.partition("/")[2]) for name in curves if name.startswith("shaping/"))
     if shaping:
@@ -139,6 +153,26 @@ def _chart(panel: Panel, curves: Mapping[str, Points], *, floor: float | None = 
     drawing.text(right, bottom + 16, str(max(steps)), "small muted", "end")
     for index, (label, points) in enumerate(series.items()):
         _line(drawing, points, x_axis, y_axis, COLOURS[index % len(COLOURS)], label)
+    return drawing.render(alone=False)
+
+
+def staleness_bars(curves: Mapping[str, Points]) -> str:
+    """Share of a run's tokens by how many updates their weights lagged behind, a mean over its rounds; empty where none lagged."""
+    lags = {name.partition("/")[2]: points for name, points in curves.items() if name.startswith("staleness/")}
+    num_rounds = max((len(points) for points in lags.values()), default=1)
+    shares = {lag: sum(value for _, value in points) / num_rounds for lag, points in lags.items()}
+    if set(shares) <= {"0"}:
+        return ""
+    drawing = Drawing(WIDTH, HEIGHT, "Tokens by staleness")
+    drawing.text(12, 20, "tokens by staleness", "strong")
+    drawing.text(12, 37, "share, by updates behind", "small muted")
+    axis, left = Axis(0.0, max(shares.values()), HEIGHT - 26, 58.0), 24.0
+    column = (WIDTH - 2 * left) / len(shares)
+    for place, (lag, share) in enumerate(sorted(shares.items(), key=lambda item: (len(item[0]), item[0]))):
+        x, y = left + column * place, axis.px(share)
+        drawing.rect(x + 3, y, column - 6, HEIGHT - 26 - y, "bar blue", radius=2, hint=f"{lag}: {share:.1%}")
+        drawing.text(x + column / 2, y - 4, f"{share:.0%}", "small", "middle")
+        drawing.text(x + column / 2, HEIGHT - 10, lag, "small muted", "middle")
     return drawing.render(alone=False)
 
 

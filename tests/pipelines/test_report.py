@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from pipelines import cli
 from pipelines.report import build_iteration, build_report, build_run
 from pipelines.report_data import REPORTED_SPLIT, stage_seconds
 from pipelines.report_gains import iteration_gains, merge_weights
@@ -147,6 +149,7 @@ def evaluated(iteration: str, row: dict[str, Any], seed: int) -> dict[str, Any]:
 RL_METRICS = {
     "reward": 0.5, "success": 0.5, "entropy": 0.2, "think_tokens_per_step": 7.0, "steps_per_episode": 3.0, "explained_variance": 0.3,
     "clip_fraction_low": 0.01, "clip_fraction_high": 0.02, "kl": 0.01, "staleness_mean": 0.5, "staleness_max": 2.0, "lambda_policy": 0.96,
+    "staleness/0": 0.7, "staleness/1": 0.2, "staleness/8+": 0.05, "lease_busy_share": 0.9, "env_steps_per_s": 12.0,
     "shaping/format": -0.1, "shaping/length": -0.2, "success/click-button": 0.4, "critic_steers": 1.0,
 }  # fmt: skip
 CONSTANT = "critic_steers"
@@ -285,7 +288,8 @@ def test_a_runs_page_has_its_curves_tasks_and_episodes(history: Warehouse) -> No
     said = " ".join(parsed.text.split())
     for heading in ("Outcome", "Policy update", "Critic", "Streaming", "Reward shaping", "Success by task while learning"):
         assert heading in said
-    for panel in ("think tokens a step", "steps per episode", "explained variance", "clip fraction", "staleness", "entropy", "reward"):
+    for panel in ("think tokens a step", "steps per episode", "explained variance", "clip fraction", "staleness", "entropy", "reward",
+                  "sessions at work", "Tokens by staleness"):  # fmt: skip
         assert f'aria-label="{panel}' in text, panel
     assert 'aria-label="critic steers' not in text, "what never changes has no curve"
     assert "learning rate" not in said, "what was not measured is left out"
@@ -355,3 +359,17 @@ def test_the_mixtures_that_were_tried_are_drawn(tmp_path: Path) -> None:
     warehouse.replace_partition("merge_candidates", tried, iteration="0001", stage="merged_policy")
     text = build_iteration(warehouse, "0001", tmp_path).read_text()
     assert "3 mixtures that the search" in " ".join(Page(text).text.split()) and "0.5 / 0.5" in text
+
+
+def test_the_command_writes_all_of_it_or_a_part(history: Warehouse, tmp_path: Path) -> None:
+    home = ["--home", str(history.home.root)]
+    for arguments, written in (
+        ([], "index.html"),
+        (["2"], page_name("0002")),
+        (["--run", "0001/rl_pointing"], page_name("0001", "rl_pointing")),
+    ):
+        output = tmp_path / written.removesuffix(".html") / "index.html"
+        ran = CliRunner().invoke(cli.app, ["report", *arguments, *home, "-o", str(output)], env={"COLUMNS": "300"})
+        assert ran.exit_code == 0 and written in ran.output, ran.output
+        assert (output.parent / written).is_file()
+    assert not (tmp_path / "iteration-0002" / "index.html").exists(), "only what was asked for"
