@@ -1,4 +1,4 @@
-"""Our own functions under the invariants of reinforcement learning (benchmarks/rl_invariants.py).
+"""Our own functions under the invariants of reinforcement learning (benchmarks/invariants/library.py).
 
 Rows of masked tokens are made into trajectories first, as episodes arrive: a turn for each run of response tokens, and what the environment
 paid between the end of a response and the next one belongs to that turn.
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.rl_invariants import Library, LossCase, Spans
+from benchmarks.invariants.library import Library, LossCase, Spans
 from models.ppo.advantages import batch_advantages, decoupled_gae, explained_variance, group_advantages, length_adaptive_lambda
 from models.ppo.buffer import Trajectory, Turn
 from models.ppo.config import PpoConfig

@@ -18,7 +18,7 @@ import torchrl
 from torchrl.objectives.llm.grpo import GRPOLoss
 from torchrl.objectives.value.functional import generalized_advantage_estimate, td_lambda_return_estimate
 
-from benchmarks.rl_invariants import Library, LossCase, Missing, Spans
+from benchmarks.invariants.library import Library, LossCase, Missing, Spans
 
 AGGREGATIONS = {"token": "token_mean", "episode_mean": "prompt_mean"}
 

@@ -15,7 +15,7 @@ import torch
 import trl
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from benchmarks.rl_invariants import Library, LossCase
+from benchmarks.invariants.library import Library, LossCase
 
 LOSS_TYPES = {"token": "dapo", "episode_mean": "grpo"}
 

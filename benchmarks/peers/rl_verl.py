@@ -14,7 +14,7 @@ import torch
 import verl
 from verl.trainer.ppo import core_algos, rollout_corr_helper
 
-from benchmarks.rl_invariants import Library, LossCase, Missing, Spans
+from benchmarks.invariants.library import Library, LossCase, Missing, Spans
 
 NO_CUT = "compute_gae_advantage_return has no argument for a cut-off episode's last value"
 MODES = {"token": "token-mean", "episode_mean": "seq-mean-token-mean"}

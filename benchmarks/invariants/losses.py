@@ -1,6 +1,6 @@
 """What must hold of any implementation of the losses of multi-turn reinforcement learning, and the list of all invariants.
 
-As in rl_invariants.py: functions of a library and a random generator. torch and numpy only.
+As in advantages.py: functions of a library and a random generator. torch and numpy only.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.rl_advantage_invariants import ADVANTAGE_INVARIANTS
-from benchmarks.rl_invariants import Invariant, Library, LossCase
+from benchmarks.invariants.advantages import ADVANTAGE_INVARIANTS
+from benchmarks.invariants.library import Invariant, Library, LossCase
 
 
 def random_case(rng: np.random.Generator, *, spread: float = 0.3, **settings: Any) -> LossCase:

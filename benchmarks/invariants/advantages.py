@@ -1,4 +1,4 @@
-"""What must hold of any implementation of the advantages and returns of multi-turn reinforcement learning (see rl_invariants.py).
+"""What must hold of any implementation of the advantages and returns of multi-turn reinforcement learning (see library.py).
 
 Shape suffixes: B episodes, T token positions of the longest, E episodes.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rl_invariants import TOLERANCE, Invariant, Library, Spans, expected_gae, random_spans, responses, same
+from benchmarks.invariants.library import TOLERANCE, Invariant, Library, Spans, expected_gae, random_spans, responses, same
 
 
 def _shares(rng: np.random.Generator) -> tuple[float, float]:

@@ -1,5 +1,5 @@
 """What an invariant of multi-turn reinforcement learning is a function of: a library's operations, batches of episodes, naive definitions.
-The invariants themselves: rl_advantage_invariants.py, rl_loss_invariants.py.
+The invariants themselves: advantages.py, losses.py.
 
 Each invariant is a function of a library (an adapter to its functions, benchmarks/peers/rl_*.py) and a random generator; it raises
 AssertionError where the library breaks it, and Missing where the library has no function or argument for it. numpy only, so that it runs in
