@@ -60,9 +60,9 @@ class HttpEngine:
         if config.send == "token_ids" and codec is None:
             raise ConfigError("send is token_ids, which wants a codec: open the engine with HttpEngine.of_checkpoint")
         self._config, self._codec, self._folder = config, codec, folder
+        self._client, self._running = HttpClient(config), set[asyncio.Future[Response]]()
         self._loop, self._is_closed = LoopThread("http-engine"), False
         try:
-            self._client = self._loop.run(self._connect())
             self._capabilities, self._extras = self._loop.run(probe(self._client, config, codec))
         except BaseException:
             self.close()
@@ -117,9 +117,11 @@ class HttpEngine:
 
     async def _all(self, prompts: Sequence[Prompt]) -> list[Response]:
         tasks = [asyncio.ensure_future(self._one(prompt)) for prompt in prompts]
+        self._running.update(tasks)
         try:
             return list(await asyncio.gather(*tasks))
         finally:
+            self._running.difference_update(tasks)
             for task in tasks:  # where one fails, nobody waits for the others
                 task.cancel()
 
@@ -211,12 +213,16 @@ class HttpEngine:
         """End the connections and the thread; answers under way end in ModelError. May be called twice."""
         self._is_closed = True
         if not self._loop.is_closed:
-            if (client := getattr(self, "_client", None)) is not None:
-                self._loop.run(client.close())
+            self._loop.run(self._end())
             self._loop.close()
 
-    async def _connect(self) -> HttpClient:
-        return HttpClient(self._config)
+    async def _end(self) -> None:
+        """Answers first: one whose connection is closed under it would be asked for again."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._client.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result()
