@@ -16,9 +16,10 @@ from agent.policy import Message, Policy, Prompt, Sampling
 from models.checkpoint import read_card, save
 from models.engine import EmbeddedEngine
 from models.families import load_codec
-from models.http_config import HttpEngineConfig
+from models.http_config import EngineChoice, HttpEngineConfig
 from models.http_engine import HttpEngine
 from models.tiny_vision import tiny_vision_policy
+from pipelines.engines import open_engine
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, OurServer, our_server, prompt
 from warehouse.errors import ModelError
 
@@ -49,11 +50,11 @@ def policy(request: pytest.FixtureRequest, folder: Path, server: OurServer) -> I
 
 
 def opened(kind: str, folder: Path, server: OurServer) -> Any:
+    """As a stage opens it, by what its profile says."""
     if kind == "embedded":
-        return EmbeddedEngine.from_checkpoint(folder)
-    send = kind.removeprefix("http ").replace(" ", "_")
-    config = HttpEngineConfig.model_validate({"base_url": server.url, "token_env": TOKEN_VARIABLE, "send": send, "retries": 0})
-    return HttpEngine.of_checkpoint(config, folder)
+        return open_engine(folder, EngineChoice())
+    http = {"base_url": server.url, "token_env": TOKEN_VARIABLE, "send": kind.removeprefix("http ").replace(" ", "_"), "retries": 0}
+    return open_engine(folder, EngineChoice.model_validate({"kind": "http", "http": http}))
 
 
 def act(policy: Policy, *prompts: Prompt) -> Any:
