@@ -13,7 +13,7 @@ from typing import Literal
 import duckdb
 
 from assets.profile import Profile
-from assets.training import rl_stage
+from assets.training import joint_name, rl_stage
 from models.configs import SupervisedConfig
 from models.shapes import ModelShape
 from pipelines.workers.context import pool_tasks
@@ -99,7 +99,8 @@ class Workload:
         if (number - 1) % profile.ct_every == 0:
             works.append(self._supervised("ct_model", profile.ct if first else profile.ct_refresh))
         works.append(self._supervised("sft_model", profile.sft if first else profile.sft_refresh))
-        works += [self._rl(domain) for domain in profile.tasks.specialists]
+        works += [self._rl((domain,), rl_stage(domain)) for domain in profile.tasks.specialists]
+        works += [self._rl(group, rl_stage(joint_name(group))) for group in profile.tasks.joint]
         works += [self._merge(), self._evaluation()]
         collected = profile.collection.instances_per_task * profile.collection.attempts
         tasks = self._trained(profile.tasks.domains)
@@ -165,10 +166,11 @@ class Workload:
             response_tokens=self.response_tokens, image_tokens=share * total, training=config,
         )  # fmt: skip
 
-    def _rl(self, domain: str) -> Work:
-        config, tasks = self._profile.rl, self._trained((domain,))
-        groups = math.ceil(config.episodes_per_task / config.group_size) * config.group_size
-        work = self._acting(rl_stage(domain), tasks, config.rounds * groups, screens=config.screenshots)
+    def _rl(self, domains: Sequence[str], stage: str) -> Work:
+        """Of one domain, or of several jointly with the budget of one."""
+        config, tasks = self._profile.rl, self._trained(domains)
+        groups = math.ceil(max(1, config.episodes_per_task // len(domains)) / config.group_size) * config.group_size
+        work = self._acting(stage, tasks, config.rounds * groups, screens=config.screenshots)
         tokens = work.num_steps * (work.prompt_tokens + work.response_tokens)
         return Work(
             stage=work.stage, kind="rl", amount=f"{config.rounds} rounds, {work.num_episodes:,} episodes", training_tokens=tokens,
@@ -177,15 +179,18 @@ class Workload:
         )  # fmt: skip
 
     def _merge(self) -> Work:
-        merge, num = self._profile.merge, len(self._profile.tasks.specialists)
+        merge, tasks = self._profile.merge, self._profile.tasks
+        num = len(tasks.specialists) + (len(tasks.joint) if merge.include_joint else 0)
         if merge.weights is not None or num == 1:
             return Work(stage="merged_policy", kind="small", amount=f"{num} specialists")
-        candidates = math.comb(merge.grid_steps + num - 1, num - 1)
+        # A round of refinement tries the neighbours of the best: some share moved from each one to each other.
+        candidates = math.comb(merge.grid_steps + num - 1, num - 1) + merge.refine_rounds * num * (num - 1)
         amount = f"{candidates} candidates x {merge.instances_per_task} a task"
         return self._acting("merged_policy", self._pool, candidates * merge.instances_per_task, screens=False, amount=amount)
 
     def _evaluation(self) -> Work:
-        settings, policies = self._profile.evaluation, 2 + len(self._profile.tasks.specialists)
+        settings, tasks = self._profile.evaluation, self._profile.tasks
+        policies = 2 + len(tasks.specialists) + len(tasks.joint)
         per_task = policies * settings.holdout_per_task + settings.eval_per_task
         amount = f"{policies} policies, {per_task * len(self._pool):,} episodes"
         return self._acting("evaluations", self._pool, per_task, screens=False, amount=amount)

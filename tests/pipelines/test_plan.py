@@ -62,6 +62,16 @@ def test_work_is_what_the_profile_asks_for() -> None:
     assert "ct_model" not in {work.stage for work in Workload(profiles.load("smoke", {"ct_every": 2}), TINY, NOTHING).iteration(2)}
 
 
+def test_policies_trained_jointly_are_planned_with_the_budget_of_one() -> None:
+    settings = {"tasks.joint": [["pointing", "forms"]], "merge.grid_steps": 2, "merge.refine_rounds": 1, "merge.include_joint": True}
+    workload = Workload(profiles.load("smoke", settings), TINY, NOTHING)
+    works = {work.stage: work for work in workload.iteration(1)}
+    alone = sum(works[f"rl_{domain}"].num_episodes for domain in ("pointing", "forms"))
+    assert works["rl_joint_pointing_forms"].num_episodes == alone / 2, "three episodes of each task where a specialist has six"
+    assert works["merged_policy"].num_episodes == (6 + 6) * 3 * len(workload._pool), "six points of three weights, and six neighbours"
+    assert works["evaluations"].amount.startswith("5 policies")
+
+
 def test_groups_are_whole_and_annotation_can_be_off() -> None:
     settings = {"rl.group_size": 4, "rl.algorithm": "grpo", "annotation.enabled": False}
     works = {work.stage: work for work in Workload(profiles.load("smoke", settings), TINY, NOTHING).iteration(1)}
