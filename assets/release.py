@@ -12,7 +12,7 @@ from assets.training import RETRY, joint_name, rl_asset_key, rl_stage
 from warehouse import registry
 from warehouse.charts import as_markdown, success_by_stage
 from warehouse.identity import content_id
-from warehouse.merge_report import retention_table, retentions
+from warehouse.merge_report import retention_table, retentions, successes, successes_table
 from warehouse.query import connect
 from warehouse.statistics import compare_paired, release_gate
 from warehouse.tables import Warehouse
@@ -49,10 +49,12 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
         result = runner.run(context, request)
         chart = success_by_stage(connect(warehouse), split="holdout")
         kept = retention_table(retentions(connect(warehouse), iteration))
+        beside = successes_table(successes(connect(warehouse), iteration))
         return dg.MaterializeResult(
             data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
             metadata=of_result(
-                result, config=settings.evaluation, success=picture(as_markdown(chart)), kept_by_merge=dg.MetadataValue.md(kept)
+                result, config=settings.evaluation, success=picture(as_markdown(chart)), kept_by_merge=dg.MetadataValue.md(kept),
+                by_domain=dg.MetadataValue.md(beside),
             ),
         )
 

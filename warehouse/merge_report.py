@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -79,8 +79,8 @@ class Mixture:
         return f"{shares} {self.method}" if self.method == "specialist" else shares
 
 
-def retentions(con: duckdb.DuckDBPyConnection, iteration: str, split: str = "holdout") -> list[Retention]:
-    """What the merged policy keeps of each specialist on its own domain, from `evaluations`; joint policies are no specialists."""
+def successes(con: duckdb.DuckDBPyConnection, iteration: str, split: str = "holdout") -> dict[tuple[str, str], Estimate]:
+    """(policy's role, domain) → success, of every policy that was evaluated on the split: SFT, specialists, joint ones, the merge."""
     query = (
         "select checkpoint_role, domain, task_name, sum(num_success)::bigint, sum(num_episodes)::bigint from evaluations "
         "where iteration = ? and split = ? and num_episodes > 0 group by all order by all"
@@ -88,12 +88,25 @@ def retentions(con: duckdb.DuckDBPyConnection, iteration: str, split: str = "hol
     counts: dict[tuple[str, str], list[TaskCount]] = defaultdict(list)
     for role, domain, task, num_success, num_episodes in con.execute(query, [iteration, split]).fetchall():
         counts[role, domain].append(TaskCount(task=task, num_success=num_success, num_episodes=num_episodes))
+    return {key: macro_average(of) for key, of in counts.items()}
+
+
+def successes_table(found: Mapping[tuple[str, str], Estimate]) -> str:
+    """Markdown: a row a policy, a column a domain. Specialists, joint training and the merge stand side by side."""
+    domains = sorted({domain for _, domain in found})
+    rank = {"sft_model": 0, "merged_policy": 3}
+    roles = sorted({role for role, _ in found}, key=lambda role: (rank.get(role, 1 + role.startswith(JOINT_PREFIX)), role))
+    rows = [["policy", *domains], ["---"] * (1 + len(domains))]
+    return _markdown([*rows, *([role, *(_cell(found[role, of]) if (role, of) in found else "–" for of in domains)] for role in roles)])
+
+
+def retentions(con: duckdb.DuckDBPyConnection, iteration: str, split: str = "holdout") -> list[Retention]:
+    """What the merged policy keeps of each specialist on its own domain, from `evaluations`; joint policies are no specialists."""
+    found = successes(con, iteration, split)
     return [
-        Retention(
-            domain=domain, role=role, split=split, specialist=macro_average(of), merged=macro_average(counts["merged_policy", domain])
-        )
-        for (role, domain), of in list(counts.items())
-        if role == SPECIALIST_PREFIX + domain and ("merged_policy", domain) in counts
+        Retention(domain=domain, role=role, split=split, specialist=estimate, merged=found["merged_policy", domain])
+        for (role, domain), estimate in found.items()
+        if role == SPECIALIST_PREFIX + domain and ("merged_policy", domain) in found
     ]
 
 

@@ -12,13 +12,15 @@ import torch
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
-from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, StageResult
+from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
 from models.checkpoint import load_model, load_tokenizer, save, verify
+from models.configs import PpoConfig
 from models.shift_qwen3 import initialise
 from pipelines.work_folder import work_folder
 from pipelines.workers import annotate as annotate_worker
 from pipelines.workers import initialise as seed_worker
 from pipelines.workers import merge as merge_worker
+from pipelines.workers import rl as rl_worker
 from pipelines.workers.__main__ import in_our_words
 from pipelines.workers.context import WorkerContext
 from warehouse import registry
@@ -197,3 +199,39 @@ def test_a_full_disk_is_named_whatever_the_library_says(small_disk: Path, tmp_pa
     told = in_our_words(wrong.value, small_disk)
     assert isinstance(told, StorageFull) and "unexpected pos" in str(told)
     assert in_our_words(wrong.value, tmp_path) is wrong.value, "a disk with room is not to blame"
+
+
+def one_sample(place: WorkerContext, kind: str) -> None:
+    """A dataset snapshot of a single sample, to replay."""
+    messages = [
+        {"role": role, "content": text, "screenshot_id": None, "loss": loss}
+        for role, text, loss in (("user", "see", 0.0), ("assistant", "Ok", 1.0))
+    ]
+    sample = {
+        "sample_id": f"{kind}-1", "origin": "general", "domain": "general", "messages": messages, "episode_id": None, "step_index": None,
+        "annotation_id": None, "verdict": None, "withdrawn": False,
+    }  # fmt: skip
+    member = {"dataset_id": f"data-{kind}", "kind": kind, "sample_id": f"{kind}-1", "component": "general", "weight": 1.0}
+    place.warehouse.replace_partition(f"{kind}_samples", [sample], iteration="0001", stage="test")
+    place.warehouse.replace_partition("datasets", [member], iteration="0001", stage=f"{kind}_dataset")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: WorkerContext) -> None:
+    base = registry.made_by(seeded.warehouse, "0000", "seed_policy")
+    for kind in ("sft", "ct"):
+        one_sample(seeded, kind)
+    place = context(seeded.home, "0001", "rl_joint_pointing_forms")
+    request = RlRequest(
+        iteration="0001", stage="rl_joint_pointing_forms", seed=0, domains=("pointing", "forms"), checkpoint_id=base.checkpoint_id,
+        acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms"))),
+        config=PpoConfig(rounds=1, episodes_per_task=4, pretraining_rounds=0, pretraining_epochs=1),
+        replay_dataset_ids=("data-sft", "data-ct"),
+    )  # fmt: skip
+    result = rl_worker.run(request, place)
+    made = registry.made_by(seeded.warehouse, "0001", "rl_joint_pointing_forms")
+    assert made.checkpoint_id == result.checkpoint_id and made.parents == (base.checkpoint_id,)
+    counts = connect(seeded.warehouse).sql("select domain, count(*), count(distinct task_name) from episodes group by all").fetchall()
+    assert {domain for domain, _, _ in counts} == {"pointing", "forms"}
+    assert all(num == 2 * num_tasks for _, num, num_tasks in counts), "half of 4 a task"

@@ -11,7 +11,16 @@ import pytest
 
 from warehouse.budget_chart import BudgetPoint, budget_curves
 from warehouse.home import Home
-from warehouse.merge_report import kept_by_search, mixtures, mixtures_chart, mixtures_table, retention_table, retentions
+from warehouse.merge_report import (
+    kept_by_search,
+    mixtures,
+    mixtures_chart,
+    mixtures_table,
+    retention_table,
+    retentions,
+    successes,
+    successes_table,
+)  # fmt: skip
 from warehouse.query import connect
 from warehouse.statistics import TaskCount, macro_average
 from warehouse.tables import Warehouse
@@ -55,6 +64,10 @@ def test_retention_is_of_each_specialist_on_its_own_domain(warehouse: Warehouse)
     table = retention_table(list(kept.values()))
     assert "| forms | holdout | 0.800" in table and "99%" in table and "44%" in table
     assert retention_table([]).startswith("no specialist")
+    lines = successes_table(successes(connect(warehouse), ITERATION)).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| rl_forms", "| rl_pointing", "| rl_joint_forms_pointing", "| merged_policy"]
+    assert lines[0] == "| policy | forms | pointing |"
+    assert lines[4].startswith("| rl_joint_forms_pointing | 0.950 [") and lines[4].endswith("– |")
 
 
 def test_the_search_is_told_mixture_by_mixture(warehouse: Warehouse) -> None:
