@@ -262,12 +262,13 @@ VALUE_GATE_SQL = """
 """
 
 
-def build_value_gate(domains: tuple[str, ...]) -> dg.AssetChecksDefinition:
-    """The op that says of each RL specialist whether its critic was fit to steer (UI-TARS-2 on value pretraining).
+def build_value_gate(names: tuple[str, ...]) -> dg.AssetChecksDefinition:
+    """The op that says of each RL specialist whether its critic was fit to steer (UI-TARS-2 on value pretraining). `names` are domains, or
+    what stands in place of one where several are trained jointly.
 
     A critic that was not is an error that keeps the specialist out of the merge where the run was to block (gate_policy), and a warning
     where the per-task baseline stood in for it. A specialist of an algorithm without a critic passes."""
-    keys = {rl_asset_key(domain): rl_stage(domain) for domain in domains}
+    keys = {rl_asset_key(name): rl_stage(name) for name in names}
     specs = [_spec(VALUE_GATE, key, VALUE_GATE_MEANING, blocking=True, partitions=ITERATIONS) for key in keys]
 
     @dg.multi_asset_check(name="value_gate", specs=specs, can_subset=True)

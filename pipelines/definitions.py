@@ -56,7 +56,10 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             routing.routing,
             carrier.iteration_output,
         ],
-        asset_checks=[*(checks.build_gate(gate) for gate in checks.GATES), checks.build_value_gate(domains)],
+        asset_checks=[
+            *(checks.build_gate(gate) for gate in checks.GATES),
+            checks.build_value_gate((*domains, *(training.joint_name(group) for group in joint))),
+        ],
         jobs=JOBS,
         schedules=build_schedules(profile),
         sensors=build_sensors(profile),
