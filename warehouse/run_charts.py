@@ -17,6 +17,8 @@ from warehouse.svg import COLOURS, Axis, Drawing, legend, short
 
 WIDTH, HEIGHT = 320.0, 176.0
 MAX_POINTS_WITH_HINTS = 80
+SAME = 1e-9
+"""A curve that moves by less, of its size, does not move: means of equal numbers differ in their last digits."""
 Points = list[tuple[int, float]]
 
 
@@ -81,12 +83,12 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
     "Streaming": (
         Panel(title="staleness", tells="updates behind, by token", metrics=(("staleness_mean", "mean"), ("staleness_max", "highest"))),
         _one("episodes a batch", "episodes"),
-        _one("sessions at work", "lease_busy_share", "share of their time that an unfinished episode held them"),
+        _one("sessions at work", "lease_busy_share", "share of their time held by unfinished episodes"),
         _one("environment steps a second", "env_steps_per_s"),
         _one("tokens written a second", "gen_tokens_per_s"),
         _one("generation during updates", "overlap_share", "share of the time that learning took"),
         Panel(title="seconds", tells="of a round", metrics=(
-            ("wait_s", "batch complete"), ("gen_s", "generation"), ("env_s", "environment"), ("update_s", "update"),
+            ("wait_s", "wait"), ("gen_s", "generation"), ("env_s", "environment"), ("update_s", "update"),
         )),
     ),
     "Supervised": (
@@ -134,7 +136,7 @@ def _chart(panel: Panel, curves: Mapping[str, Points], *, floor: float | None = 
     """One panel; empty where the run has none of its metrics, or they never change and the panel has no range of its own."""
     series = {label: curves[metric] for metric, label in panel.metrics if metric in curves}
     values = [value for points in series.values() for _, value in points]
-    if not values or (len(set(values)) == 1 and len(values) > 1 and ceiling is None):
+    if not values or (ceiling is None and len(values) > 1 and max(values) - min(values) <= SAME * max(1.0, abs(max(values)))):
         return ""
     steps = [step for points in series.values() for step, _ in points]
     drawing = Drawing(WIDTH, HEIGHT, f"{panel.title}, {panel.tells}" if panel.tells else panel.title)
