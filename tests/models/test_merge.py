@@ -134,7 +134,7 @@ def test_a_truncated_weight_file_is_named(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=50))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_bfloat16_rounding_is_that_of_torch(values: list[float]) -> None:
     floats = np.array(values * 2, dtype=np.float32)  # an even number: a piece is padded to whole words
     theirs = torch.from_numpy(floats.copy()).to(torch.bfloat16)

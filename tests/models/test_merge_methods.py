@@ -126,7 +126,7 @@ def test_ties_without_ties_among_magnitudes_is_the_textbook_on_a_larger_tensor(t
     st.booleans(),
     st.sampled_from([np.float32, np.float64]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_counted_threshold_is_the_sorted_one(values: list[float], share: float, with_sample: bool, kind: type) -> None:
     array = np.array(values, dtype=kind)
     num_kept = max(1, int(share * len(array)))

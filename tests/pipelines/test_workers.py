@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import first_instance
@@ -16,6 +18,7 @@ from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, Rl
 from models.checkpoint import load_model, load_tokenizer, save, verify
 from models.configs import PpoConfig
 from models.shift_qwen3 import initialise
+from pipelines.evaluate import evaluate_budgets
 from pipelines.work_folder import work_folder
 from pipelines.workers import annotate as annotate_worker
 from pipelines.workers import initialise as seed_worker
@@ -235,3 +238,18 @@ def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: Worke
     counts = connect(seeded.warehouse).sql("select domain, count(*), count(distinct task_name) from episodes group by all").fetchall()
     assert {domain for domain, _, _ in counts} == {"pointing", "forms"}
     assert all(num == 2 * num_tasks for _, num, num_tasks in counts), "half of 4 a task"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_growing_step_budgets_are_told_domain_by_domain(seeded: WorkerContext, tmp_path: Path) -> None:
+    folder, console = registry.made_by(seeded.warehouse, "0000", "seed_policy").folder, Console(record=True, width=120)
+    svg, figures = tmp_path / "curve.svg", tmp_path / "figures.json"
+    evaluate_budgets(seeded.warehouse, str(folder), "eval", 1, "0.5x,1x", "smoke", {}, console, svg=svg, as_json=figures)
+    rows = json.loads(figures.read_text())
+    assert {(row["domain"], row["budget"]) for row in rows} == {
+        (domain, budget) for domain in ("pointing", "forms", "all tasks") for budget in ("0.5x", "1x")
+    }
+    steps = {row["budget"]: row["steps"] for row in rows if row["domain"] == "all tasks"}
+    assert 0 < steps["0.5x"] <= steps["1x"]
+    assert "by step budget" in console.export_text() and svg.read_text().startswith("<svg")
