@@ -242,7 +242,7 @@ LOSS_INVARIANTS = (
     Invariant(check=micro_batches_change_no_token_mean, operation="policy_loss", source="transformers #34191, gradient accumulation"),
     Invariant(check=micro_batches_change_no_episode_mean, operation="policy_loss", source="transformers #34191, gradient accumulation"),
     Invariant(check=no_ratio_overflows, operation="policy_loss", source="verl and SkyRL bound the log-ratio at 20"),
-    Invariant(check=dual_clip_bounds_bad_tokens, operation="policy_loss", source="arXiv 1912.09729, equation 5"),
+    Invariant(check=dual_clip_bounds_bad_tokens, operation="policy_loss", source="dual-clip PPO, arXiv 1912.09729"),
     Invariant(check=k3_is_never_negative, operation="kl_k3", source="Schulman 2020, k3"),
     Invariant(check=k3_does_not_overflow, operation="kl_k3", source="verl bounds the log-ratio at 20"),
     Invariant(check=truncated_weights_are_capped, operation="correction", source="verl, SkyRL: token weights capped at 2"),

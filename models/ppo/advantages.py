@@ -34,8 +34,9 @@ class Advantages:
 def length_adaptive_lambda(num_tokens: int, *, alpha: float, floor: float) -> float:
     """lambda_policy = 1 - 1 / (alpha * l), held inside [floor, 1].
 
-    Source: VAPO (arXiv 2504.05118, section 4.2), taken over by UI-TARS-2 (arXiv 2509.02544, section on PPO) with alpha = 0.05. As published
-    it is negative below 1/alpha tokens (l = 10 gives -1.0), which is every short GUI episode: hence the floor. `l` counts response tokens.
+    Source: VAPO (arXiv 2504.05118, "length-adaptive GAE"), taken over by UI-TARS-2 (arXiv 2509.02544, section on PPO) with alpha = 0.05.
+    As published it is negative below 1/alpha tokens (l = 10 gives -1.0), which is every short GUI episode: hence the floor. `l` counts
+    response tokens.
     """
     if num_tokens < 1:
         raise ValueError(f"an episode of {num_tokens} response tokens has no lambda: at least 1 is needed")
@@ -96,7 +97,7 @@ def baseline_advantages(rewards_E: Floats, tasks_E: Sequence[str], *, std_floor:
 
 def group_advantages(rewards_E: Floats, groups_E: Sequence[str], *, normalise_std: bool) -> Floats:
     """GRPO: (R - mean_group) / std_group for each episode (arXiv 2402.03300, section 4.1.2); without the division Dr. GRPO (arXiv
-    2503.20783, section 3.1). The standard deviation is the sample's (n - 1), as in TRL and verl.
+    2503.20783). The standard deviation is the sample's (n - 1), as in TRL and verl.
 
     A group rewarded alike, one of a single episode too, gives exactly 0: it says nothing."""
     advantages_E = np.zeros(len(rewards_E))
@@ -109,7 +110,7 @@ def group_advantages(rewards_E: Floats, groups_E: Sequence[str], *, normalise_st
 
 def batch_advantages(rewards: Sequence[Floats], *, gamma: float) -> list[Floats]:
     """REINFORCE++: the return from each token on, G_t = r_t + gamma G_{t+1}, less the mean and divided by the standard deviation over all
-    tokens of the batch (arXiv 2501.03262, equations 5 to 8). `rewards[i][t]` are those of episode i's response tokens, with the token-wise
+    tokens of the batch (arXiv 2501.03262). `rewards[i][t]` are those of episode i's response tokens, with the token-wise
     KL penalty in them where there is one. All 0 where every return is the same."""
     returns = [gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lambda_=1.0) for rewards_T in rewards]
     return normalised(returns, "mean_std")

@@ -58,7 +58,7 @@ def clipped_objective(
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) for each token, r = exp(logprob - old logprob).
 
     Source: PPO (arXiv 1707.06347, equation 7) with the decoupled bounds of DAPO (arXiv 2503.14476, "clip-higher"), as UI-TARS-2 uses it.
-    With `dual_clip` c a token of negative advantage contributes at most -c A (arXiv 1912.09729, equation 5)."""
+    With `dual_clip` c a token of negative advantage contributes at most -c A (dual-clip PPO, arXiv 1912.09729)."""
     ratios_N = torch.exp(log_ratio(logprobs_N, old_logprobs_N))
     clipped_N = ratios_N.clamp(1.0 - clip_low, 1.0 + clip_high)
     losses_N = -torch.minimum(ratios_N * advantages_N, clipped_N * advantages_N)
@@ -126,7 +126,8 @@ def policy_loss(
     Per token: the clipped objective (or -A log p, objective likelihood) times `correction_N`, plus the penalty for leaving a reference
     policy (k3), minus the entropy bonus; all under `weights_N`. A token whose correction is 0 is out of the policy loss: nothing of it,
     not even a number that is none, reaches loss or gradient through the objective. `positive_weights_N` weigh the log-likelihood of
-    successful episodes' tokens (VAPO, arXiv 2504.05118, section 4.4: L + mu NLL). The approximate KL is against `old_logprobs_N`.
+    successful episodes' tokens (VAPO, arXiv 2504.05118, "positive example LM loss": L + mu NLL). The approximate KL is against
+    `old_logprobs_N`.
     """
     logprobs_N = log_distribution_NV.gather(1, tokens_N[:, None])[:, 0]
     kept_N = torch.ones_like(tokens_N, dtype=torch.bool) if correction_N is None else correction_N > 0

@@ -33,7 +33,7 @@ def staleness(item: Trajectory, version: int) -> Counts:
 def loglinear_proximal(logprobs_N: Tensor, behaviour_N: Tensor, staleness_N: Tensor) -> Tensor:
     """log proximal = log mu + a (log theta - log mu), a = (v_proximal - v_mu) / (v_theta - v_mu): by token version, without a forward pass.
 
-    Source: A-3PO, as AReaL documents it (its page "Proximal log-probability approximation"). theta is one update ahead of proximal, so
+    Source: A-3PO, as AReaL documents it ("Proximal log-probability approximation"). theta is one update ahead of proximal, so
     a = s / (s + 1) at staleness s: a fresh token keeps the sampler's. No gradient."""
     a_N = staleness_N / (staleness_N + 1.0)
     return (behaviour_N + a_N * (logprobs_N - behaviour_N)).detach()
@@ -43,8 +43,8 @@ def token_correction(proximal_N: Tensor, behaviour_N: Tensor, config: PpoConfig)
     """The weight of each token in the policy loss, from log-probabilities; w = proximal / sampler.
 
     tis: min(w, tis_cap), truncated importance sampling (verl's and SkyRL's rollout correction; Ionides 2008). decoupled: w, or 0 above
-    decoupled_cap (AReaL, arXiv 2505.24298, equation 5, and its behave_imp_weight_cap). icepop: w inside [icepop_low, icepop_high], else 0
-    (IcePop, arXiv 2510.18855, equation 3). sequence_mask: 1; its mask is of whole episodes (`sequence_kept`). none: 1.
+    decoupled_cap (AReaL, arXiv 2505.24298, and its behave_imp_weight_cap). icepop: w inside [icepop_low, icepop_high], else 0 (IcePop,
+    arXiv 2510.18855). sequence_mask: 1; its mask is of whole episodes (`sequence_kept`). none: 1.
     """
     weights_N = torch.exp(log_ratio(proximal_N, behaviour_N))
     if config.off_policy == "tis":

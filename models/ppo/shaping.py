@@ -30,7 +30,7 @@ class ShapingConfig(BaseModel):
     )] = 0.0  # fmt: skip
     shaping_length: Annotated[Weight, Field(
         description="penalty if every answer is longer than shaping_length_max; answers between the two lengths count in part (DAPO, arXiv "
-        "2503.14476, equation 13)"
+        "2503.14476, soft overlong punishment)"
     )] = 0.0  # fmt: skip
     shaping_length_soft: Annotated[int, Field(ge=0, description="tokens of the longest answer that costs nothing")] = 32
     shaping_length_max: Annotated[int, Field(ge=1, description="tokens of an answer that costs in full")] = 64
@@ -56,7 +56,7 @@ class ShapingConfig(BaseModel):
 
 def overlong(num_tokens: int, *, soft: int, longest: int) -> float:
     """How overlong an answer is, in [0, 1]: 0 up to `soft` tokens, 1 from `longest` on, linear between. Source: the soft overlong
-    punishment of DAPO (arXiv 2503.14476, equation 13), with L_max = longest and L_cache = longest - soft."""
+    punishment of DAPO (arXiv 2503.14476), with L_max = longest and L_cache = longest - soft."""
     return min(1.0, max(0.0, (num_tokens - soft) / (longest - soft)))
 
 

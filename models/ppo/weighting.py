@@ -176,7 +176,7 @@ def _zero_std(items: Sequence[Trajectory], config: PpoConfig) -> float:
 
 
 def _kl_penalised(item: Trajectory, reference_T: Floats, coefficient: float) -> Trajectory:
-    """-beta log(sampler / reference) on each token's reward: estimator k1 (REINFORCE++, arXiv 2501.03262, equation 5)."""
+    """-beta log(sampler / reference) on each token's reward: estimator k1 (REINFORCE++, arXiv 2501.03262, its token-level penalty)."""
     sampled_T = np.array([x for turn in item.turns for x in turn.logprobs])
     return with_token_rewards(item, (-coefficient * (sampled_T - reference_T)).tolist())
 
