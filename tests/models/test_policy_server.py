@@ -299,6 +299,26 @@ def test_an_answer_ends_when_its_client_goes_away(server: OurServer, client: htt
     assert server.engine._engine.counts.tokens_written == written, "nothing was written for nobody"
 
 
+@pytest.mark.slow
+def test_the_client_of_openai_understands_it(server: OurServer) -> None:
+    from openai import AuthenticationError, BadRequestError, OpenAI
+
+    messages: Any = [{"role": "user", "content": 'Find "Ok"'}]
+    with OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as client:
+        assert [model.id for model in client.models.list()] == ["policy"]
+        whole = client.chat.completions.create(model="policy", messages=messages, max_tokens=8, seed=1, logprobs=True)
+        assert whole.choices[0].logprobs is not None and whole.usage is not None
+        assert len(whole.choices[0].logprobs.content or ()) == whole.usage.completion_tokens
+        chunks = client.chat.completions.create(model="policy", messages=messages, max_tokens=8, seed=1, stream=True)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content
+        plain = client.completions.create(model="policy", prompt=[5, 9, 11], max_tokens=4, extra_body={"return_token_ids": True})
+        assert plain.choices[0].model_extra is not None and plain.choices[0].model_extra["prompt_token_ids"] == [5, 9, 11]
+        with pytest.raises(BadRequestError, match="max_tokens"):
+            client.chat.completions.create(model="policy", messages=messages, max_tokens=10**6)
+    with OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as stranger, pytest.raises(AuthenticationError):
+        stranger.models.list()
+
+
 def wait_until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     end_s = time.monotonic() + limit_s
     while not condition():
