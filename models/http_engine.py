@@ -70,6 +70,8 @@ class HttpEngine:
         self._dialect = dialect_for(self._capabilities.server, sends_token_ids=config.send == "token_ids")
         self._model = self._capabilities.model
         self._weights = _Weights(self._capabilities.policy_id)
+        self._asked_for: set[str] = set()
+        """Weights that this engine wanted, now or before; empty: whatever the server has."""
 
     @classmethod
     def of_checkpoint(cls, config: HttpEngineConfig, folder: Path) -> HttpEngine:
@@ -82,6 +84,7 @@ class HttpEngine:
         try:
             if engine.policy_id != checkpoint_id:
                 engine.load_checkpoint(folder, checkpoint_id)
+            engine._asked_for.add(checkpoint_id)
         except BaseException:
             engine.close()
             raise
@@ -141,6 +144,11 @@ class HttpEngine:
         return self._response(self._dialect.read(data), ids, prompt, weights)
 
     def _response(self, answer: Answer, sent_ids: tuple[int, ...] | None, prompt: Prompt, weights: _Weights) -> Response:
+        if answer.policy_id is not None and self._asked_for and answer.policy_id not in self._asked_for:
+            raise ModelError(
+                f"{self._config.base_url} answered with {answer.policy_id}, not with {self.policy_id}: another client has loaded it. Give "
+                "each stage that runs at the same time a server of its own, or run one after the other (max_parallel: 1)"
+            )
         token_ids, sampling = answer.token_ids or (), prompt.sampling
         is_of_sampling = self._capabilities.gives_logprobs(sampling.temperature, sampling.top_p)
         text = answer.text if self._codec is None or not token_ids else self._until_stop(self._codec.decode(token_ids))
@@ -166,6 +174,7 @@ class HttpEngine:
                 f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot be told to load {kind}, "
                 f"{checkpoint_id}: it loads {loads}. Start it on {path}, or take one that loads checkpoints (flywheel policy serve, SGLang)"
             )
+        self._asked_for |= {self.policy_id, checkpoint_id}
         self._run(self._tell_to_load(path, checkpoint_id, version))
         self._weights = _Weights(checkpoint_id, version if version is not None else self._weights.version)
 

@@ -119,6 +119,18 @@ def test_weights_are_loaded_and_handed_over(roots: Path, tmp_path: Path) -> None
         unshared.close()
 
 
+def test_weights_that_another_client_loads_are_noticed(roots: Path) -> None:
+    with our_server(roots / "a", ServerSettings(weight_roots=(roots,))) as server:
+        whatever, mine = HttpEngine(config(server.url)), HttpEngine.of_checkpoint(config(server.url), roots / "a")
+        assert act(mine, prompt())[0].policy_id == mine.policy_id
+        other = HttpEngine.of_checkpoint(config(server.url), roots / "b")
+        with pytest.raises(ModelError, match="another client has loaded it"):
+            act(mine, prompt())
+        assert act(whatever, prompt())[0].policy_id == act(other, prompt())[0].policy_id == other.policy_id
+        for engine in (whatever, mine, other):
+            engine.close()
+
+
 def test_a_server_that_goes_away_is_an_error(roots: Path) -> None:
     with our_server(roots / "a") as server:
         engine = HttpEngine(config(server.url))
