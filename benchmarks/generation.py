@@ -78,7 +78,7 @@ def llama() -> LlamaForCausalLM:
     """8.6 M parameters, random; wide enough apart that rounding cannot change which token is the likeliest."""
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=256, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=2, intermediate_size=768,
+        vocab_size=VOCABULARY, hidden_size=256, num_hidden_layers=8, num_attention_heads=4, num_key_value_heads=1, intermediate_size=768,
         max_position_embeddings=2048, tie_word_embeddings=True, initializer_range=0.06, pad_token_id=0, bos_token_id=1, eos_token_id=None,
     )  # fmt: skip
     return LlamaForCausalLM(config).eval()
