@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -42,7 +43,7 @@ class TokenStream:
 
     def feed(self, item: Written | BaseException | None) -> None:
         """The next token, what went wrong, or None at the end. What comes after the end of its event loop is nobody's any more."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._arrived.put_nowait, item)
 
     def __aiter__(self) -> TokenStream:
