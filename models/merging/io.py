@@ -22,7 +22,7 @@ from models.merging.lanes import FLOAT_TYPES, Bytes, Floats, Lanes, Scratch, has
 from models.safetensors_stream import TensorInfo
 from warehouse.errors import CheckpointError, MergeError
 
-PIECE_BYTES = 1 << 17
+PIECE_BYTES = 1 << 18
 """Bytes of a tensor worked on at once: small enough that every intermediate result stays in a core's cache. DARE's masks depend on it."""
 _ALIGNMENT = 8
 
