@@ -48,7 +48,7 @@ GRAMMAR = "doubao"
 TASK = "click-color"
 NUM_SESSIONS = 4
 WORDS = (
-    "click", "Click", "point", "colored", "box", "Thought", "Action", "user", "assistant", "yes", "no", "on", "the", "wanted",
+    "click", "Click", "point", "colored", "box", "Thought", "Action", "user", "assistant", "yes", "no", "on", "the",
     "red", "blue", "olive", "lime", "black", "white", "grey", "purple", "orange", "yellow", "cyan", "pink", "magenta",
     *(str(number) for number in range(501, 1001)),
 )  # fmt: skip
@@ -61,8 +61,8 @@ class Recipe:
 
     num_demonstrations: int = 1500
     num_holdout: int = 200
-    steps: int = 420
-    batch_tokens: int = 4096
+    steps: int = 340
+    batch_tokens: int = 3072
     learning_rate: float = 2e-3
     initial_std: float = 0.1
     seed: int = 0
@@ -110,11 +110,11 @@ class LookingOracle(OracleDecider):
 
 
 def colours_seen(observation: Observation) -> str:
-    """For instance `wanted red blue no red yes lime no black no`, boxes in reading order."""
+    """For instance `red: blue no red yes lime no black no`, boxes in reading order."""
     shown = [element.text.split()[0] for element in observation.elements if element.text.endswith("square")]
     said = re.search(r"Click on the (\w+) colored", observation.instruction)
     wanted, boxes = (said[1], shown) if said else (shown[0], shown[1:])
-    return " ".join(["wanted", wanted, *(word for box in boxes for word in (box, "yes" if box == wanted else "no"))])
+    return " ".join([f"{wanted}:", *(word for box in boxes for word in (box, "yes" if box == wanted else "no"))])
 
 
 class OtherEyes:

@@ -56,7 +56,7 @@ def tiny_vision_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> Qw
     """The configuration; rotary sections (time, height, width) share the half of a head's size."""
     token_id = {token: int(str(tokenizer.convert_tokens_to_ids(token))) for token in (END, VISION_START, IMAGE, VIDEO, VISION_END)}
     text: dict[str, Any] = {
-        "vocab_size": len(tokenizer), "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "vocab_size": len(tokenizer), "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 4, "max_position_embeddings": 1024, "initializer_range": 0.1, "bos_token_id": None,
         "eos_token_id": token_id[END], "pad_token_id": tokenizer.pad_token_id, "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [4, 4, 4]},
