@@ -6,6 +6,8 @@
     small       the quickstart's model and prompts like its own: 16 sessions x 8 turns, sampled, answers of 8 to 40 tokens, an environment
                 that takes 5 to 45 ms. Prompts gathered into batches that wait for their slowest answer, against continuous batching,
                 without and with what a conversation keeps.
+    products    a 256 x 768 matrix times blocks of rows: PyTorch's own way against the engine's (models/generation/linear.py), in
+                multiplications and additions instead of tokens.
 
 One thread. CPU time is the process's, all threads counted.
 """
@@ -28,6 +30,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.nn import functional
 from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
@@ -36,6 +39,7 @@ from agent.policy import Message, Prompt, Response, Sampling
 from agent.vocabulary import words
 from models.chat import EncodedChat
 from models.engine import EmbeddedEngine
+from models.generation.linear import Weight
 from models.seed_policy import seed_policy
 
 NUM_SESSIONS, NUM_TURNS, OBSERVATION_TOKENS, ANSWER_TOKENS = 8, 6, 192, 24
@@ -274,26 +278,46 @@ def measure_small(rounds: int, console: Console) -> list[Figure]:
     return figures("small", tokens, spent, ours="continuous, conversations kept")
 
 
+def measure_products(rounds: int, console: Console) -> list[Figure]:
+    """A round is as many products as make 20 billion operations."""
+    found = []
+    for num_rows in (1, 8, 64, 1536):
+        x, matrix = torch.randn(num_rows, 256), torch.randn(768, 256)
+        operations, packed = 2 * num_rows * matrix.numel(), Weight(matrix)
+        repeats = 20_000_000_000 // operations if num_rows > 1 else 20_000
+        spent: dict[str, list[tuple[float, float]]] = {"ordinary": [], "engine's": []}
+        for _ in range(rounds):
+            for name, multiply in (("ordinary", partial(functional.linear, weight=matrix)), ("engine's", packed)):
+                cpu_s, wall_s = time.process_time(), time.perf_counter()
+                with torch.inference_mode():
+                    for _ in range(repeats):
+                        multiply(x)
+                spent[name].append((time.process_time() - cpu_s, time.perf_counter() - wall_s))
+        found += figures(f"products, {num_rows} rows", operations * repeats, spent, ours="engine's")
+    console.print(f"  {rounds} rounds of products done")
+    return found
+
+
 def show(found: Sequence[Figure], console: Console) -> None:
     for part in dict.fromkeys(figure.part for figure in found):
         table = Table(title=part, title_justify="left")
-        for heading in ("contestant", "tokens per CPU-second", "wall seconds", "flywheel is … times as fast"):
+        for heading in ("contestant", "tokens (operations) per CPU-second", "wall seconds", "flywheel is … times as fast"):
             table.add_column(heading, justify="left" if heading == "contestant" else "right")
         for figure in (figure for figure in found if figure.part == part):
-            table.add_row(figure.name, f"{figure.tokens_per_cpu_s:.0f}", f"{figure.wall_s:.1f}", f"{figure.ours_over_this:.2f}")
+            table.add_row(figure.name, f"{figure.tokens_per_cpu_s:,.0f}", f"{figure.wall_s:.1f}", f"{figure.ours_over_this:.2f}")
         console.print(table)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds; figures are their medians (default: 3)")
-    parser.add_argument("--part", choices=("sessions", "small"), help="only this part")
+    parser.add_argument("--part", choices=("sessions", "small", "products"), help="only this part")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     console = Console()
-    parts = {"sessions": measure_sessions, "small": measure_small}
+    parts = {"sessions": measure_sessions, "small": measure_small, "products": measure_products}
     chosen = [arguments.part] if arguments.part else list(parts)
     found = [figure for part in chosen for figure in parts[part](arguments.rounds, console)]
     show(found, console)

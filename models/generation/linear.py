@@ -1,8 +1,8 @@
 """Products with weight matrices on a CPU, in float32, by oneDNN where there is enough to do.
 
-PyTorch's own way is MKL, which on processors that are not Intel's leaves half of AVX-512 unused: for blocks of 64 rows and more oneDNN was
-measured twice as fast on an AMD EPYC (benchmarks/generation.py shows what it is worth). Its call costs a little more, so small products
-stay where they are. Elsewhere (other types, other devices, a PyTorch without oneDNN) everything goes the ordinary way.
+PyTorch's own way is MKL, which on an AMD EPYC with AVX-512 reaches half of what oneDNN does (benchmarks/generation.py --part products).
+A call of oneDNN's costs a little more, so small products stay where they are; other types, other devices and a PyTorch without oneDNN go
+the ordinary way.
 """
 
 from __future__ import annotations
