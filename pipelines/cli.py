@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 app.add_typer(sandbox, name="sandbox")
 app.add_typer(policy, name="policy")
+imports = typer.Typer(no_args_is_help=True, help="Bring data of your own into the warehouse.")
+app.add_typer(imports, name="import")
 console = Console()
 
 HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]
@@ -189,6 +191,24 @@ def replay(
 
     warehouse = _warehouse(_made_home(home))
     sys.exit(replay_episode(warehouse, episode, console, live=run_, html=html, webp=webp, mp4=mp4, url=url, as_json=as_json))
+
+
+@imports.callback()
+def _imports() -> None:
+    """Keeps `general` a command of its own while it is the only one."""
+
+
+@imports.command("general")
+def import_general(
+    file: Annotated[Path, typer.Argument(help="JSON lines or Parquet of conversations.")],
+    name: Annotated[str | None, typer.Option(help="Replaces what was imported under it \\[default: the file's].")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Import general chat and reasoning data, which CT and SFT mix in (docs/supervised.md)."""
+    from pipelines.import_command import import_general_data
+    from warehouse.tables import Warehouse
+
+    import_general_data(Warehouse(_made_home(home)), file, name, console)
 
 
 @app.command()
