@@ -50,7 +50,7 @@ class Service:
     def __init__(self, engine: ServedEngine, settings: ServerSettings, metrics: Metrics) -> None:
         self.engine, self.settings, self.metrics = engine, settings, metrics
         self.num_running = 0
-        self.is_closing = False
+        self.is_closing = self._has_given_up = False
         self.loading = asyncio.Lock()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._streams: set[TokenStream] = set()
@@ -72,6 +72,7 @@ class Service:
     def give_up(self) -> None:
         """End the answers under way; their clients are told."""
         self.begin_close()
+        self._has_given_up = True
         for stream in self._streams:
             stream.feed(closing())
 
@@ -137,6 +138,8 @@ class Service:
         Closing the generator ends the answer."""
         asked_s, num_written = time.monotonic(), 0
         eos, so_far = self.engine.codec.eos_token_ids, TextSoFar(self.engine.codec.decode, job.stops)
+        if self._has_given_up:  # between its turn and its beginning
+            raise closing()
         try:
             stream, cancel = self.engine.start(job.request)
         except ModelError as error:
