@@ -150,7 +150,8 @@ async def demonstrate(task: Task, num: int) -> list[Episode]:
     """Episodes that the oracle solves on the first `num` train instances."""
     async with open_collector() as collector:
         wanted = requests(task, Split.TRAIN, num, ORACLE_POLICY_ID)
-        return [episode async for episode in collector.play(LookingOracle(), wanted) if episode.is_success]
+        solved = [episode async for episode in collector.play(LookingOracle(), wanted) if episode.is_success]
+    return sorted(solved, key=lambda episode: episode.request.seed)  # they finish in any order, and a run follows from its samples
 
 
 async def evaluate(policy: Policy, task: Task, num: int) -> list[Episode]:
