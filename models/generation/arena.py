@@ -80,18 +80,18 @@ class Target:
 
 
 class Arena:
-    """Grows as it must, in places and in slots; layers come into being with their first keys."""
+    """Grows as it must, in places and in slots; layers come into being with their first keys. `bytes_per_slot` is what one token of one
+    row takes in all layers."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, bytes_per_slot: int) -> None:
+        self.device, self.bytes_per_slot = device, bytes_per_slot
         self.num_places = self.num_slots = 0
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
 
     @property
-    def bytes_per_slot(self) -> int:
-        """Of one token in one row, all layers; 0 before the first forward pass."""
-        return sum(part.shape[1] * part.shape[3] * part.element_size() for part in (*self._keys, *self._values))
+    def num_bytes(self) -> int:
+        return self.num_places * self.num_slots * self.bytes_per_slot
 
     def reserve(self, num_places: int, num_slots: int) -> None:
         """Make room. What is stored stays where it is."""

@@ -89,7 +89,9 @@ class HuggingFaceBackend:
         self.never_token_ids = placeholder_ids(model.config)
         self._merge_size = int(getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", 1))
         self.max_positions = int(config.max_position_embeddings)
-        self.arena = Arena(model.device)
+        num_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+        head_size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        self.arena = Arena(model.device, 2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize)
         self._layers = [_ArenaLayer(index) for index in range(config.num_hidden_layers)]
         self._cache = Cache(layers=list(self._layers))
         pack_linears(model)

@@ -99,6 +99,8 @@ class Scheduler:
             self._write(self._running, self.backend.step(self._running))
             done += self._let_go()
         self.counts.steps += 1
+        if self.is_idle and self.backend.arena.num_bytes > self.settings.running_mib * MIB // 4:
+            self.backend.arena.clear()  # a burst of long prompts must not hold its memory for ever
         return done
 
     def _admit(self) -> None:

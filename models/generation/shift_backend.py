@@ -56,7 +56,7 @@ class ShiftBackend:
         self._num_heads, self._head_size, self._width = config.num_attention_heads, config.head_dim, config.hidden_size
         self._epsilon = config.rms_norm_eps
         self._device = model.device
-        self.arena = Arena(self._device)
+        self.arena = Arena(self._device, 2 * config.num_hidden_layers * self._num_heads * self._head_size * model.dtype.itemsize)
         self._arrange()
 
     def load(self, state: Mapping[str, Tensor]) -> None:

@@ -199,8 +199,18 @@ def test_little_room_means_waiting_not_failing(models: dict[str, Any]) -> None:
     expected = [row.answer for row in run(scheduler_of(backend_of(models, "llama")), asked)]
     scheduler = scheduler_of(backend_of(models, "llama"), running_mib=1, max_rows=2)
     assert [row.answer for row in run(scheduler, asked)] == expected
-    long = requests(20, seed=5, max_new_tokens=200)
-    assert len(run(scheduler_of(backend_of(models, "llama"), running_mib=1), long)) == 20
+    narrow = scheduler_of(backend_of(models, "llama"), running_mib=1)
+    long = [narrow.backend.open(request) for request in requests(20, seed=5, max_new_tokens=200)]
+    for row in long:
+        narrow.add(row)
+    for _ in range(5):
+        narrow.step()
+        assert narrow.backend.arena.num_bytes < 1.2 * 2**20, "slots are added in steps, so a little more than asked for"
+    assert 0 < sum(bool(row.logprobs) for row in long) < 20
+    for row in long:
+        narrow.cancel(row)
+    [row] = run(narrow, requests(1))
+    assert (row.is_done, narrow.backend.arena.num_bytes) == (True, 0), "a burst does not hold its memory for ever"
 
 
 @pytest.mark.parametrize("running_rows", ["recompute", "continue"])
