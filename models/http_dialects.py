@@ -4,8 +4,8 @@ Chat          POST /v1/chat/completions  messages in; ids and log-probabilities 
 Completions   POST /v1/completions       token ids in, so that nothing is read anew
 SglangTokens  POST /generate             token ids in, SGLang's own route, which gives ids and log-probabilities
 
-Fields are those of the servers' sources and documents as of November 2026: vLLM's `return_token_ids`, `prompt_token_ids`, `token_ids` (vllm/entrypoints),
-SGLang's `meta_info.output_token_logprobs` (sglang/srt/managers), llama.cpp's `id` beside each log-probability.
+Fields are those of the servers' sources and documents as of November 2026: vLLM's `return_token_ids`, `prompt_token_ids`, `token_ids`
+(vllm/entrypoints), SGLang's `meta_info.output_token_logprobs` (sglang/srt/managers), llama.cpp's `id` beside each log-probability.
 """
 
 from __future__ import annotations
