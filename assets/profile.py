@@ -272,6 +272,11 @@ class Profile(_Settings):
     def acting(self) -> ActingSettings:
         return ActingSettings(tasks=self.tasks, agent=self.agent, sandbox=self.sandbox, engine=self.engine)
 
+    @property
+    def rl_instances(self) -> int:
+        """Train instances of a task that one RL run may ask for. Runs that share a task (a specialist, joint ones) have their own each."""
+        return self.rl.rounds * self.rl.episodes_per_task * (HIGHEST_QUOTA if self.rl.adaptive_episodes else 1)
+
     @model_validator(mode="after")
     def _one_weight_per_domain(self) -> Profile:
         weights = self.merge.weights
@@ -283,12 +288,11 @@ class Profile(_Settings):
     @model_validator(mode="after")
     def _instances_of_its_own(self) -> Profile:
         """No stage reaches into the train instances of another."""
-        most_a_round = self.rl.episodes_per_task * (HIGHEST_QUOTA if self.rl.adaptive_episodes else 1)
         wanted: dict[TrainPurpose, tuple[int, str]] = {
             "demonstration": (self.seed_data.demonstrations_per_task, "seed_data.demonstrations_per_task"),
             "rollout": (self.collection.instances_per_task, "collection.instances_per_task"),
             "annotation": (self.annotation.instances_per_task, "annotation.instances_per_task"),
-            "rl": (self.rl.seed_offset + self.rl.rounds * most_a_round, "rl.rounds times rl.episodes_per_task"),
+            "rl": (self.rl.seed_offset + self.rl_instances * (1 + len(self.tasks.joint)), "rl.rounds times rl.episodes_per_task"),
         }
         for purpose, (num, settings) in wanted.items():
             if num > room(purpose, self.seed):

@@ -61,6 +61,7 @@ class RlRequest(StageRequest):
     reads = ("checkpoints", "datasets", "ct_samples", "sft_samples")
     worker: Literal["rl"] = "rl"
     domains: tuple[str, ...] = Field(min_length=1, description="one for a specialist; of several each gets its part of the episodes")
+    skip_instances: int = Field(0, ge=0, description="train instances of each task that are other runs' of the iteration")
     checkpoint_id: str
     replay_dataset_ids: tuple[str, ...]
     acting: ActingSettings

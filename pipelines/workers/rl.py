@@ -67,7 +67,7 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
         config=request.config.model_copy(
             update={
                 "seed": request.config.seed + request.seed,
-                "seed_offset": first_instance("rl", request.iteration) + request.config.seed_offset,
+                "seed_offset": first_instance("rl", request.iteration) + request.skip_instances + request.config.seed_offset,
                 "episodes_per_task": max(1, request.config.episodes_per_task // len(request.domains)),  # in all, a specialist's budget
             }
         ),
