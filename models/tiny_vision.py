@@ -2,8 +2,8 @@
 codec. What it learns is benchmarks/pixels.py's business.
 
 One token per 32 pixels of a task page: pictures are halved, patches are 16 pixels and not merged. Weights start with a standard
-deviation of about one over the root of the hidden size: at the 0.02 of large models attention is so even that two minutes of training
-do not find a place on the screen, at 0.1 twenty seconds do (benchmarks/pixels.py --initial-std measures it).
+deviation of about one over the root of the hidden size; at the 0.02 of large models attention is so even at first that so small a model
+takes several times as long to find a place on the screen (benchmarks/pixels.py --initial-std shows it).
 """
 
 from __future__ import annotations
