@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation
+from benchmarks.common.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation
 from models.supervised import train_supervised
 from pipelines import profiles
 from pipelines.workers.evaluate import task_counts

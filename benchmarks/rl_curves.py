@@ -33,7 +33,7 @@ from rich.table import Table
 from agent.episode import Episode, Outcome
 from agent.policy import Message
 from assets.profile import Profile
-from benchmarks.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation, tutorial_samples
+from benchmarks.common.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation, tutorial_samples
 from models.checkpoint import load_tokenizer
 from models.ppo.config import PpoConfig
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo

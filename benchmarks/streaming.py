@@ -37,7 +37,7 @@ from agent.episode import Episode, EpisodeRequest
 from agent.episode_loop import EpisodeLimits
 from agent.pool_collector import CollectorSettings, PoolCollector
 from assets.profile import Profile
-from benchmarks.small_policy import base_policy, demonstration_samples
+from benchmarks.common.small_policy import base_policy, demonstration_samples
 from models.engine import EmbeddedEngine
 from models.ppo.config import PpoConfig
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
