@@ -138,8 +138,10 @@ _TABLES = (
         _col("prompt_token_ids", INTS, "tokens as they went in"),
         _col("response_token_ids", INTS, "tokens as they came out, end token included"),
         _col("response_logprobs", FLOATS, "log-probability of each response token under the sampling distribution"),
-        _col("response_versions", INTS, "updates that the weights behind each response token had seen; empty or null where none are counted",
-             nullable=True),
+        _col(
+            "response_versions", INTS, "updates that the weights behind each response token had seen; empty or null where none are counted",
+            nullable=True,
+        ),
         _col("reward", FLOAT, "reward of this step", minimum=-1, maximum=1),
         _col("latency_ms", FLOAT, "time from prompt to executed action", minimum=0),
     ),
