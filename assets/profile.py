@@ -21,8 +21,8 @@ from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
 from models.configs import PpoConfig, SupervisedConfig
-from models.merging.config import MethodConfig
 from models.http_config import EngineChoice
+from models.merging.config import MethodConfig
 from models.ppo.curriculum import HIGHEST_QUOTA
 from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
