@@ -100,7 +100,7 @@ class HttpClient:
 
     def _pause_s(self, attempt: int, asked_s: float) -> float:
         """Doubling, between half and all of it so that many clients do not come back at once; what the server asks for is the least."""
-        doubling = self._config.backoff_s * 2**attempt * self._jitter.uniform(0.5, 1.0)
+        doubling: float = self._config.backoff_s * 2**attempt * self._jitter.uniform(0.5, 1.0)
         return min(self._config.max_backoff_s, max(doubling, asked_s))
 
     def _read(self, response: httpx.Response, *, expects_json: bool) -> dict[str, Any]:
