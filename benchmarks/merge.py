@@ -7,7 +7,7 @@ kernel's own of that process. The results are compared element by element. merge
 
     python -m benchmarks.merge --json .bench/merge.json
     python -m benchmarks.merge --root DISK_FOLDER --methods linear      # where the disk binds
-    python -m benchmarks.merge --layers 78 --methods linear --repeats 1  # about 2 GB each
+    python -m benchmarks.merge --layers 90 --methods linear --repeats 1  # about 2 GB each
 """
 
 from __future__ import annotations

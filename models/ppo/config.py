@@ -150,9 +150,9 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         0.1
     )
     gate_holdout: Annotated[float, Field(gt=0, lt=1, description="share of a pretraining round's episodes kept for the gate")] = 0.25
-    gate_policy: Annotated[Literal["block", "fallback"], Field(
+    gate_policy: Annotated[Literal["block", "fallback", "open"], Field(
         description="when pretraining ends and the critic has not passed: block raises and blocks the merge; fallback lets the per-task "
-        "baseline steer until it passes, and warns"
+        "baseline steer until it passes, and warns; open lets the critic steer all the same, for comparison, and warns"
     )] = "fallback"  # fmt: skip
 
     # Tokens that other weights than the learner's sampled

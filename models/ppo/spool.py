@@ -105,6 +105,7 @@ class EpisodeSpool:
         """The episode with the pictures that its steps and prompts name, as far as it had any."""
         names = {step.screenshot_id for step in episode.steps}
         names |= {message.screenshot_id for step in episode.steps for message in step.messages}
+        names |= {message.screenshot_id for message in episode.final_messages}
         paths = [self._screenshots / name for name in sorted(name for name in names if name is not None)]
         return episode.model_copy(update={"screenshots": {path.name: path.read_bytes() for path in paths if path.exists()}})
 

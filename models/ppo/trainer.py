@@ -145,7 +145,7 @@ class _Trainer:
         pad_id = self.codec.pad_token_id
         self._look = self.codec.vision if isinstance(self.codec, VisionCodec) else None
         if self._look is not None and not run.config.screenshots:
-            raise ConfigError("a policy that sees learns from what it saw: set rl.config.screenshots to true")
+            raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
         reference = load_policy(run.init_checkpoint, device=device) if run.config.kl_coefficient else None
         critic = Critic.of_policy(self.model) if run.config.algorithm == "ppo" else None
         prepare_for_training(self.model, run.config, seed=run.config.seed)

@@ -77,9 +77,10 @@ def _by_critic(
 ) -> list[Floats] | None:
     estimates = value_learner.estimate(items)
     metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), np.concatenate(estimates.returns))
-    is_steering = value_learner.gate.has_passed
+    is_pretraining = round_index <= config.pretraining_rounds
+    is_steering = value_learner.gate.has_passed or (config.gate_policy == "open" and not is_pretraining)
     advantages: list[Floats] | None = _by_task(items, config)
-    if not is_steering and round_index <= config.pretraining_rounds:
+    if not is_steering and is_pretraining:
         metrics["value_loss"] = value_learner.pretrain(items, estimates, generator)
         advantages = None if config.pretraining_policy == "frozen" else advantages
     elif not is_steering and config.gate_policy == "block":

@@ -338,6 +338,14 @@ def test_a_failed_gate_ends_a_run_that_was_to_block(model: ShiftQwen3ForCausalLM
         weigh_round(items, config, learner, 2, np.random.default_rng(2))
 
 
+def test_an_open_gate_lets_a_critic_steer_that_was_never_pretrained(model: ShiftQwen3ForCausalLM) -> None:
+    config = PpoConfig(gate_explained_variance=0.99, pretraining_rounds=0, critic_learning_rate=1e-6, gate_policy="open")
+    learner = ValueLearner(Critic.of_policy(model), config, pad_id=0)
+    weighting = weigh_round(random_trajectories(model, 40), config, learner, 1, np.random.default_rng(1))
+    assert weighting.metrics["critic_steers"] == 1.0 and weighting.metrics["value_gate"] == 0.0
+    assert weighting.advantages is not None and any(values.any() for values in weighting.advantages)
+
+
 def test_rejection_sampling_learns_successes_alone(model: ShiftQwen3ForCausalLM) -> None:
     items = [replace(item, is_success=bool(item.reward)) for item in random_trajectories(model, 8)]
     config = PpoConfig(algorithm="rejection", learning_rate=1e-3, warmup_updates=1)

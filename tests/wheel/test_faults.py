@@ -200,11 +200,11 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
 
     with (wheel.base / "worker.log").open("w") as log:
         worker = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
-        while worker.poll() is None and not any(list(_spooled(path)) for path in spools.glob("*/episodes/*.jsonl")):
+        while worker.poll() is None and not any(list(_spooled(path)) for path in spools.glob("*/episodes/round-*.jsonl")):
             time.sleep(0.02)
         worker.kill()
         worker.wait()
-        kept = {episode for path in spools.glob("*/episodes/*.jsonl") for episode in _spooled(path)}
+        kept = {episode for path in spools.glob("*/episodes/round-*.jsonl") for episode in _spooled(path)}
         assert kept and wheel.left_after(GONE_S) == []
 
         again = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
