@@ -75,6 +75,11 @@ class PromptBuilder:
         self._count_tokens = count_tokens
         self._standing = standing
 
+    @property
+    def shows_screens(self) -> bool:
+        """Whether prompts carry pictures: episodes of such a policy have to be asked for with screenshots."""
+        return self.grammar.layout == "chat" and self.max_screenshots > 0
+
     def start(self, instruction: str) -> Memory:
         """The empty memory of a new episode."""
         return Memory(instruction=instruction, window=self.window, summarise=fold_step_with_notes if self.notes else fold_step)

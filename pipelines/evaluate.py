@@ -78,12 +78,12 @@ def run_evaluation(profile: Profile, engine: Policy, split: Split, per_task: int
 
 
 async def _run(profile: Profile, engine: Policy, split: Split, per_task: int, console: Console) -> list[Episode]:
-    requests = greedy_requests(profile.tasks, engine.policy_id, split, per_task)
+    requests = greedy_requests(profile.acting, engine.policy_id, split, per_task)
     episodes: list[Episode] = []
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("episodes", total=len(requests))
         async with open_collector(profile.acting) as collector:
             async for episode in collector.collect(engine, requests):
-                episodes.append(episode)
+                episodes.append(episode.model_copy(update={"screenshots": {}}))
                 bar.advance(task)
     return episodes

@@ -79,7 +79,8 @@ class Workload:
     def __init__(self, profile: Profile, shape: ModelShape, measured: Measured) -> None:
         self._profile, self._shape, self._measured = profile, shape, measured
         self._pool = pool_tasks(profile.tasks)
-        self._is_chat = profile.agent.builder().grammar.layout == "chat"
+        builder = profile.agent.builder()
+        self._is_chat, self._shows_screens = builder.grammar.layout == "chat", builder.shows_screens
 
     def seed(self) -> list[Work]:
         """The stages before the first iteration."""
@@ -193,4 +194,4 @@ class Workload:
         policies = 2 + len(tasks.specialists) + len(tasks.joint)
         per_task = policies * settings.holdout_per_task + settings.eval_per_task
         amount = f"{policies} policies, {per_task * len(self._pool):,} episodes"
-        return self._acting("evaluations", self._pool, per_task, screens=False, amount=amount)
+        return self._acting("evaluations", self._pool, per_task, screens=self._shows_screens, amount=amount)

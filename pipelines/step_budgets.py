@@ -80,7 +80,7 @@ def scale_steps(
 async def _run(
     profile: Profile, engine: Policy, split: Split, per_task: int, budgets: Sequence[StepBudget], console: Console
 ) -> dict[str, list[Episode]]:
-    requests = greedy_requests(profile.tasks, engine.policy_id, split, per_task)
+    requests = greedy_requests(profile.acting, engine.policy_id, split, per_task)
     found: dict[str, list[Episode]] = {}
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("episodes", total=len(requests) * len(budgets))
@@ -88,7 +88,7 @@ async def _run(
             for budget in budgets:
                 found[budget.label] = []
                 async for episode in collector.collect(engine, [budget.of(request) for request in requests]):
-                    found[budget.label].append(episode)
+                    found[budget.label].append(episode.model_copy(update={"screenshots": {}}))
                     bar.advance(task)
     return found
 

@@ -78,7 +78,7 @@ def demonstration_samples(played: Sequence[Episode]) -> list[TrainingSample]:
 async def evaluation(profile: Profile, policy: Path, num: int, bars: Progress) -> list[Episode]:
     """Greedy episodes of a checkpoint, `num` a task, on holdout instances."""
     engine = EmbeddedEngine.from_checkpoint(policy)
-    requests = greedy_requests(profile.tasks, engine.policy_id, Split.HOLDOUT, num)
+    requests = greedy_requests(profile.acting, engine.policy_id, Split.HOLDOUT, num)
     bar, episodes = Bar(bars, "holdout", len(requests)), []
     async with open_collector(profile.acting) as collector:
         async for episode in collector.collect(engine, requests):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from agent.episode import Episode, EpisodeRequest, Outcome
-from assets.profile import TaskSettings
+from assets.profile import ActingSettings
 from assets.requests import EvaluateRequest, StageResult
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, requests_for
@@ -39,7 +40,7 @@ async def _evaluate(request: EvaluateRequest, context: WorkerContext) -> dict[st
     num = {"eval": request.evaluation.eval_per_task, "holdout": request.evaluation.holdout_per_task}
     requests = {
         checkpoint_id: [
-            one for split in sorted(wanted) for one in greedy_requests(request.acting.tasks, checkpoint_id, Split(split), num[split])
+            one for split in sorted(wanted) for one in greedy_requests(request.acting, checkpoint_id, Split(split), num[split])
         ]
         for checkpoint_id, wanted in splits.items()
     }
@@ -48,13 +49,12 @@ async def _evaluate(request: EvaluateRequest, context: WorkerContext) -> dict[st
     found: dict[str, list[Episode]] = defaultdict(list)
     async with open_collector(request.acting) as collector:
         for checkpoint_id, group in requests.items():
-            engine = context.engine(checkpoint_id, request.acting.engine)
-            async for episode in collector.collect(engine, group):
-                found[checkpoint_id].append(episode)
-                done += 1
-                solved = sum(episode.is_success for episode in found[checkpoint_id])
-                progress.update(done, total, "episodes", {"success": solved / len(found[checkpoint_id])})
-            engine.close()
+            with closing(context.engine(checkpoint_id, request.acting.engine)) as engine:
+                async for episode in collector.collect(engine, group):
+                    found[checkpoint_id].append(episode)
+                    done += 1
+                    solved = sum(episode.is_success for episode in found[checkpoint_id])
+                    progress.update(done, total, "episodes", {"success": solved / len(found[checkpoint_id])})
     return found
 
 
@@ -62,9 +62,11 @@ def _of_role(request: EvaluateRequest, role: str, by_checkpoint: Mapping[str, Se
     return [episode for episode in by_checkpoint[request.checkpoints[role]] if episode.request.split in request.splits[role]]
 
 
-def greedy_requests(tasks: TaskSettings, policy_id: str, split: Split, num: int) -> list[EpisodeRequest]:
-    """The fixed instances of a split: the same for every policy and every iteration."""
-    return requests_for(tasks, purpose="evaluation", policy_id=policy_id, split=split, num=num, screenshots=False)
+def greedy_requests(acting: ActingSettings, policy_id: str, split: Split, num: int) -> list[EpisodeRequest]:
+    """The fixed instances of a split: the same for every policy and every iteration. With screenshots where prompts show them; a policy
+    that reads text goes on without, for speed."""
+    screenshots = acting.agent.builder().shows_screens
+    return requests_for(acting.tasks, purpose="evaluation", policy_id=policy_id, split=split, num=num, screenshots=screenshots)
 
 
 def task_counts(episodes: Iterable[Episode]) -> list[TaskCount]:

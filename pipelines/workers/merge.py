@@ -109,8 +109,9 @@ class _Search:
         engine = open_engine(folder, self._request.acting.engine)
         acting, num = self._request.acting, self._request.merge.instances_per_task
         try:
-            requests = greedy_requests(acting.tasks, engine.policy_id, Split.EVAL, num)
-            episodes = [episode async for episode in collector.collect(engine, requests)]
+            requests = greedy_requests(acting, engine.policy_id, Split.EVAL, num)
+            # Mixtures are kept by their verdicts: what they saw would fill the memory.
+            episodes = [episode.model_copy(update={"screenshots": {}}) async for episode in collector.collect(engine, requests)]
         finally:
             engine.close()
         self._tried.append(Tried(method=method, weights=weights, episodes=tuple(episodes)))
