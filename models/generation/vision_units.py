@@ -31,7 +31,8 @@ class Unit:
 
 
 def placeholder_ids(config: Any) -> tuple[int, ...]:
-    """The tokens that stand for images and videos in a model's prompts: a forward pass over one without an image fails."""
+    """The tokens that stand for images and videos in a model's prompts: a forward pass over one without an image fails. They are never
+    sampled, and have probability 0 wherever a policy learns from what was; a model of text has none."""
     found = (getattr(config, name, None) for name in ("image_token_id", "video_token_id"))
     return tuple(token for token in found if isinstance(token, int))
 

@@ -7,7 +7,7 @@ Shape suffixes: B turns of a micro-batch, T positions (the last token of a seque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -89,6 +89,7 @@ def trajectory(
     shaping: ShapingConfig | None = None,
     look: LookAt | None = None,
     codec: ChatCodec | None = None,
+    never: Collection[int] = (),
 ) -> Trajectory | None:
     """The episode to learn from, or None where there is nothing to learn: the infrastructure failed (no reward, which is not a reward of
     0), or the policy never wrote a token.
@@ -96,8 +97,9 @@ def trajectory(
     `success` rewards the last turn with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last turn what is missing
     to the episode's score, so that the total is always the verified one. `shaping` adds to that what shaping.py says, turn by turn.
     `look` makes vision tensors of the screenshots that prompts name, for a policy that sees; `codec` encodes the one prompt that no engine
-    has, the state after a cut. Raises ModelError for a step whose tokens,
-    log-probabilities and versions do not match: it was not sampled by an engine of this system.
+    has, the state after a cut. A turn whose answer holds an id in `never` (models.generation.vision_units.placeholder_ids) is left out: a
+    server that does not exclude what stands for pictures sampled it from another distribution, and a model cannot read it as text. Raises
+    ModelError for a step whose tokens, log-probabilities and versions do not match: it was not sampled by an engine of this system.
     """
     if episode.outcome is Outcome.CRASHED or episode.reward is None:
         return None
@@ -107,7 +109,7 @@ def trajectory(
                 f"step {step.step_index} of {episode.episode_id} has a response but not the ids of its tokens and its prompt's: learn "
                 "only from answers of an engine that tells them (docs/serving.md says which servers do)"
             )
-    steps = [step for step in episode.steps if step.response_token_ids]
+    steps = [step for step in episode.steps if step.response_token_ids and not is_left_out(step, never)]
     turns = [_turn(step, step.reward if reward == "score" else 0.0, episode, look) for step in steps]
     if not turns:
         return None
@@ -128,6 +130,11 @@ def trajectory(
         shaping=sums,
         final_state=_final_state(episode, look, codec),
     )
+
+
+def is_left_out(step: Step, never: Collection[int]) -> bool:
+    """Whether an answer holds an id that is never sampled."""
+    return not frozenset(never).isdisjoint(step.response_token_ids)
 
 
 def _final_state(episode: Episode, look: LookAt | None, codec: ChatCodec | None) -> State | None:

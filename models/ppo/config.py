@@ -40,8 +40,8 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     ] = 0
     group_size: Annotated[Count, Field(description="attempts at each instance (task and seed); GRPO's groups: 8 or more are usual")] = 1
     temperature: Annotated[Positive, Field(
-        description="sampling temperature; the loss uses the same distribution. Every token can be sampled: a top-p cut would make the "
-        "learner's probabilities and the sampler's two different things"
+        description="sampling temperature; the loss uses the same distribution. Every token that an answer may hold can be sampled: a "
+        "top-p cut would make the learner's probabilities and the sampler's two different things"
     )] = 1.0  # fmt: skip
     screenshots: Annotated[bool, Field(description="record screenshots of learning episodes: only for a policy that sees")] = False
     reward: Annotated[

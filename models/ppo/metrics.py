@@ -5,12 +5,12 @@ Names are stable: reports and checks read them by name. docs/rl.md lists all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from agent.episode import Episode, Outcome, Step
-from models.ppo.buffer import Trajectory
+from models.ppo.buffer import Trajectory, is_left_out
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -35,6 +35,11 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         **{f"success/{name}": rate for name, rate in rates.items()},
         **{f"reward/{name}": reward for name, reward in rewards.items()},
     }
+
+
+def num_left_out(episodes: Sequence[Episode], never: Collection[int]) -> float:
+    """Turns that are not learned from, because their answer holds an id that is never sampled."""
+    return float(sum(is_left_out(step, never) for episode in episodes for step in episode.steps))
 
 
 def think_tokens(step: Step) -> float:

@@ -28,12 +28,13 @@ from models.adapters import merged_state, prepare_for_training, without_adapters
 from models.chat import ChatCodec
 from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
+from models.generation.vision_units import placeholder_ids
 from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
 from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, quotas, room, round_requests, stream_requests, updated_rates
-from models.ppo.metrics import episode_metrics
+from models.ppo.metrics import episode_metrics, num_left_out
 from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
 from models.ppo.spool import EpisodeSpool
 from models.ppo.state import load_state, save_state
@@ -143,6 +144,7 @@ class _Trainer:
         self.model = load_policy(run.init_checkpoint, device=device)
         self.codec = load_codec(run.init_checkpoint)
         pad_id = self.codec.pad_token_id
+        self._never = placeholder_ids(self.model.config)
         self._look = self.codec.vision if isinstance(self.codec, VisionCodec) else None
         if self._look is not None and not run.config.screenshots:
             raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
@@ -235,7 +237,8 @@ class _Trainer:
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         config = self._config
         found = (
-            trajectory(episode, reward=config.reward, shaping=config, look=self._look, codec=self.codec) for episode in episodes
+            trajectory(episode, reward=config.reward, shaping=config, look=self._look, codec=self.codec, never=self._never)
+            for episode in episodes
         )  # fmt: skip
         items = [item for item in found if item is not None]
         if not items:
@@ -247,7 +250,7 @@ class _Trainer:
         generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
         reference = self._learner.reference_logprobs(items)
         weighting = weigh_round(items, self._config, self._value_learner, index, generator, reference=reference)
-        metrics = {"updates": 0.0} | weighting.metrics
+        metrics = {"updates": 0.0, "left_out_turns": num_left_out(episodes, self._never)} | weighting.metrics
         if weighting.advantages is not None:
             metrics |= self._learner.update(items, weighting.advantages, generator, version=counters.version)
         is_changed = self._learner.num_updates > counters.num_updates

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedModel
 
+from models.generation.vision_units import placeholder_ids
 from models.ppo.advantages import normalised
 from models.ppo.buffer import Trajectory, TurnBatch, gathered, turn_batches
 from models.ppo.config import PpoConfig
@@ -63,10 +64,14 @@ class _Batch:
 
 
 def response_log_distribution(model: PreTrainedModel, batch: TurnBatch, temperature: float) -> Tensor:
-    """log p(token | before) over the vocabulary (N, V) at every response position, under the distribution that is sampled from. Logits
-    are computed at these positions only."""
+    """log p(token | before) over the vocabulary (N, V) at every response position, under the distribution that is sampled from: tokens
+    that the engine never samples have probability 0 here too. Logits are computed at these positions only."""
     logits_NV = model.get_output_embeddings()(hidden_where(model, batch.inputs_BT, batch.response_BT, vision=batch.vision))
-    return log_softmax(logits_NV.float() / temperature, dim=-1)
+    logits_NV = logits_NV.float() / temperature
+    if never := placeholder_ids(model.config):
+        # The lowest number, not -inf: 0 times it is still a number, in the entropy's gradient too.
+        logits_NV = logits_NV.index_fill(1, torch.tensor(never, device=logits_NV.device), torch.finfo(logits_NV.dtype).min)
+    return log_softmax(logits_NV, dim=-1)
 
 
 def replay_loss(model: PreTrainedModel, samples: Sequence[ReplaySample], *, pad_id: int) -> Tensor:

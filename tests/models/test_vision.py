@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import io
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +15,28 @@ from PIL import Image
 from torch import Tensor
 from transformers import Qwen2VLForConditionalGeneration
 
-from agent.policy import Message
+from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.policy import Message, Prompt, Sampling
 from models.batching import EncodedSample, tensors
 from models.chat import ChatCodec, EncodedChat
 from models.checkpoint import read_card, save
 from models.configs import SupervisedConfig
+from models.engine import EmbeddedEngine
 from models.families import is_vision, load_codec, load_policy, max_positions
 from models.fitting import weighted_loss
-from models.ppo.buffer import Trajectory, Turn, turn_batches
+from models.generation.vision_units import placeholder_ids
+from models.ppo.buffer import Trajectory, Turn, trajectory, turn_batches
 from models.ppo.critic import Critic
+from models.ppo.losses import entropy
+from models.ppo.metrics import num_left_out
 from models.ppo.update import response_log_distribution
 from models.supervised import TrainingSample, train_supervised
 from models.tiny_vision import IMAGE, tiny_vision_policy
 from models.tokenizer import WordCodec
 from models.training_forward import hidden_where
 from models.vision import VisionCodec, collate_vision, vision_inputs
+from sandbox.actions import Click
+from sandbox.task import Task
 from tests.models.chat_models import chat_tokenizer, png, small_idefics3
 from warehouse.errors import ConfigError, ModelError
 
@@ -194,6 +204,49 @@ def test_reinforcement_learning_sees_what_the_policy_saw(qwen: tuple[Qwen2VLForC
         torch.testing.assert_close(found[1][rows], critic(single, "token"), atol=1e-4, rtol=1e-4)
     green, yellow = (found[1][3 * order.index(i) : 3 * order.index(i) + 3] for i in (2, 3))
     assert not torch.allclose(green, yellow, atol=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_engine_and_learner_agree_on_what_is_never_sampled(
+    qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec], temperature: float
+) -> None:
+    model, codec = qwen
+    prompt = Prompt(messages=ONE[:1], images=IMAGES, sampling=Sampling(temperature=temperature, max_new_tokens=12, seed=1))
+    with closing(EmbeddedEngine(copy.deepcopy(model), codec, "policy")) as engine:
+        (answer,) = asyncio.run(engine.act([prompt]))
+    seen = codec.encode(ONE[:1], IMAGES).vision
+    turn = Turn(
+        prompt_ids=answer.prompt_token_ids, response_ids=answer.token_ids, logprobs=answer.logprobs, reward=1.0, see=lambda: seen
+    )
+    item = Trajectory(episode_id="e", task_name="t", turns=(turn,), reward=1.0, is_truncated=False)
+    (batch,) = turn_batches([item], [0], max_tokens=9999, pad_id=codec.pad_token_id)
+    log_distribution_NV = response_log_distribution(model, batch, temperature)
+    found = log_distribution_NV.gather(1, batch.targets_N[:, None])[:, 0]
+    torch.testing.assert_close(found, batch.old_logprobs_N, atol=2e-5, rtol=0)
+    assert not log_distribution_NV.exp()[:, [model.config.image_token_id, model.config.video_token_id]].any()
+    (gradient,) = torch.autograd.grad(entropy(log_distribution_NV).sum(), model.get_output_embeddings().weight)
+    assert gradient.isfinite().all()
+
+
+def test_an_answer_with_a_placeholder_is_left_out_of_learning(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
+    model, _ = qwen
+    task = Task(source="test", name="t", domain="pointing", max_steps=5)
+    steps = [
+        Step(
+            step_index=index, policy_id="p", observation="", screenshot_id=None, messages=(), response="click", thought=None,
+            action=Click(x=1, y=1), prompt_token_ids=(3,), response_token_ids=ids, response_logprobs=(-0.1,) * len(ids),
+        )
+        for index, ids in enumerate([(5, 6), (5, model.config.image_token_id), (model.config.video_token_id,)])
+    ]  # fmt: skip
+    request = EpisodeRequest(purpose="rl", task=task, seed=1, policy_id="p")
+    episode = Episode(
+        request=request, instruction="", steps=tuple(steps), outcome=Outcome.SUCCESS, reward=1.0, duration_ms=1.0, environment="test"
+    )
+    never = placeholder_ids(model.config)
+    item = trajectory(episode, never=never)
+    assert item is not None and [turn.response_ids for turn in item.turns] == [(5, 6)] and item.turns[0].reward == 1.0
+    assert num_left_out([episode], never) == 2
+    assert trajectory(episode.model_copy(update={"steps": tuple(steps[1:])}), never=never) is None
 
 
 def test_training_on_images_resumes_to_the_bit(tmp_path: Path, qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
