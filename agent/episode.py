@@ -31,6 +31,11 @@ class Outcome(StrEnum):
     CRASHED = "crashed"
 
 
+CUT_OFF = frozenset({Outcome.TRUNCATED, Outcome.TIMEOUT})
+"""Ended by a limit, not by what was done: an estimate of what was still to come stands for the rest. A slow answer may be the server's or
+the machine's doing."""
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

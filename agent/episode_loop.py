@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.decider import Decider, Moment
-from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode import CUT_OFF, Episode, EpisodeRequest, Outcome, Step
 from agent.grammars.base import ParsedResponse, invalid_response
 from agent.grammars.elements import render_observation
 from agent.memory import Memory
@@ -95,7 +95,7 @@ class _Run:
             verdict = await self._session.evaluate()
             reward = min(1.0, max(-1.0, verdict.score))
             outcome = Outcome.SUCCESS if verdict.success else outcome
-        is_cut_off = outcome is Outcome.TRUNCATED and self._request.purpose == "rl"  # a critic values the state after the cut
+        is_cut_off = outcome in CUT_OFF and self._request.purpose == "rl"  # a critic values the state after the cut
         return Episode(
             request=self._request,
             instruction=instruction,

@@ -51,7 +51,9 @@ GROUPS: dict[str, tuple[Panel, ...]] = {
         Panel(title="rewarded alike", tells="share: nothing to learn from", metrics=(
             ("uniform_fraction", "episodes of a task"), ("group_zero_std", "groups"),
         )),
-        Panel(title="episodes that did not end", tells="share", metrics=(("truncated", "truncated"), ("unanswered", "unanswered steps"))),
+        Panel(title="episodes that did not end", tells="share", metrics=(
+            ("truncated", "truncated"), ("timed_out", "timed out"), ("unanswered", "unanswered steps"),
+        )),
     ),
     "Policy update": (
         _one("entropy", "entropy", "nats a token"),

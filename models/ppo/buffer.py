@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from agent.episode import Episode, Outcome, Step
+from agent.episode import CUT_OFF, Episode, Outcome, Step
 from agent.policy import Message
 from models.chat import ChatCodec
 from models.ppo.shaping import ShapingConfig, shaped_steps
@@ -59,9 +59,9 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a step limit cut it off; `instance` names task and seed, which
-    several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to, and `shaping` what each component added.
-    `final_state` is what the policy would have read next where a limit cut the episode off, if that was recorded."""
+    """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a limit (of steps, of time) cut it off; `instance` names task
+    and seed, which several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to, and `shaping` what each
+    component added. `final_state` is what the policy would have read next where a limit cut the episode off, if that was recorded."""
 
     episode_id: str
     task_name: str
@@ -95,7 +95,8 @@ def trajectory(
     0), or the policy never wrote a token.
 
     `success` rewards the last turn with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last turn what is missing
-    to the episode's score, so that the total is always the verified one. `shaping` adds to that what shaping.py says, turn by turn.
+    to the episode's score, so that the total is always the verified one; where time ran out nobody verified, and the steps' own stand.
+    `shaping` adds to that what shaping.py says, turn by turn.
     `look` makes vision tensors of the screenshots that prompts name, for a policy that sees; `codec` encodes the one prompt that no engine
     has, the state after a cut. A turn whose answer holds an id in `never` (models.generation.vision_units.placeholder_ids) is left out: a
     server that does not exclude what stands for pictures sampled it from another distribution, and a model cannot read it as text. Raises
@@ -113,7 +114,9 @@ def trajectory(
     turns = [_turn(step, step.reward if reward == "score" else 0.0, episode, look) for step in steps]
     if not turns:
         return None
-    total = episode.reward if reward == "score" else float(episode.is_success)
+    earned = min(1.0, max(-1.0, sum(step.reward for step in episode.steps)))
+    score = earned if episode.outcome is Outcome.TIMEOUT else episode.reward
+    total = score if reward == "score" else float(episode.is_success)
     turns[-1] = replace(turns[-1], reward=total - sum(turn.reward for turn in turns[:-1]))
     added = shaped_steps(episode, steps, shaping) if shaping is not None and shaping.shapes else {}
     for values in added.values():
@@ -124,7 +127,7 @@ def trajectory(
         task_name=episode.request.task.name,
         turns=tuple(turns),
         reward=total + sum(sums.values()),
-        is_truncated=episode.outcome is Outcome.TRUNCATED,
+        is_truncated=episode.outcome in CUT_OFF,
         instance=f"{episode.request.task.task_id}/{episode.request.seed}",
         is_success=episode.is_success,
         shaping=sums,

@@ -63,7 +63,7 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     ] = 0.95
     lambda_critic: Annotated[Fraction, Field(description="trace of the critic's targets; 1 is the Monte-Carlo return (VC-PPO, VAPO)")] = 1.0
     bootstrap_truncated: Annotated[bool, Field(
-        description="an episode cut off by its step limit ends in the critic's value instead of 0"
+        description="an episode cut off by a limit of steps or time ends in the critic's value instead of 0"
     )] = True  # fmt: skip
     baseline_std_floor: Annotated[Positive, Field(description="added to the standard deviation of a task's rewards")] = 0.1
     advantage_clip: Annotated[Positive, Field(description="advantages are clipped to +-this after scaling")] = 2.0

@@ -27,6 +27,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "reward": float(np.mean([episode.reward for episode in scored])),
         "success": float(np.mean(list(rates.values()))),
         "truncated": float(np.mean([episode.outcome is Outcome.TRUNCATED for episode in scored])),
+        "timed_out": float(np.mean([episode.outcome is Outcome.TIMEOUT for episode in scored])),
         "steps_per_episode": len(steps) / len(scored),
         "tokens_per_step": _mean([len(step.response_token_ids) for step in steps]),
         "think_tokens_per_step": _mean([think_tokens(step) for step in steps]),

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent.episode import Episode, Outcome, Step
+from agent.episode import CUT_OFF, Episode, Step
 
 COMPONENTS = ("format", "repeat", "length", "steps", "progress")
 Weight = Annotated[float, Field(ge=0, lt=1)]
@@ -79,7 +79,7 @@ def potentials(episode: Episode, steps: Sequence[Step]) -> list[float]:
         reached += sum(rewards[index] for index in range(first, step.step_index + 1) if index in rewards)
         first = step.step_index + 1
         values.append(min(1.0, max(0.0, reached)))
-    if episode.outcome is not Outcome.TRUNCATED:
+    if episode.outcome not in CUT_OFF:
         values[-1] = 0.0
     return values
 

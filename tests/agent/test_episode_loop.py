@@ -100,8 +100,10 @@ def test_bad_answers_are_fed_back(form: SimpleNamespace) -> None:
 
 
 def test_a_policy_without_end_times_out(form: SimpleNamespace) -> None:
-    episode = run(form, Scripted("Action wait", delay_s=0.06), limits=EpisodeLimits(policy_timeout_s=0.1))
+    decider, request = Scripted("Action wait", delay_s=0.06), form.request().model_copy(update={"purpose": "rl"})
+    episode = run(form, decider, request=request, limits=EpisodeLimits(policy_timeout_s=0.1))
     assert episode.outcome is Outcome.TIMEOUT and episode.reward == 0.0 and len(episode.steps) == 1
+    assert episode.final_messages == decider.moments[1].messages  # what the policy was asked when its time was up
 
 
 def test_a_prompt_that_is_too_long_is_an_invalid_action(form: SimpleNamespace) -> None:

@@ -262,8 +262,14 @@ def test_shaping_never_puts_a_failure_above_a_success(win: Episode, loss: Episod
 
 
 def test_truncated_is_not_terminated() -> None:
-    cut, ended = (must(trajectory(episode(outcome, [step(0)]))) for outcome in (Outcome.TRUNCATED, Outcome.FAILURE))
-    assert (cut.is_truncated, ended.is_truncated) == (True, False)
+    outcomes = (Outcome.TRUNCATED, Outcome.TIMEOUT, Outcome.FAILURE, Outcome.INVALID_ACTION)
+    assert [must(trajectory(episode(outcome, [step(0)]))).is_truncated for outcome in outcomes] == [True, True, False, False]
+
+
+def test_running_out_of_time_takes_no_reward_back() -> None:
+    """Nobody verified what was reached: the clock may have run for a server that was loading weights."""
+    item = must(trajectory(episode(Outcome.TIMEOUT, [step(0, reward=0.5), step(1)], 0.0), reward="score"))
+    assert [turn.reward for turn in item.turns] == [0.5, 0.0]
 
 
 def test_a_step_without_tokens_loses_no_reward() -> None:
