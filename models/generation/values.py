@@ -12,7 +12,7 @@ import torch
 
 from models.generation.rows import Row
 from models.training_forward import hidden_where
-from warehouse.errors import ModelError
+from models.vision import collate_vision
 
 if TYPE_CHECKING:
     from models.ppo.critic import Critic
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 @torch.inference_mode()
 def response_values(critic: Critic, rows: Sequence[Row], pad_id: int) -> list[list[float]]:
-    """For each row, V at the positions before its answer tokens: the critic's level `token`. Raises ModelError for rows with images."""
-    if any(row.request.vision for row in rows):
-        raise ModelError("values of answers to images are not estimated while acting: take the critic out of the engine")
+    """For each row, V at the positions before its answer tokens: the critic's level `token`. Images are looked at as in learning."""
     if not rows:
         return []
     device = critic.head.weight.device
@@ -31,6 +29,7 @@ def response_values(critic: Critic, rows: Sequence[Row], pad_id: int) -> list[li
     answers_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
     for index, row in enumerate(rows):
         answers_BT[index, len(row.request.prompt) - 1 : len(row.tokens) - 1] = True
-    values_N = critic.head(hidden_where(critic.backbone, ids_BT, answers_BT))[:, 0].tolist()
+    vision = collate_vision([row.request.vision for row in rows])
+    values_N = critic.head(hidden_where(critic.backbone, ids_BT, answers_BT, vision=vision))[:, 0].tolist()
     lengths = [len(row.logprobs) for row in rows]
     return [values_N[sum(lengths[:index]) : sum(lengths[: index + 1])] for index in range(len(rows))]

@@ -228,6 +228,26 @@ def test_engine_and_learner_agree_on_what_is_never_sampled(
     assert gradient.isfinite().all()
 
 
+def test_values_of_answers_to_images_are_the_critics(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
+    """Beside an answer to text: neither breaks the other's off."""
+    model, codec = qwen
+    critic = Critic.of_policy(model)
+    torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
+    sampling = Sampling(temperature=1.0, max_new_tokens=4, seed=2)
+    asked = [Prompt(messages=messages, images=IMAGES, sampling=sampling) for messages in (ONE[:1], BLIND[:1], CHAT[:3])]
+    with closing(EmbeddedEngine(copy.deepcopy(model), codec, "policy", critic=critic)) as engine:
+        answers = asyncio.run(engine.act(asked))
+    for prompt, answer in zip(asked, answers, strict=True):
+        seen = codec.encode(prompt.messages, IMAGES).vision
+        turn = Turn(
+            prompt_ids=answer.prompt_token_ids, response_ids=answer.token_ids, logprobs=answer.logprobs, reward=1.0,
+            see=lambda seen=seen: seen,  # type: ignore[misc]
+        )  # fmt: skip
+        item = Trajectory(episode_id="e", task_name="t", turns=(turn,), reward=1.0, is_truncated=False)
+        (batch,) = turn_batches([item], [0], max_tokens=9999, pad_id=codec.pad_token_id)
+        assert answer.values == pytest.approx(critic(batch, "token").tolist(), abs=1e-4)
+
+
 def test_an_answer_with_a_placeholder_is_left_out_of_learning(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
     model, _ = qwen
     task = Task(source="test", name="t", domain="pointing", max_steps=5)
