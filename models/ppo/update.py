@@ -241,8 +241,10 @@ class PolicyLearner:
                 turns.rows_N, aggregation=config.aggregation, num_episodes=len(chosen), num_steps=minibatch.steps,
                 num_tokens=minibatch.tokens, episode_scale=config.episode_scale, episode_tokens_N=tokens_N,
             )  # fmt: skip
+            if config.mode == "replay_only":
+                weights_N = torch.zeros_like(weights_N)  # the same compute, and nothing of it teaches: no penalty, no bonus
             positive_N = None
-            if config.positive_nll_weight and num_positive:
+            if config.positive_nll_weight and num_positive and config.mode == "learn":
                 is_positive = torch.tensor([float(items[ref.trajectory].is_success) for ref in turns.refs], device=self.model.device)
                 positive_N = is_positive[turns.rows_N] * (config.positive_nll_weight / num_positive)
             self._accumulate(turns, batch, gathered(turns, items, advantages), weights_N, positive_N, minibatch)

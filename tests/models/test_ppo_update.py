@@ -109,9 +109,14 @@ def test_nothing_to_learn_changes_nothing(model: ShiftQwen3ForCausalLM) -> None:
 def test_the_control_learns_from_replay_alone(model: ShiftQwen3ForCausalLM) -> None:
     items = random_trajectories(model, 8)
     sample = ReplaySample(token_ids=(5, 6, 7, 8), weights=(0.0, 0.0, 1.0, 1.0))
-    config = PpoConfig(mode="replay_only", minibatch_episodes=4)
+    bonuses = {"positive_nll_weight": 0.1, "entropy_coefficient": 0.01, "kl_coefficient": 0.1}
+    items = [replace(item, is_success=bool(item.reward)) for item in items]
+    config = PpoConfig.model_validate({"mode": "replay_only", "minibatch_episodes": 4} | bonuses)
     without, with_replay = copy.deepcopy(model), copy.deepcopy(model)
-    assert updated(without, config, items, [0.0] * 8, ReplayPool())["updates"] == 4
+    reference = copy.deepcopy(model)
+    initialise(reference, seed=5)
+    learner = PolicyLearner(without, config, pad_id=0, replay=ReplayPool(), reference=reference)
+    assert learner.update(items, per_token(items, [0.0] * 8), np.random.default_rng(0))["updates"] == 4
     metrics = updated(with_replay, config, items, [0.0] * 8, ReplayPool(sft=[sample]))
     assert metrics["replay_loss"] > 0
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), without.state_dict().values(), strict=True))
