@@ -123,6 +123,17 @@ def test_the_control_learns_from_replay_alone(model: ShiftQwen3ForCausalLM) -> N
     assert not all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), with_replay.state_dict().values(), strict=True))
 
 
+def test_tokens_that_are_too_stale_teach_nothing_even_of_a_success(model: ShiftQwen3ForCausalLM) -> None:
+    stale = [
+        replace(item, is_success=True, turns=tuple(replace(turn, versions=(0,) * len(turn.response_ids)) for turn in item.turns))
+        for item in random_trajectories(model, 4)
+    ]
+    before = copy.deepcopy(model.state_dict())
+    learner = PolicyLearner(model, PpoConfig(positive_nll_weight=0.1, max_staleness=2), pad_id=0, replay=ReplayPool())
+    learner.update(stale, per_token(stale, [1.0] * 4), np.random.default_rng(0), version=3)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
 def test_a_good_action_becomes_likelier_and_a_bad_one_less_likely(model: ShiftQwen3ForCausalLM) -> None:
     items = random_trajectories(model, 6)
     values = [1.0, -1.0] * 3
