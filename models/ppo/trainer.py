@@ -261,7 +261,9 @@ class _Trainer:
         weighting = weigh_round(items, self._config, self._value_learner, index, generator, reference=reference)
         metrics = {"updates": 0.0} | weighting.metrics
         if weighting.advantages is not None:
-            metrics |= self._learner.update(items, weighting.advantages, generator, version=counters.version)
+            metrics |= self._learner.update(
+                items, weighting.advantages, generator, version=counters.version, unscaled_E=weighting.unscaled_E
+            )  # fmt: skip
         is_changed = self._learner.num_updates > counters.num_updates
         self.counters = counters.model_copy(
             update={
