@@ -186,6 +186,18 @@ def test_open_tasks_get_more_turns_and_groups_stay_together() -> None:
     assert batch_episodes(config.model_copy(update={"min_batch_episodes": 64}), 4) == 66
 
 
+def test_no_task_takes_more_than_twice_its_part_of_a_run_however_small_its_batches() -> None:
+    config = PpoConfig(adaptive_episodes=True, streaming=True)
+    tasks = [LONG.model_copy(update={"name": f"task-{i}"}) for i in range(17)]
+    rates = dict.fromkeys((task.task_id for task in tasks), 1.0) | {tasks[0].task_id: 0.5}
+    started: list[EpisodeRequest] = []
+    passes: dict[str, float] = {}
+    for _ in range(170):
+        more, passes = stream_requests(tasks, 2, passes, rates, instances_met(started), config, "p")
+        started += more
+    assert Counter(r.task.name for r in started)["task-0"] == 2 * 340 // 17
+
+
 def test_a_straggler_never_blocks_and_is_learned_from_when_it_ends(tmp_path: Path) -> None:
     async def main() -> None:
         straggler, gate = request(LONG, 0), asyncio.Event()
