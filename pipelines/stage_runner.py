@@ -33,6 +33,8 @@ NO_RETRY = (
     "CheckpointError",
     "MergeError",
     "TrainingDiverged",
+    "ValueGateNotPassed",
+    "NothingToLearn",
     "StorageFull",
     "BrowserMissing",
     "TaskError",

@@ -259,7 +259,7 @@ _TABLES = (
         _col("step", INT, "optimizer step or update", minimum=0),
         _col("metric", STRING, "name, e.g. loss, reward, entropy"),
         _col("value", FLOAT, "its value"),
-        _col("checkpoint_id", STRING, "the checkpoint the run made", references="checkpoints.checkpoint_id"),
+        _col("checkpoint_id", STRING, "the checkpoint the run made, or began from if it failed", references="checkpoints.checkpoint_id"),
     ),
 )
 

@@ -25,6 +25,7 @@ outside the project can catch it without importing it.
     │   ├── LeaseLost (LookupError)         a lease on a remote session is over: released, overdue, or never the caller's
     │   ├── PageNotReady (TimeoutError)     a task page never became ready
     │   ├── SandboxBusy (TimeoutError)      no session came free in time
+    │   ├── NothingToLearn (RuntimeError)   every episode of a batch crashed, or had no answer to learn from
     │   ├── ServerUnreachable (ConnectionError)  a sandbox server does not answer
     │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
     ├── AccessDenied (PermissionError)      a server wants a token, or does not allow what was asked
@@ -140,6 +141,10 @@ class PageNotReady(SandboxError, TimeoutError):
 
 class SandboxBusy(SandboxError, TimeoutError):
     """No session came free in time."""
+
+
+class NothingToLearn(SandboxError, RuntimeError):
+    """Every episode of a batch crashed, or had no answer to learn from."""
 
 
 class ServerUnreachable(SandboxError, ConnectionError):

@@ -115,11 +115,11 @@ def atomic_write(path: Path, data: bytes) -> None:
         if is_full_disk(error):
             raise StorageFull(f"no room for {path} ({len(data)} bytes): free space on its disk and run the stage again") from error
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut. Some file systems cannot sync a folder; the rename itself is atomic all the same."""
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new file survive a power cut. Some file systems cannot sync a folder; a rename itself is atomic all the same."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

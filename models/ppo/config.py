@@ -72,7 +72,9 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         "codes centre). std keeps each advantage's sign, which is the critic's verdict"
     )] = "std"  # fmt: skip
     advantage_scope: Annotated[Literal["batch", "minibatch"], Field(description="what mean and spread are taken over")] = "batch"
-    skip_uniform_tasks: Annotated[bool, Field(description="no policy gradient from a task whose episodes were all rewarded alike")] = True
+    skip_uniform_tasks: Annotated[bool, Field(
+        description="no policy gradient from a task whose episodes were all rewarded alike, a KL penalty aside"
+    )] = True  # fmt: skip
     group_by: Annotated[Literal["instance", "task"], Field(
         description="GRPO's group, and the baseline's of reinforce++: attempts at one instance, as published, or all episodes of a task"
     )] = "instance"  # fmt: skip

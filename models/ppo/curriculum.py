@@ -56,15 +56,16 @@ def stream_requests(
     """The next `num_episodes` (in whole groups) of an endless stream in which tasks take turns by their shares, and the new passes.
 
     Stride scheduling: a task's pass grows by 1 / share with each group, and the task with the lowest pass is next. What counts is what was
-    *started*: however soon a task's episodes end, it gets no more of them than its share. `passes` and `met` (instances used) by task id.
+    *started*: however soon a task's episodes end, it gets no more of them than its share, and never more than HIGHEST_QUOTA times its even
+    part of all that the run has started. `passes` and `met` (instances used by the run so far) by task id.
     """
     shares = _shares(tasks, config, rates)
     due = {task.task_id: passes.get(task.task_id, 0.0) for task in tasks}
     num_groups = -(-num_episodes // config.group_size)
-    most = max(1, HIGHEST_QUOTA * num_groups // len(tasks))
     groups: list[Task] = []
-    taken: Counter[str] = Counter()
-    for _ in range(num_groups):
+    taken = Counter({task.task_id: met.get(task.task_id, 0) for task in tasks})
+    for num_started in range(taken.total() + 1, taken.total() + num_groups + 1):
+        most = max(1, HIGHEST_QUOTA * num_started // len(tasks))
         task = min((task for task in tasks if taken[task.task_id] < most), key=lambda task: due[task.task_id])
         groups.append(task)
         taken[task.task_id] += 1

@@ -126,7 +126,8 @@ def policy_loss(
     Per token: the clipped objective (or -A log p, objective likelihood) times `correction_N`, plus the penalty for leaving a reference
     policy (k3), minus the entropy bonus; all under `weights_N`. A token whose correction is 0 is out of the policy loss: nothing of it,
     not even a number that is none, reaches loss or gradient through the objective. `positive_weights_N` weigh the log-likelihood of
-    successful episodes' tokens (VAPO, arXiv 2504.05118, "positive example LM loss": L + mu NLL). The approximate KL is against
+    successful episodes' tokens (VAPO, arXiv 2504.05118, "positive example LM loss": L + mu NLL), of those tokens alone that are in the
+    policy loss. The approximate KL is against
     `old_logprobs_N`.
     """
     logprobs_N = log_distribution_NV.gather(1, tokens_N[:, None])[:, 0]
@@ -148,7 +149,7 @@ def policy_loss(
         losses_N = losses_N - settings.entropy_coefficient * entropy(log_distribution_NV)
     loss = (weights_N * losses_N).sum()
     if positive_weights_N is not None:
-        loss = loss - (positive_weights_N * logprobs_N).sum()
+        loss = loss - (positive_weights_N * torch.where(kept_N, logprobs_N, 0.0)).sum()
     with torch.no_grad():
         ratios_N = torch.exp(log_ratio(logprobs_N, old_N))
         clipped_low_N = (ratios_N < 1.0 - settings.clip_low) & (given_N < 0)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent.episode import Episode, EpisodeRequest
 from warehouse.errors import ModelError
-from warehouse.home import atomic_write
+from warehouse.home import atomic_write, sync_folder
 
 ISSUED_FILE, BATCHES_FILE = "issued.jsonl", "batches.jsonl"
 
@@ -65,6 +65,8 @@ class EpisodeSpool:
         self._unsynced: set[Path] = set()
         self._screenshots = folder / "screenshots"
         folder.mkdir(parents=True, exist_ok=True)
+        for parent in (folder.parent, folder.parent.parent):
+            sync_folder(parent)
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
@@ -81,11 +83,10 @@ class EpisodeSpool:
 
     def take(self, index: int, episode_ids: Sequence[str]) -> None:
         """Write which episodes a batch is made of; call this before they are learned from. All that was written so far survives a power
-        cut as well once this returns."""
+        cut as well once this returns, and at no moment could one leave a batch without its episodes."""
+        self._sync()
         self._append(self._folder / BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
-        while self._unsynced:
-            with self._unsynced.pop().open("rb") as file:
-                os.fsync(file.fileno())
+        self._sync()
 
     def recover(self, num_learned: int) -> Recovered:
         """What there is to go on with when the kept weights have learned from `num_learned` batches. Mends files that a kill cut off;
@@ -108,6 +109,12 @@ class EpisodeSpool:
         names |= {message.screenshot_id for message in episode.final_messages}
         paths = [self._screenshots / name for name in sorted(name for name in names if name is not None)]
         return episode.model_copy(update={"screenshots": {path.name: path.read_bytes() for path in paths if path.exists()}})
+
+    def _sync(self) -> None:
+        while self._unsynced:
+            with self._unsynced.pop().open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(self._folder)
 
     def _append(self, path: Path, line: BaseModel) -> None:
         with path.open("ab") as file:

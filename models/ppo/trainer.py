@@ -43,10 +43,12 @@ from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
 from models.vision import VisionCodec
 from sandbox.task import Task
-from warehouse.errors import ConfigError, SandboxError
+from warehouse.errors import ConfigError, NothingToLearn
 from warehouse.identity import content_id, stable_seed
 
 OnProgress = Callable[[int, Mapping[str, float]], None]
+EPISODES = "episodes"
+"""Folder of a run's spool."""
 
 
 class LivePolicy(Policy, Protocol):
@@ -99,14 +101,29 @@ class PpoResult:
     state: Path = field(repr=False)
 
 
+def spool_of(run: PpoRun) -> EpisodeSpool:
+    """All the episodes of a run so far, however it ended. Raises CheckpointError where there is nothing to begin from."""
+    return EpisodeSpool(_folder(run, checkpoint.read_card(run.init_checkpoint).checkpoint_id) / EPISODES)
+
+
+def _run_id(run: PpoRun, checkpoint_id: str) -> str:
+    tasks = [task.task_id for task in run.tasks]
+    parts = [run.config.model_dump(mode="json"), checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets)]
+    return content_id("rl", parts)
+
+
+def _folder(run: PpoRun, checkpoint_id: str) -> Path:
+    return run.run_folder / _run_id(run, checkpoint_id)
+
+
 async def train_ppo(
     run: PpoRun, collector: Collector, *, on_progress: OnProgress = lambda *_: None, make_policy: PolicyFactory = embedded_policy
 ) -> PpoResult:
     """Learn from live episodes and write the checkpoint; goes on where a killed run of the same settings stopped.
 
     The collector is the caller's to close. Gradient steps are taken in a thread. `on_progress(round, metrics)` is called after each round
-    (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, CheckpointError, ConfigError,
-    and SandboxError when every episode of a batch crashed.
+    (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, ValueGateNotPassed,
+    CheckpointError, ConfigError, and NothingToLearn when every episode of a batch crashed; `spool_of` has the episodes then.
     """
     torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
     trainer = _Trainer(run)
@@ -153,9 +170,9 @@ class _Trainer:
         prepare_for_training(self.model, run.config, seed=run.config.seed)
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
         self._value_learner = None if critic is None else ValueLearner(critic, run.config, pad_id=pad_id)
-        self.folder = run.run_folder / self._run_id()
+        self.folder = _folder(run, self._card.checkpoint_id)
         self._state_folder = self.folder / "state"
-        self.spool = EpisodeSpool(self.folder / "episodes")
+        self.spool = EpisodeSpool(self.folder / EPISODES)
         self.counters = load_state(self._state_folder, self._modules(), self._optimizers())
         self._learner.num_updates = self.counters.num_updates
         if self._value_learner is not None and self.counters.round_index:
@@ -163,12 +180,6 @@ class _Trainer:
         self.policy_id = self._live_id()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))
         self._saving: Future[None] | None = None
-
-    def _run_id(self) -> str:
-        run = self._run
-        tasks = [task.task_id for task in run.tasks]
-        parts = [run.config.model_dump(mode="json"), self._card.checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets)]
-        return content_id("rl", parts)
 
     def _modules(self) -> dict[str, torch.nn.Module]:
         return {"policy": self.model} | ({"critic": self._value_learner.critic} if self._value_learner else {})
@@ -182,7 +193,7 @@ class _Trainer:
     def _live_id(self) -> str:
         """Id of the weights as they are now: of this run after so many updates; before the first that of the initial checkpoint."""
         version = self.counters.version
-        return content_id("checkpoint", [self._run_id(), version]) if version else self._card.checkpoint_id
+        return content_id("checkpoint", [self.folder.name, version]) if version else self._card.checkpoint_id
 
     async def learn(self, collector: Collector, live: LivePolicy, report: OnProgress) -> None:
         """All the rounds that are left. Nothing is collected where none is."""
@@ -243,8 +254,9 @@ class _Trainer:
         items = [item for item in found if item is not None]
         if not items:
             errors = sorted({episode.error or str(episode.outcome) for episode in episodes})
-            raise SandboxError(
-                f"none of the {len(episodes)} episodes of round {index} can be learned from ({'; '.join(errors[:3])}): mend the sandbox"
+            raise NothingToLearn(
+                f"none of the {len(episodes)} episodes of round {index} can be learned from ({'; '.join(errors[:3])}): mend the sandbox, "
+                f"then delete {self.folder}, which would give the same episodes again"
             )
         counters = self.counters
         generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
@@ -252,7 +264,9 @@ class _Trainer:
         weighting = weigh_round(items, self._config, self._value_learner, index, generator, reference=reference)
         metrics = {"updates": 0.0, "left_out_turns": num_left_out(episodes, self._never)} | weighting.metrics
         if weighting.advantages is not None:
-            metrics |= self._learner.update(items, weighting.advantages, generator, version=counters.version)
+            metrics |= self._learner.update(
+                items, weighting.advantages, generator, version=counters.version, unscaled_E=weighting.unscaled_E
+            )  # fmt: skip
         is_changed = self._learner.num_updates > counters.num_updates
         self.counters = counters.model_copy(
             update={

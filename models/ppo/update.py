@@ -54,10 +54,11 @@ class ReplayPool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
     """All that an update works on, per trajectory and response token: advantages, the proximal log-probabilities (None: the sampler's, or
-    interpolated as the policy moves), off-policy weights, staleness."""
+    interpolated as the policy moves), off-policy weights, staleness. `unscaled_E` as in PolicyLearner.update."""
 
     trajectories: Sequence[Trajectory]
     advantages: Sequence[Floats]
+    unscaled_E: NDArray[np.bool_] | None
     proximal: Sequence[Floats] | None
     corrections: Sequence[Floats]
     ages: Sequence[Floats]
@@ -115,10 +116,12 @@ class PolicyLearner:
         self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=betas)
 
     def update(
-        self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], generator: np.random.Generator, *, version: int = 0
-    ) -> dict[str, float]:
+        self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], generator: np.random.Generator, *, version: int = 0,
+        unscaled_E: NDArray[np.bool_] | None = None,
+    ) -> dict[str, float]:  # fmt: skip
         """Learn from a round: `advantages[i][t]` weighs response token t of trajectory i. `version` counts the updates that these weights
-        have seen; a token's staleness is the difference to its own. Returns what was measured (see Tally.metrics).
+        have seen; a token's staleness is the difference to its own. `unscaled_E` marks trajectories whose advantages are normalised and
+        clipped here, over those of their minibatch; without it all are taken as they are. Returns what was measured (see Tally.metrics).
 
         Episodes without any advantage are left out (in the replay-only control they stay, for the same compute). An update whose KL
         explodes ends early, or is undone (see the config). Raises TrainingDiverged when a loss or a gradient is not finite.
@@ -131,7 +134,7 @@ class PolicyLearner:
         tally = UpdateTally()
         if active:
             self.model.eval()  # what the update starts from is measured without dropout
-            batch = self._prepared(trajectories, advantages, active, version)
+            batch = self._prepared(trajectories, advantages, active, version, unscaled_E)
             self.model.train()
             self._run_epochs(batch, active, generator, tally)
         if saved is not None and tally.exploded_kl is not None:
@@ -171,7 +174,10 @@ class PolicyLearner:
             trajectories, chosen, max_tokens=self._config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device
         )  # fmt: skip
 
-    def _prepared(self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], active: Sequence[int], version: int) -> _Batch:
+    def _prepared(
+        self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], active: Sequence[int], version: int,
+        unscaled_E: NDArray[np.bool_] | None,
+    ) -> _Batch:  # fmt: skip
         config = self._config
         recomputes = config.off_policy != "none" and config.proximal == "recompute"
         proximal = self.logprobs(trajectories, active) if recomputes else None
@@ -179,7 +185,9 @@ class PolicyLearner:
             episode_correction(item, None if proximal is None else proximal[i], version, config) for i, item in enumerate(trajectories)
         ]
         ages = [staleness(item, version).astype(np.float64) for item in trajectories]
-        return _Batch(trajectories=trajectories, advantages=advantages, proximal=proximal, corrections=corrections, ages=ages)
+        return _Batch(
+            trajectories=trajectories, advantages=advantages, unscaled_E=unscaled_E, proximal=proximal, corrections=corrections, ages=ages
+        )  # fmt: skip
 
     def _run_epochs(self, batch: _Batch, active: Sequence[int], generator: np.random.Generator, tally: UpdateTally) -> None:
         config = self._config
@@ -234,7 +242,7 @@ class PolicyLearner:
     def _policy_gradient(self, batch: _Batch, chosen: Sequence[int], minibatch: Tally) -> None:
         """Accumulate the gradient of one minibatch, micro-batch by micro-batch."""
         config, items = self._config, batch.trajectories
-        advantages = self._minibatch_advantages(batch.advantages, chosen)
+        advantages = self._minibatch_advantages(batch, chosen)
         minibatch.steps = sum(len(items[i].turns) for i in chosen)
         minibatch.tokens = sum(items[i].num_response_tokens for i in chosen)
         num_positive = sum(items[i].num_response_tokens for i in chosen if items[i].is_success)
@@ -246,19 +254,21 @@ class PolicyLearner:
                 turns.rows_N, aggregation=config.aggregation, num_episodes=len(chosen), num_steps=minibatch.steps,
                 num_tokens=minibatch.tokens, episode_scale=config.episode_scale, episode_tokens_N=tokens_N,
             )  # fmt: skip
+            if config.mode == "replay_only":
+                weights_N = torch.zeros_like(weights_N)  # the same compute, and nothing of it teaches: no penalty, no bonus
             positive_N = None
-            if config.positive_nll_weight and num_positive:
+            if config.positive_nll_weight and num_positive and config.mode == "learn":
                 is_positive = torch.tensor([float(items[ref.trajectory].is_success) for ref in turns.refs], device=self.model.device)
                 positive_N = is_positive[turns.rows_N] * (config.positive_nll_weight / num_positive)
             self._accumulate(turns, batch, gathered(turns, items, advantages), weights_N, positive_N, minibatch)
 
-    def _minibatch_advantages(self, advantages: Sequence[Floats], chosen: Sequence[int]) -> Sequence[Floats]:
-        config = self._config
-        if config.algorithm != "ppo" or config.advantage_scope == "batch" or config.mode == "replay_only":
-            return advantages
-        scaled = list(advantages)
-        found = normalised([advantages[i] for i in chosen], config.advantage_normalisation)
-        for i, values in zip(chosen, found, strict=True):
+    def _minibatch_advantages(self, batch: _Batch, chosen: Sequence[int]) -> Sequence[Floats]:
+        if batch.unscaled_E is None:
+            return batch.advantages
+        config, scaled = self._config, list(batch.advantages)
+        unscaled = [i for i in chosen if batch.unscaled_E[i]]
+        found = normalised([scaled[i] for i in unscaled], config.advantage_normalisation)
+        for i, values in zip(unscaled, found, strict=True):
             scaled[i] = np.clip(values, -config.advantage_clip, config.advantage_clip)
         return scaled
 

@@ -33,10 +33,12 @@ Weigh = Callable[[Sequence[Trajectory], PpoConfig], list[Floats]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighting:
-    """`advantages[i][t]` for response token t of episode i; None where the policy is to stay as it is."""
+    """`advantages[i][t]` for response token t of episode i; None where the policy is to stay as it is. `unscaled_E` marks the episodes
+    whose advantages are still to be normalised and clipped, minibatch by minibatch; None where there are none."""
 
     advantages: list[Floats] | None
     metrics: dict[str, float]
+    unscaled_E: NDArray[np.bool_] | None = None
 
 
 def weigh_round(
@@ -54,17 +56,22 @@ def weigh_round(
     The critic steers once it has passed its gate; during pretraining the policy waits (or follows the per-task baseline, see the config);
     after it a critic that failed ends the run (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers.
     """
+    # Judged before the KL penalty, which makes every reward another one.
     uniform_E = uniform_tasks(np.array([item.reward for item in items]), _groups(items, config))
+    skipped_E = uniform_E & config.skip_uniform_tasks
+    unscaled_E = None
     metrics = {"uniform_fraction": float(uniform_E.mean()), "group_zero_std": _zero_std(items, config)} | trajectory_metrics(items)
     if config.kl_placement == "reward" and config.kl_coefficient and reference is not None:
         items = [_kl_penalised(item, logprobs_T, config.kl_coefficient) for item, logprobs_T in zip(items, reference, strict=True)]
     if value_learner is None:
         advantages: list[Floats] | None = WEIGH[config.algorithm](items, config)
     else:
-        advantages = _by_critic(items, config, value_learner, round_index, generator, metrics)
+        advantages = _by_critic(items, config, value_learner, round_index, generator, metrics, skipped_E)
+        if metrics["critic_steers"] and config.advantage_scope == "minibatch":
+            unscaled_E = ~skipped_E
     if advantages is not None and config.mode == "replay_only":
-        advantages = [np.zeros_like(values) for values in advantages]
-    return Weighting(advantages=advantages, metrics=metrics)
+        advantages, unscaled_E = [np.zeros_like(values) for values in advantages], None
+    return Weighting(advantages=advantages, metrics=metrics, unscaled_E=unscaled_E)
 
 
 def _by_critic(
@@ -74,6 +81,7 @@ def _by_critic(
     round_index: int,
     generator: np.random.Generator,
     metrics: dict[str, float],
+    skipped_E: NDArray[np.bool_],
 ) -> list[Floats] | None:
     estimates = value_learner.estimate(items)
     metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), np.concatenate(estimates.returns))
@@ -94,7 +102,7 @@ def _by_critic(
         results = value_learner.advantages(items, estimates)
         metrics["value_loss"] = value_learner.fit(items, [result.targets_T for result in results], estimates, generator)
         if is_steering:
-            advantages = _steered([result.advantages_T for result in results], items, config)
+            advantages = _steered([result.advantages_T for result in results], items, config, skipped_E)
     lambdas = [value_learner.lambda_policy(item) for item in items]
     gate = value_learner.gate
     metrics |= {
@@ -110,11 +118,10 @@ def _by_critic(
     return advantages
 
 
-def _steered(advantages: Sequence[Floats], items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
-    """The critic's advantages, normalised over the batch (here) or each minibatch (update.py), clipped, one a token."""
-    tasks_E = [item.task_name for item in items]
-    uniform_E = uniform_tasks(np.array([item.reward for item in items]), tasks_E)
-    skipped_E = uniform_E if config.skip_uniform_tasks else np.zeros_like(uniform_E)
+def _steered(
+    advantages: Sequence[Floats], items: Sequence[Trajectory], config: PpoConfig, skipped_E: NDArray[np.bool_]
+) -> list[Floats]:
+    """The critic's advantages, normalised over the batch (here) or each minibatch (update.py), clipped, one a token; 0 for the skipped."""
     kind = config.advantage_normalisation if config.advantage_scope == "batch" else "none"
     scaled = normalised(advantages, kind, skipped_E=skipped_E)
     if config.advantage_scope == "batch":

@@ -17,7 +17,7 @@ from models.chat import ChatCodec
 from models.families import is_vision, load_codec, max_positions
 from models.http_engine import HttpEngine
 from models.ppo.curriculum import num_rounds
-from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, embedded_policy, train_ppo
+from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, embedded_policy, spool_of, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
 from models.supervised import encode_samples
 from models.vision import look_with
@@ -46,7 +46,13 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
                 f"domain {domain!r} has no task to train on in {', '.join(request.acting.tasks.lists)}; drop it from tasks.domains"
             )
         tasks += of_domain
-    result = asyncio.run(_train(request, context, tasks))
+    training = _training(request, context, tasks)
+    curve: dict[int, Mapping[str, float]] = {}
+    try:
+        result = asyncio.run(_train(request, context, training, curve))
+    except Exception:
+        _keep(context, request, training, curve)
+        raise
     card = result.card
     stored = store_episodes(context, list(result.spool.episodes()))
     versions = {
@@ -59,11 +65,21 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=stored.counts, metrics=last)
 
 
-async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> PpoResult:
-    progress = context.progress()
+def _keep(context: WorkerContext, request: RlRequest, training: PpoRun, curve: Mapping[int, Mapping[str, float]]) -> None:
+    """Store the episodes and the curves of a run that failed, to see why. Whatever hinders that must not hide why it failed."""
+    try:
+        episodes = list(spool_of(training).episodes())
+        if episodes:  # else what an earlier run of the stage stored stays
+            store_episodes(context, episodes)
+            store_metrics(context, request.checkpoint_id, sorted(curve.items()))
+    except Exception as error:
+        context.log(f"the episodes and curves of {request.stage} could not be stored: {type(error).__name__}: {error}")
+
+
+def _training(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> PpoRun:
     sft_id, ct_id = request.replay_dataset_ids
     init = registry.find(context.warehouse, request.checkpoint_id).folder
-    training = PpoRun(
+    return PpoRun(
         config=request.config.model_copy(
             update={
                 "seed": request.config.seed + request.seed,
@@ -81,11 +97,17 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
         datasets=request.replay_dataset_ids,
     )
 
+
+async def _train(request: RlRequest, context: WorkerContext, training: PpoRun, curve: dict[int, Mapping[str, float]]) -> PpoResult:
+    """`curve` gets the metrics of each round as it ends."""
+    progress, num_tasks = context.progress(), len(training.tasks)
+
     def report(round_index: int, metrics: Mapping[str, float]) -> None:
-        progress.update(round_index, num_rounds(training.config, len(tasks)), "rounds", metrics)
+        curve[round_index] = metrics
+        progress.update(round_index, num_rounds(training.config, num_tasks), "rounds", metrics)
 
     async with open_collector(request.acting) as collector:
-        return await train_ppo(training, collector, on_progress=report, make_policy=_policy_factory(request, init))
+        return await train_ppo(training, collector, on_progress=report, make_policy=_policy_factory(request, training.init_checkpoint))
 
 
 def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:

@@ -89,6 +89,12 @@ def test_a_critic_that_steers_before_its_gate_is_found(warehouse: Warehouse) -> 
     assert broken_rules(warehouse) == ["critic_steers_after_its_gate"]
 
 
+def test_an_open_gate_lets_a_critic_steer_before_it_and_the_merge_goes_on(warehouse: Warehouse) -> None:
+    register(warehouse, "rl_forms", parents=["sft"], config={"gate_explained_variance": 0.1, "gate_policy": "open"})
+    metrics(warehouse, "rl_forms", steers=[1, 1], explained=[0.0, 0.05])
+    assert broken_rules(warehouse) == []
+
+
 def value_gate(warehouse: Warehouse, **config: Any) -> tuple[dg.AssetCheckEvaluation, bool]:
     """What the gate of value pretraining says of the pointing specialist, and whether the run went through."""
     register(warehouse, "rl_pointing", parents=["sft"], config={"algorithm": "ppo", "gate_explained_variance": 0.1, **config})

@@ -109,13 +109,29 @@ def test_nothing_to_learn_changes_nothing(model: ShiftQwen3ForCausalLM) -> None:
 def test_the_control_learns_from_replay_alone(model: ShiftQwen3ForCausalLM) -> None:
     items = random_trajectories(model, 8)
     sample = ReplaySample(token_ids=(5, 6, 7, 8), weights=(0.0, 0.0, 1.0, 1.0))
-    config = PpoConfig(mode="replay_only", minibatch_episodes=4)
+    bonuses = {"positive_nll_weight": 0.1, "entropy_coefficient": 0.01, "kl_coefficient": 0.1}
+    items = [replace(item, is_success=bool(item.reward)) for item in items]
+    config = PpoConfig.model_validate({"mode": "replay_only", "minibatch_episodes": 4} | bonuses)
     without, with_replay = copy.deepcopy(model), copy.deepcopy(model)
-    assert updated(without, config, items, [0.0] * 8, ReplayPool())["updates"] == 4
+    reference = copy.deepcopy(model)
+    initialise(reference, seed=5)
+    learner = PolicyLearner(without, config, pad_id=0, replay=ReplayPool(), reference=reference)
+    assert learner.update(items, per_token(items, [0.0] * 8), np.random.default_rng(0))["updates"] == 4
     metrics = updated(with_replay, config, items, [0.0] * 8, ReplayPool(sft=[sample]))
     assert metrics["replay_loss"] > 0
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), without.state_dict().values(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), with_replay.state_dict().values(), strict=True))
+
+
+def test_tokens_that_are_too_stale_teach_nothing_even_of_a_success(model: ShiftQwen3ForCausalLM) -> None:
+    stale = [
+        replace(item, is_success=True, turns=tuple(replace(turn, versions=(0,) * len(turn.response_ids)) for turn in item.turns))
+        for item in random_trajectories(model, 4)
+    ]
+    before = copy.deepcopy(model.state_dict())
+    learner = PolicyLearner(model, PpoConfig(positive_nll_weight=0.1, max_staleness=2), pad_id=0, replay=ReplayPool())
+    learner.update(stale, per_token(stale, [1.0] * 4), np.random.default_rng(0), version=3)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
 def test_a_good_action_becomes_likelier_and_a_bad_one_less_likely(model: ShiftQwen3ForCausalLM) -> None:
@@ -415,12 +431,53 @@ def test_advantages_can_be_scaled_minibatch_by_minibatch(model: ShiftQwen3ForCau
     values = [5.0, 1.0, 7.0, 3.0] * 2
     config = {"advantage_scope": "minibatch", "advantage_normalisation": normalisation, "minibatch_episodes": 8, "epochs": 1}
     scaled, raw = copy.deepcopy(model), copy.deepcopy(model)
-    updated(scaled, PpoConfig.model_validate(config), items, values, ReplayPool())
+    learner = PolicyLearner(scaled, PpoConfig.model_validate(config), pad_id=0, replay=ReplayPool())
+    learner.update(items, per_token(items, values), np.random.default_rng(0), unscaled_E=np.ones(8, dtype=bool))
     flat = np.concatenate(per_token(items, values))
     centre, spread = {"none": (0.0, 1.0), "std": (0.0, flat.std()), "mean_std": (flat.mean(), flat.std())}[normalisation]
     given = [float(np.clip((value - centre) / spread, -2, 2)) for value in values]
     updated(raw, PpoConfig(minibatch_episodes=8, epochs=1), items, given, ReplayPool())
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(scaled.parameters(), raw.parameters(), strict=True))
+
+
+STEERING = {"gate_policy": "open", "pretraining_rounds": 0, "critic_learning_rate": 1e-6}
+
+
+def test_only_what_a_critic_says_of_an_open_task_is_scaled_in_minibatches(model: ShiftQwen3ForCausalLM) -> None:
+    items = [replace(item, is_success=True) for item in random_trajectories(model, 12)]
+    items = [replace(item, reward=1.0) if item.task_name == "task-0" else item for item in items]
+    config = PpoConfig.model_validate(
+        STEERING | {"advantage_scope": "minibatch", "advantage_normalisation": "mean_std", "minibatch_episodes": 12, "epochs": 1,
+                    "positive_nll_weight": 1e-9}
+    )  # fmt: skip
+    weighting = weigh_round(items, config, ValueLearner(Critic.of_policy(model), config, pad_id=0), 1, np.random.default_rng(0))
+    assert weighting.unscaled_E is not None and weighting.advantages is not None
+    is_open = np.array([item.task_name != "task-0" for item in items])
+    assert np.array_equal(weighting.unscaled_E, is_open)
+    given = [values if is_one else np.zeros_like(values) for values, is_one in zip(weighting.advantages, is_open, strict=True)]
+    flat = np.concatenate([values for values, is_one in zip(given, is_open, strict=True) if is_one])
+    expected = [
+        np.clip((values - flat.mean()) / flat.std(), -2, 2) if is_one else values for values, is_one in zip(given, is_open, strict=True)
+    ]
+    found, wanted = copy.deepcopy(model), copy.deepcopy(model)
+    for made, advantages, unscaled_E in ((found, weighting.advantages, weighting.unscaled_E), (wanted, expected, None)):
+        learner = PolicyLearner(made, config, pad_id=0, replay=ReplayPool())
+        learner.update(items, advantages, np.random.default_rng(0), unscaled_E=unscaled_E)
+    assert all(torch.equal(a, b) for a, b in zip(found.parameters(), wanted.parameters(), strict=True))
+    baseline = config.model_copy(update={"gate_policy": "fallback", "gate_explained_variance": 0.99})
+    fallback = weigh_round(items, baseline, ValueLearner(Critic.of_policy(model), baseline, pad_id=0), 1, np.random.default_rng(0))
+    assert fallback.unscaled_E is None, "the baseline's are scaled already"
+
+
+def test_a_kl_penalty_makes_no_uniform_task_an_open_one(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 8)
+    items = [replace(item, reward=1.0) if item.task_name == "task-0" else item for item in items]
+    config = PpoConfig.model_validate(STEERING | {"kl_coefficient": 0.5, "kl_placement": "reward"})
+    reference = [np.full(item.num_response_tokens, -1.0) for item in items]
+    critic = ValueLearner(Critic.of_policy(model), config, pad_id=0)
+    advantages = weigh_round(items, config, critic, 1, np.random.default_rng(0), reference=reference).advantages
+    assert advantages is not None
+    assert all(values.any() == (item.task_name != "task-0") for values, item in zip(advantages, items, strict=True))
 
 
 def test_a_critic_that_failed_its_gate_does_not_steer(model: ShiftQwen3ForCausalLM) -> None:

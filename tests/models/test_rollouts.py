@@ -8,6 +8,7 @@ browsers. Killed processes are in test_streaming_faults.py.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -19,14 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.collector import Requests
-from agent.episode import Episode, EpisodeRequest
+from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.policy import Policy, Prompt, Response
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
 from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
-from models.ppo.spool import EpisodeSpool
+from models.ppo.spool import Block, EpisodeSpool
 from sandbox.actions import Action
 from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.task import Split, Task
@@ -185,6 +186,18 @@ def test_open_tasks_get_more_turns_and_groups_stay_together() -> None:
     assert batch_episodes(config.model_copy(update={"min_batch_episodes": 64}), 4) == 66
 
 
+def test_no_task_takes_more_than_twice_its_part_of_a_run_however_small_its_batches() -> None:
+    config = PpoConfig(adaptive_episodes=True, streaming=True)
+    tasks = [LONG.model_copy(update={"name": f"task-{i}"}) for i in range(17)]
+    rates = dict.fromkeys((task.task_id for task in tasks), 1.0) | {tasks[0].task_id: 0.5}
+    started: list[EpisodeRequest] = []
+    passes: dict[str, float] = {}
+    for _ in range(170):
+        more, passes = stream_requests(tasks, 2, passes, rates, instances_met(started), config, "p")
+        started += more
+    assert Counter(r.task.name for r in started)["task-0"] == 2 * 340 // 17
+
+
 def test_a_straggler_never_blocks_and_is_learned_from_when_it_ends(tmp_path: Path) -> None:
     async def main() -> None:
         straggler, gate = request(LONG, 0), asyncio.Event()
@@ -279,6 +292,26 @@ def test_what_was_admitted_later_waits_until_older_weights_have_caught_up(tmp_pa
 
     run(first_start())
     run(second_start())
+
+
+def test_a_power_cut_leaves_no_batch_without_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on the disk for good, in order: requests and episodes, their folder, the batch, the folder again."""
+    spool = EpisodeSpool(tmp_path / "episodes")
+    one = request(SHORT, 0)
+    spool.issue(Block(num_learned=0, requests=(one,)))
+    spool.append(1, Episode(request=one, instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t"))
+    synced: list[str] = []
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        really(descriptor)
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        if synced[:3].count("episodes") == 0:
+            assert not (tmp_path / "episodes" / "batches.jsonl").exists()
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    spool.take(1, [one.episode_id])
+    assert (set(synced[:2]), synced[2:]) == ({"issued.jsonl", "round-0001.jsonl"}, ["episodes", "batches.jsonl", "episodes"])
 
 
 def test_a_spool_with_holes_is_named(tmp_path: Path) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
+from agent.collector import Requests
+from agent.episode import Episode, Outcome, Step
+from agent.policy import Policy
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
@@ -19,6 +23,7 @@ from models.checkpoint import load_model, load_tokenizer, save, verify
 from models.configs import PpoConfig
 from models.shift_qwen3 import initialise
 from pipelines.evaluate import evaluate_budgets
+from pipelines.stage_runner import NO_RETRY
 from pipelines.work_folder import work_folder
 from pipelines.workers import annotate as annotate_worker
 from pipelines.workers import initialise as seed_worker
@@ -26,8 +31,9 @@ from pipelines.workers import merge as merge_worker
 from pipelines.workers import rl as rl_worker
 from pipelines.workers.__main__ import in_our_words
 from pipelines.workers.context import WorkerContext
+from sandbox.actions import Finished
 from warehouse import registry
-from warehouse.errors import CheckpointError, StorageFull
+from warehouse.errors import CheckpointError, NothingToLearn, StorageFull, ValueGateNotPassed
 from warehouse.home import Home
 from warehouse.merge_report import kept_by_search, mixtures
 from warehouse.query import connect
@@ -217,6 +223,61 @@ def one_sample(place: WorkerContext, kind: str) -> None:
     member = {"dataset_id": f"data-{kind}", "kind": kind, "sample_id": f"{kind}-1", "component": "general", "weight": 1.0}
     place.warehouse.replace_partition(f"{kind}_samples", [sample], iteration="0001", stage="test")
     place.warehouse.replace_partition("datasets", [member], iteration="0001", stage=f"{kind}_dataset")
+
+
+class Failing:
+    """A collector whose episodes fail, and from the `crash_after`-th on crash."""
+
+    def __init__(self, crash_after: int) -> None:
+        self._crash_after, self._num = crash_after, 0
+
+    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+        assert isinstance(requests, AsyncIterable)
+        async for request in requests:
+            crashes = self._num >= self._crash_after
+            self._num += 1
+            step = Step(
+                step_index=0, policy_id=policy.policy_id, observation="", screenshot_id=None, messages=(), response="Ok", thought=None,
+                action=Finished(), prompt_token_ids=(3, 4), response_token_ids=(5, 2), response_logprobs=(-0.1, -0.1),
+            )  # fmt: skip
+            yield Episode(
+                request=request, instruction="", steps=() if crashes else (step,), duration_ms=1.0, environment="test",
+                outcome=Outcome.CRASHED if crashes else Outcome.FAILURE, reward=None if crashes else 0.0,
+                error="the browser went away" if crashes else None,
+            )  # fmt: skip
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"), [({"algorithm": "reinforce"}, NothingToLearn), ({"gate_policy": "block"}, ValueGateNotPassed)]
+)
+def test_a_run_that_failed_leaves_its_episodes_and_curves(
+    seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], error: type[Exception]
+) -> None:
+    crash_after = 2 if error is NothingToLearn else 99
+
+    @asynccontextmanager
+    async def collector(_: ActingSettings) -> AsyncIterator[Failing]:
+        yield Failing(crash_after)
+
+    monkeypatch.setattr(rl_worker, "open_collector", collector)
+    base = registry.made_by(seeded.warehouse, "0000", "seed_policy")
+    for kind in ("sft", "ct"):
+        one_sample(seeded, kind)
+    request = RlRequest(
+        iteration="0001", stage="rl_forms", seed=0, domains=("forms",), checkpoint_id=base.checkpoint_id,
+        acting=ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("forms",))),
+        config=PpoConfig.model_validate({"rounds": 2, "episodes_per_task": 2, "pretraining_rounds": 1, "pretraining_epochs": 1} | settings),
+        replay_dataset_ids=("data-sft", "data-ct"),
+    )  # fmt: skip
+    with pytest.raises(error):
+        rl_worker.run(request, context(seeded.home, "0001", "rl_forms"))
+    con = connect(seeded.warehouse)
+    assert con.sql("select count(*) from episodes where stage = 'rl_forms'").fetchall() == [(4,)]
+    curves = "select distinct step, checkpoint_id from training_metrics where run = 'rl_forms' and metric = 'success'"
+    assert con.sql(curves).fetchall() == [(1, base.checkpoint_id)]
+    assert error.__name__ in NO_RETRY
 
 
 @pytest.mark.slow
