@@ -10,10 +10,10 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import psutil
 
@@ -31,9 +31,14 @@ from warehouse.errors import CheckpointError, FlywheelError
 from warehouse.home import Home
 from warehouse.mixing import PoolName
 
+if TYPE_CHECKING:
+    from models.http_client import HttpClient
+
 COMMAND_TIMEOUT_S = 15.0
 SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
 NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
+FOLDER_NOT_ALLOWED = "folder_not_allowed"
+"""What our server calls the refusal of a folder that is below none of its roots (models/server/app.py)."""
 TIGHT = 0.85
 """A memory or a disk that is filled beyond this share is warned of."""
 
@@ -261,8 +266,9 @@ def check_variables(profile: Profile) -> Check:
     return Check(name="variables", status="ok", found="none is missing")
 
 
-def check_server(profile: Profile) -> Check:
-    """Asks the policy server what it gives, as an engine does when it opens."""
+def check_server(profile: Profile, home: Home) -> Check:
+    """Asks the policy server what it gives, as an engine does when it opens, and whether it may load what the run's stages would have it
+    load: checkpoints of the home, the merge's candidates among them, and what a learner puts into the exchange folder."""
     http = profile.engine.http
     if http is None:
         return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
@@ -274,14 +280,19 @@ def check_server(profile: Profile) -> Check:
         found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
         return Check(name="server", status="fail", found=found, mend=mend)
     try:
-        found = asyncio.run(_asked(http))
+        found, closed = asyncio.run(_asked(http, [home.root / "checkpoints", Path(http.exchange).absolute()]))
     except (FlywheelError, OSError) as error:
         mend = "Start it (docs/full-size.md) or mend engine.http; stages that act cannot run without it"
         return Check(name="server", status="fail", found=f"{http.base_url}: {error}", mend=mend)
+    if closed:
+        where = " and ".join(map(str, closed))
+        mend = f"Start it with --home {home.root} --weights-root {http.exchange}"
+        return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", mend=mend)
     return Check(name="server", status="warn" if NO_CHECKPOINTS in found else "ok", found=f"{http.base_url}: {found}")
 
 
-async def _asked(http: HttpEngineConfig) -> str:
+async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, list[Path]]:
+    """What the server gives, and the folders that it is not allowed to load from."""
     from models.http_client import HttpClient
     from models.http_probe import probe
 
@@ -289,12 +300,26 @@ async def _asked(http: HttpEngineConfig) -> str:
     client = HttpClient(impatient)
     try:
         gives, _ = await probe(client, impatient, None)
+        asks = gives.server == "flywheel" and gives.loads == "checkpoints"
+        closed = [folder for folder in folders if asks and await _is_closed(client, folder)]
     finally:
         await client.close()
     why = gives.why_not_learnable()
     told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
     told += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
-    return told if gives.loads == "checkpoints" else f"{told}; {NO_CHECKPOINTS}"
+    return told if gives.loads == "checkpoints" else f"{told}; {NO_CHECKPOINTS}", closed
+
+
+async def _is_closed(client: HttpClient, folder: Path) -> bool:
+    """Whether our server may not load from below a folder: it is told to load one that is not there, so that nothing changes, and looks
+    first whether it may."""
+    from models.http_client import Refused
+
+    try:
+        await client.post("/v1/weights", {"folder": str(folder / "preflight-none"), "policy_id": "preflight", "version": 0})
+    except Refused as error:
+        return error.code == FOLDER_NOT_ALLOWED
+    return False
 
 
 def check_data(profile: Profile, plan: Plan) -> Check:
@@ -326,5 +351,5 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
     return [
         check_tasks(profile), check_oracles(profile), check_data(profile, plan), check_model(profile, plan.shape, shape_source),
         check_training(profile, plan.shape), check_launcher(profile), check_gpus(plan), check_host_memory(plan),
-        check_room(plan, home, num_iterations), check_variables(profile), check_server(profile), *check_programs(profile),
+        check_room(plan, home, num_iterations), check_variables(profile), check_server(profile, home), *check_programs(profile),
     ]  # fmt: skip
