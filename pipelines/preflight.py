@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import psutil
 
@@ -31,14 +31,9 @@ from warehouse.errors import CheckpointError, FlywheelError
 from warehouse.home import Home
 from warehouse.mixing import PoolName
 
-if TYPE_CHECKING:
-    from models.http_client import HttpClient
-
 COMMAND_TIMEOUT_S = 15.0
 SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
 NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
-FOLDER_NOT_ALLOWED = "folder_not_allowed"
-"""What our server calls the refusal of a folder that is below none of its roots (models/server/app.py)."""
 TIGHT = 0.85
 """A memory or a disk that is filled beyond this share is warned of."""
 
@@ -288,38 +283,30 @@ def check_server(profile: Profile, home: Home) -> Check:
         where = " and ".join(map(str, closed))
         mend = f"Start it with --home {home.root} --weights-root {http.exchange}"
         return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", mend=mend)
-    return Check(name="server", status="warn" if NO_CHECKPOINTS in found else "ok", found=f"{http.base_url}: {found}")
+    if NO_CHECKPOINTS in found:
+        mend = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
+        status: Status = "fail" if profile.tasks.specialists else "warn"
+        return Check(name="server", status=status, found=f"{http.base_url}: {found}", mend=mend)
+    return Check(name="server", status="ok", found=f"{http.base_url}: {found}")
 
 
 async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, list[Path]]:
     """What the server gives, and the folders that it is not allowed to load from."""
     from models.http_client import HttpClient
-    from models.http_probe import probe
+    from models.http_probe import may_load_from, probe
 
     impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
     client = HttpClient(impatient)
     try:
         gives, _ = await probe(client, impatient, None)
-        asks = gives.server == "flywheel" and gives.loads == "checkpoints"
-        closed = [folder for folder in folders if asks and await _is_closed(client, folder)]
+        takes = gives.loads == "checkpoints"
+        closed = [folder for folder in folders if takes and not await may_load_from(client, gives, folder)]
     finally:
         await client.close()
     why = gives.why_not_learnable()
     told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
     told += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
-    return told if gives.loads == "checkpoints" else f"{told}; {NO_CHECKPOINTS}", closed
-
-
-async def _is_closed(client: HttpClient, folder: Path) -> bool:
-    """Whether our server may not load from below a folder: it is told to load one that is not there, so that nothing changes, and looks
-    first whether it may."""
-    from models.http_client import Refused
-
-    try:
-        await client.post("/v1/weights", {"folder": str(folder / "preflight-none"), "policy_id": "preflight", "version": 0})
-    except Refused as error:
-        return error.code == FOLDER_NOT_ALLOWED
-    return False
+    return told if takes else f"{told}; {NO_CHECKPOINTS}", closed
 
 
 def check_data(profile: Profile, plan: Plan) -> Check:

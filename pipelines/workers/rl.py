@@ -90,7 +90,8 @@ async def _train(request: RlRequest, context: WorkerContext, tasks: list[Task]) 
 
 
 def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
-    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come."""
+    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come. A
+    server that could not take them is refused here, before anything is collected."""
     engine_choice, choice = request.acting.engine, request.acting.engine.http
     if choice is None:
         return partial(engine_of_learner, choice=engine_choice)
@@ -99,6 +100,7 @@ def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
         engine = HttpEngine.of_checkpoint(choice, init)
         try:
             engine.require_learnable(request.config.temperature)
+            engine.require_updatable()
         except BaseException:
             engine.close()
             raise

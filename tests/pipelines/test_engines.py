@@ -9,15 +9,19 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from assets.profile import ActingSettings, TaskSettings
+from assets.requests import RlRequest
 from models.checkpoint import save
+from models.configs import PpoConfig
 from models.engine import EmbeddedEngine
 from models.families import device_named, load_codec, load_policy
 from models.generation.settings import EngineSettings
-from models.http_config import EngineChoice
+from models.http_config import EngineChoice, HttpEngineConfig
 from pipelines import profiles
 from pipelines.engines import engine_of_learner, open_engine
+from pipelines.workers import rl as rl_worker
 from tests.models.conftest import small_model
-from tests.models.policy_servers import prompt
+from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server, prompt
 from warehouse.errors import ModelError
 
 
@@ -55,3 +59,17 @@ def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
     assert device_named("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
     with pytest.raises(ModelError, match="cuda:99"):
         open_engine(folder, EngineChoice(device="cuda:99"))
+
+
+def test_learning_refuses_a_server_that_could_not_take_its_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    with our_server(folder) as server:  # it loads nothing
+        http = HttpEngineConfig(base_url=server.url, token_env=TOKEN_VARIABLE, exchange=str(folder.parent))
+        tasks = TaskSettings(lists=("miniwob:smoke",), domains=("pointing",))
+        request = RlRequest(
+            iteration="0001", stage="rl_pointing", seed=0, domains=("pointing",), checkpoint_id="checkpoint-x", config=PpoConfig(),
+            acting=ActingSettings(tasks=tasks, engine=EngineChoice(kind="http", http=http)), replay_dataset_ids=("data-sft", "data-ct"),
+        )  # fmt: skip
+        make_policy = rl_worker._policy_factory(request, folder)
+        with pytest.raises(ModelError, match="a learner's weights: it loads nothing"):
+            make_policy(load_policy(folder), load_codec(folder), "checkpoint-x")
