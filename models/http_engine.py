@@ -88,7 +88,7 @@ class HttpEngine:
         try:
             if engine.policy_id != checkpoint_id:
                 engine.load_checkpoint(folder, checkpoint_id)
-            engine._asked_for.add(checkpoint_id)
+            engine._asked_for = {checkpoint_id}  # nothing was asked of what the server had before
         except BaseException:
             engine.close()
             raise
@@ -204,7 +204,7 @@ class HttpEngine:
         if kind == "flywheel":
             await self._client.post("/v1/weights", {"folder": path, "policy_id": checkpoint_id, "version": version or 0})
         elif kind == "sglang":
-            body = {"model_path": path, "weight_version": str(version or 0), "abort_all_requests": False}
+            body = {"model_path": path, "weight_version": checkpoint_id, "abort_all_requests": False}
             done = await self._client.post("/update_weights_from_disk", body)
             if not done.get("success"):
                 raise ModelError(f"{self._config.base_url} did not take the weights of {checkpoint_id}: {done.get('message')}")

@@ -270,8 +270,8 @@ def check_server(profile: Profile, home: Home) -> Check:
     if http.exchange is None:
         mend = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
         return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", mend=mend)
-    if profile.max_parallel > 1 and len(profile.tasks.specialists) > 1:
-        mend = "--set max_parallel=1: the server answers with the weights of one specialist at a time"
+    if profile.max_parallel > 1 and len(profile.tasks.specialists) + len(profile.tasks.joint) > 1:
+        mend = "--set max_parallel=1: the server answers with the weights of one RL run at a time"
         found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
         return Check(name="server", status="fail", found=found, mend=mend)
     try:

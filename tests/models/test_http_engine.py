@@ -318,6 +318,34 @@ def test_sglang_is_asked_by_its_own_route(roots: Path) -> None:
         engine.close()
 
 
+@pytest.mark.parametrize("send", ["token_ids", "messages"])
+def test_weights_that_another_client_loads_into_sglang_are_noticed(roots: Path, send: Any) -> None:
+    has = {"weight_version": "default"}  # as it starts
+
+    def reply(method: str, path: str, body: Any) -> Reply:
+        if path == "/v1/models":
+            return 200, OK, {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 64}]}
+        if path == "/update_weights_from_disk":
+            has["weight_version"] = body["weight_version"]
+            return 200, OK, {"success": True}
+        if path == "/generate":
+            return 200, OK, {"text": "hi", "output_ids": [5], "meta_info": {"finish_reason": {"type": "stop"}} | has}
+        return 200, OK, chat_answer() | {"metadata": dict(has)}
+
+    with played_server(reply) as played:
+        mine = HttpEngine.of_checkpoint(config(played.url, send=send), roots / "a")
+        assert act(mine, prompt())[0].policy_id == mine.policy_id == read_card(roots / "a").checkpoint_id
+        other = HttpEngine.of_checkpoint(config(played.url, send=send), roots / "b")
+        with pytest.raises(ModelError, match="another client has loaded it"):
+            act(mine, prompt())
+        again = HttpEngine.of_checkpoint(config(played.url, send=send), roots / "a")
+        with pytest.raises(ModelError, match="another client has loaded it"):
+            act(other, prompt())
+        assert act(again, prompt())[0].policy_id == mine.policy_id
+        for engine in (mine, other, again):
+            engine.close()
+
+
 def test_a_plain_server_gives_text_and_says_so() -> None:
     """As `transformers serve`: unknown fields are refused, log-probabilities are not given."""
     known = {"model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "logprobs"}

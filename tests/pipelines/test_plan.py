@@ -277,6 +277,8 @@ def test_the_policy_server_is_asked(served: str, tmp_path: Path) -> None:
     assert preflight.check_server(profiles.load("smoke", away), home).status == "fail"
     assert "hand its weights over" in preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": None}), home).found
     assert "at once" in preflight.check_server(profiles.load("smoke", there | {"max_parallel": 2}), home).found
+    joint = there | {"max_parallel": 2, "tasks.rl_domains": ["pointing"], "tasks.joint": [["pointing", "forms"]]}
+    assert "at once" in preflight.check_server(profiles.load("smoke", joint), home).found
     closed = preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": str(exchange)}), home)
     assert closed.status == "fail" and closed.found.endswith(f"it loads nothing from {exchange}")
     assert f"--weights-root {exchange}" in closed.mend
