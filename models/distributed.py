@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -129,9 +130,24 @@ def _trained(init: Path, config: SupervisedConfig, weights: Path) -> PreTrainedM
         return whole
     model = load_policy(init)
     prepare_for_training(model, config, seed=config.seed)
-    for file in sorted(weights.glob("*.safetensors")):
-        model.load_state_dict(load_file(file), strict=False)
+    _fill_adapters(model, weights)
     return model
+
+
+def _fill_adapters(model: PreTrainedModel, weights: Path) -> None:
+    """What was learned, put where it belongs. Raises ModelError where a name fits nothing or an adapter is left as it was."""
+    found, unknown = set[str](), list[str]()
+    for file in sorted(weights.glob("*.safetensors")):
+        tensors = load_file(file)
+        unknown += model.load_state_dict(tensors, strict=False).unexpected_keys
+        found |= tensors.keys()
+    left = [name for name in model.state_dict() if "lora_" in name and name not in found]
+    if left or unknown:
+        raise ModelError(
+            f"the processes left weights in {weights} that are not this model's adapters: {len(left)} of its own were not among them "
+            f"({', '.join(left[:2])}), {len(unknown)} names fit nothing ({', '.join(unknown[:2])}); were they trained by another "
+            "version of transformers or peft?"
+        )
 
 
 def _environment() -> dict[str, str]:
@@ -152,15 +168,16 @@ def _watch(process: subprocess.Popen[bytes], run_folder: Path, num_seen: int, on
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End torchrun and what it started, if it still runs."""
-    for sent, grace_s in ((signal.SIGTERM, END_GRACE_S), (signal.SIGKILL, END_GRACE_S)):
+    """End torchrun, if it still runs, and what is left of its group. The processes that it started are in sessions of their own: they
+    watch it, and end with it."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
-            return
+            break
         os.killpg(process.pid, sent)
-        try:
-            process.wait(timeout=grace_s)
-        except subprocess.TimeoutExpired:
-            continue
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=END_GRACE_S)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _failure(run_folder: Path, status: int) -> FlywheelError:

@@ -1,6 +1,7 @@
 """One process of a supervised run in several: `torchrun … -m models.distributed_main RUN_FOLDER`. models/distributed.py starts it.
 
-It ends with the process that started the run, however that ends; torchrun would leave it behind when it is killed itself.
+It ends with the process that started the run and with torchrun between them, however either ends: torchrun leaves it behind, in a session
+of its own, when it is killed itself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from models.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
 from warehouse.errors import FlywheelError
 from warehouse.home import atomic_write
@@ -22,6 +25,7 @@ from warehouse.home import atomic_write
 def main(run_folder: Path) -> int:
     job = Job.model_validate_json((run_folder / JOB_FILE).read_text())
     die_with(job.launcher_pid)
+    die_with_parent(of=job.launcher_pid)
     try:
         metrics = _fit(job, run_folder)
     except FlywheelError as error:
@@ -75,6 +79,19 @@ def prepare_deepspeed() -> None:
 def die_with(pid: int) -> None:
     """End this process when another one ends: a thread waits for that. Ends at once when it is gone already."""
     threading.Thread(target=_watch_process, args=(pid,), name=f"watch-{pid}", daemon=True).start()
+
+
+def die_with_parent(*, of: int) -> None:
+    """End this process when its parent does, which is a child of process `of`; at once when it is gone already, and this one was handed on
+    to another."""
+    parent = os.getppid()
+    die_with(parent)
+    try:
+        is_there = psutil.Process(parent).ppid() == of
+    except psutil.NoSuchProcess:
+        is_there = False
+    if not is_there:
+        os._exit(1)
 
 
 def _watch_process(pid: int) -> None:

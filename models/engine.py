@@ -68,10 +68,16 @@ class EmbeddedEngine:
 
     def __init__(
         self, model: PreTrainedModel, codec: ChatCodec | PreTrainedTokenizerFast, checkpoint_id: str, *, version: int = 0,
-        settings: EngineSettings | None = None, critic: Critic | None = None,
+        settings: EngineSettings | None = None, critic: Critic | None = None, dtype: str | None = None, device: str | None = None,
     ) -> None:  # fmt: skip
-        """Raises ModelError for a model that no backend can run."""
-        self._serve(copy.deepcopy(model).eval(), codec, checkpoint_id, version, settings, critic)
+        """`dtype` and `device` are of the copy; none: the model's own. Raises ModelError for a model that no backend can run."""
+        own = copy.deepcopy(model).eval()
+        if device is not None:
+            own = cast("PreTrainedModel", cast("torch.nn.Module", own).to(device))
+        if dtype is not None:  # buffers such as the frequencies of rotary positions stay in float32, as from_pretrained leaves them
+            for weight in own.parameters():
+                weight.data = weight.data.to(getattr(torch, dtype))
+        self._serve(own, codec, checkpoint_id, version, settings, critic)
 
     @classmethod
     def from_checkpoint(

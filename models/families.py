@@ -13,7 +13,7 @@ from models.chat import ChatCodec
 from models.checkpoint import load_tokenizer, quiet, verify
 from models.templates import TemplateCodec
 from models.tokenizer import WordCodec
-from warehouse.errors import CheckpointError
+from warehouse.errors import CheckpointError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +49,18 @@ def load_policy(folder: Path, *, dtype: str = "float32", device: str | torch.dev
         model = model.to(device)
     opened: PreTrainedModel = model.eval()
     return opened
+
+
+def device_named(name: str) -> str:
+    """What torch calls a device: of `auto`, the GPU where there is one, else the CPU. Raises ModelError for a GPU that is not there."""
+    import torch
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return "cuda" if num_gpus else "cpu"
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= num_gpus:
+        raise ModelError(f"the device {name!r} is not there: torch sees {num_gpus} GPUs; cpu and auto are always allowed")
+    return name
 
 
 def model_class(folder: Path) -> Any:

@@ -1,4 +1,5 @@
-"""How a policy server is reached, and what it was found to give. Light: reading a profile imports no HTTP library and no torch.
+"""Who answers when a policy acts: the embedded engine and its settings, or a policy server, how it is reached and what it was found to
+give. Light: reading a profile imports no HTTP library and no torch.
 
 The engine that uses them is models/http_engine.py; finding out is models/http_probe.py.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from models.generation.settings import EngineSettings
 
 ServerKind = Literal["flywheel", "vllm", "sglang", "openai"]
 Send = Literal["messages", "token_ids"]
@@ -54,6 +57,14 @@ class EngineChoice(BaseModel):
 
     kind: Annotated[Literal["embedded", "http"], Field(description="embedded: the engine in this process; http: a server")] = "embedded"
     http: Annotated[HttpEngineConfig | None, Field(description="the server, for kind http")] = None
+    device: Annotated[
+        str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="where the embedded engine runs; auto: on the GPU where there is one")
+    ] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Field(description="of the embedded engine's weights; auto: float32, and while a policy learns, the type of what learns"),
+    ] = "auto"
+    settings: Annotated[EngineSettings, Field(description="of the embedded engine: rows, memory, context, threads")] = EngineSettings()
 
     @model_validator(mode="after")
     def _server_where_one_is_asked(self) -> EngineChoice:

@@ -21,6 +21,7 @@ from warehouse.errors import ModelError
 
 BROKEN_OFF = ("abort", "error")
 """Reasons of an end that is the server's fault, as when it drops what runs to take new weights."""
+UNNAMED = "default"
 TOKEN_ID_PREFIX = "token_id:"
 
 
@@ -162,7 +163,7 @@ class SglangTokens:
         top = meta.get("output_top_logprobs")
         return Answer(
             text=data["text"], token_ids=ids if ids is not None else _ids(data.get("output_ids")), logprobs=logprobs,
-            top_logprob=float(top[0][0][0]) if top and top[0] else None,
+            top_logprob=float(top[0][0][0]) if top and top[0] else None, policy_id=_named(meta),
         )
 
     def is_broken_off(self, data: Any) -> bool:
@@ -221,8 +222,15 @@ def _answer(
         raise ModelError(f"a server gave {len(token_ids)} token ids and {len(logprobs)} log-probabilities for one answer")
     return Answer(
         text=text, prompt_token_ids=_ids(prompt), token_ids=token_ids, logprobs=logprobs, top_logprob=top_logprob,
-        versions=tuple(own.get("versions") or ()), policy_id=own.get("policy_id"),
+        versions=tuple(own.get("versions") or ()), policy_id=own.get("policy_id") or _named(data.get("metadata")),
     )
+
+
+def _named(meta: Any) -> str | None:
+    """What SGLang calls the weights it has when an answer ends: the name they were loaded under, which is how ours are told from another
+    client's. Those that it started with have none."""
+    name = meta.get("weight_version") if isinstance(meta, dict) else None
+    return str(name) if name not in (None, UNNAMED) else None
 
 
 def _ids(value: Any) -> tuple[int, ...] | None:

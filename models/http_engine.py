@@ -21,7 +21,7 @@ from models.checkpoint import CARD_FILE, WEIGHT_SUFFIX, read_card, write
 from models.http_client import HttpClient, Refused
 from models.http_config import Capabilities, HttpEngineConfig
 from models.http_dialects import Answer, Ask, dialect_for
-from models.http_probe import probe
+from models.http_probe import may_load_from, probe
 from sandbox.loop_thread import LoopThread
 from warehouse.errors import ConfigError, ModelError
 
@@ -32,6 +32,10 @@ T = TypeVar("T")
 TOO_LONG_CODE = "context_length_exceeded"
 TOO_LONG = re.compile(r"context (length|window|size)|maximum context|max_model_len|longer than the model|too many tokens", re.I)
 ADAPTER_FILE = "adapter_config.json"
+NO_EXCHANGE = (
+    "new weights reach a server through a folder that both sides see: name it as `exchange`, and open the engine with the checkpoint that "
+    "learning started from"
+)
 NOT_COPIED = (CARD_FILE, WEIGHT_SUFFIX, f"{WEIGHT_SUFFIX}.index.json")
 
 
@@ -84,7 +88,7 @@ class HttpEngine:
         try:
             if engine.policy_id != checkpoint_id:
                 engine.load_checkpoint(folder, checkpoint_id)
-            engine._asked_for.add(checkpoint_id)
+            engine._asked_for = {checkpoint_id}  # nothing was asked of what the server had before
         except BaseException:
             engine.close()
             raise
@@ -107,6 +111,18 @@ class HttpEngine:
         """Raises ModelError, which says what is missing, where answers sampled so cannot be learned from."""
         if (reason := self._capabilities.why_not_learnable(temperature, top_p)) is not None:
             raise ModelError(f"{self._config.base_url} cannot serve reinforcement learning: {reason}. Which servers can: docs/serving.md")
+
+    def require_updatable(self) -> None:
+        """Raises ModelError, which says what is missing, where a learner's weights could not be handed over."""
+        if self._config.exchange is None or self._folder is None:
+            raise ModelError(NO_EXCHANGE)
+        self._require_loading("a learner's weights", "checkpoints")
+        exchange = Path(self._config.exchange).absolute()
+        if not self._run(may_load_from(self._client, self._capabilities, exchange)):
+            raise ModelError(
+                f"{self._config.base_url} may not load from {exchange}, where a learner's weights would be handed over: start it with "
+                f"--weights-root {exchange}"
+            )
 
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
         """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens."""
@@ -166,24 +182,29 @@ class HttpEngine:
     def load_checkpoint(self, folder: Path, checkpoint_id: str, version: int | None = None) -> None:
         """Answer with the weights in a folder that the server sees under the same path; returns when it does. Raises ModelError where
         the server cannot."""
-        loads, path = self._capabilities.loads, str(folder.absolute())
-        is_adapter = (folder / ADAPTER_FILE).is_file()
-        if loads == "nothing" or is_adapter != (loads == "adapters"):
-            kind = "an adapter" if is_adapter else "a whole checkpoint"
-            raise ModelError(
-                f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot be told to load {kind}, "
-                f"{checkpoint_id}: it loads {loads}. Start it on {path}, or take one that loads checkpoints (flywheel policy serve, SGLang)"
-            )
+        path = str(folder.absolute())
+        if (folder / ADAPTER_FILE).is_file():
+            self._require_loading(f"an adapter, {checkpoint_id}", "adapters")
+        else:
+            self._require_loading(f"a whole checkpoint, {checkpoint_id} in {path}", "checkpoints")
         self._asked_for |= {self.policy_id, checkpoint_id}
         self._run(self._tell_to_load(path, checkpoint_id, version))
         self._weights = _Weights(checkpoint_id, version if version is not None else self._weights.version)
+
+    def _require_loading(self, what: str, kind: str) -> None:
+        if (loads := self._capabilities.loads) != kind:
+            raise ModelError(
+                f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot be told to load {what}: "
+                f"it loads {loads}. Start it on the checkpoint that is wanted, or take one that loads checkpoints (flywheel policy serve, "
+                "SGLang)"
+            )
 
     async def _tell_to_load(self, path: str, checkpoint_id: str, version: int | None) -> None:
         kind = self._capabilities.server
         if kind == "flywheel":
             await self._client.post("/v1/weights", {"folder": path, "policy_id": checkpoint_id, "version": version or 0})
         elif kind == "sglang":
-            body = {"model_path": path, "weight_version": str(version or 0), "abort_all_requests": False}
+            body = {"model_path": path, "weight_version": checkpoint_id, "abort_all_requests": False}
             done = await self._client.post("/update_weights_from_disk", body)
             if not done.get("success"):
                 raise ModelError(f"{self._config.base_url} did not take the weights of {checkpoint_id}: {done.get('message')}")
@@ -195,10 +216,7 @@ class HttpEngine:
         """Answer with a learner's weights: they are written to the `exchange` folder, beside the configuration and tokenizer of the
         checkpoint that the engine was opened with, and the server is told to load them. Raises ModelError where it cannot."""
         if self._config.exchange is None or self._folder is None:
-            raise ModelError(
-                "new weights reach a server through a folder that both sides see: name it as `exchange`, and open the engine with the "
-                "checkpoint that learning started from"
-            )
+            raise ModelError(NO_EXCHANGE)
         base = self._folder
 
         def fill(aside: Path) -> None:

@@ -26,6 +26,8 @@ QUESTION = (Message(role="user", content="Say something."),)
 TOLERANCE = 1e-3
 """Log-probabilities that differ by less are the same, in nats."""
 OWN_FIELD = "flywheel"
+FOLDER_NOT_ALLOWED = "folder_not_allowed"
+"""What our server calls the refusal of a folder that is below none of its roots (models/server/app.py)."""
 OWNERS: Mapping[str, ServerKind] = {"flywheel": "flywheel", "vllm": "vllm", "sglang": "sglang"}
 
 
@@ -51,6 +53,18 @@ async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec |
         }
     )  # fmt: skip
     return found, extras
+
+
+async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -> bool:
+    """Whether a server may load what lies below a folder, as far as it tells. Ours is asked to load one that is not there, so that nothing
+    changes: it looks first whether it may. Raises EngineUnreachable, ModelError."""
+    if gives.loads != "checkpoints" or gives.server != "flywheel":
+        return gives.loads == "checkpoints"
+    try:
+        await client.post("/v1/weights", {"folder": str(folder.absolute() / "none-there"), "policy_id": "none", "version": 0})
+    except Refused as error:
+        return error.code != FOLDER_NOT_ALLOWED
+    return True
 
 
 async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str, Any]:

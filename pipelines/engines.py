@@ -4,10 +4,16 @@ models/http_engine.py's."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent.policy import Policy
 from models.http_config import EngineChoice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from models.chat import ChatCodec
+    from models.engine import EmbeddedEngine
 
 
 class ClosablePolicy(Policy, Protocol):
@@ -22,5 +28,18 @@ def open_engine(folder: Path, choice: EngineChoice) -> ClosablePolicy:
 
         return HttpEngine.of_checkpoint(choice.http, folder)
     from models.engine import EmbeddedEngine
+    from models.families import device_named
 
-    return EmbeddedEngine.from_checkpoint(folder)
+    dtype, device = "float32" if choice.dtype == "auto" else choice.dtype, device_named(choice.device)
+    return EmbeddedEngine.from_checkpoint(folder, dtype=dtype, device=device, settings=choice.settings)
+
+
+def engine_of_learner(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str, choice: EngineChoice) -> EmbeddedEngine:
+    """The embedded engine on a copy of what learns: there and of its type, unless the profile says otherwise. Raises ModelError."""
+    from models.engine import EmbeddedEngine
+    from models.families import device_named
+
+    return EmbeddedEngine(
+        model, codec, checkpoint_id, settings=choice.settings, dtype=None if choice.dtype == "auto" else choice.dtype,
+        device=None if choice.device == "auto" else device_named(choice.device),
+    )  # fmt: skip

@@ -207,12 +207,14 @@ class _Planner:
 
     def _acting(self, work: Work) -> StagePlan:
         answers = work.response_tokens > 0
-        memory = (self._generation_bytes(work) if answers and not self._is_served else 0.0) + self._host_bytes(sessions=True)
+        engine = self._profile.engine
+        generating = self._generation_bytes(work, bytes_each=2 if engine.dtype == "bfloat16" else 4)
+        memory = (generating if answers and not self._is_served else 0.0) + self._host_bytes(sessions=True)
         overhead = self._plan.collection_overhead_s if work.with_flow else 0.0
         disk = self._rows_bytes(work) + (self._weights_bytes() if work.stage == "merged_policy" else 0.0)
         return self._row(
             work, seconds=overhead + self._collect_seconds(work, cores=float(self._machine.num_cores)), memory=memory, disk=disk,
-            gpus=1 if self._machine.num_gpus and answers and not self._is_served else 0,
+            gpus=1 if self._machine.num_gpus and answers and not self._is_served and engine.device != "cpu" else 0,
             server=self._server_bytes(work) if answers else 0.0,
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +51,7 @@ def serve(
         int | None, typer.Option(min=2, help="Tokens of prompt and answer together \\[default: the model's positions].")
     ] = None,
     weights_root: Annotated[
-        list[Path] | None, typer.Option(help="Folder below which POST /v1/weights may load \\[default: the home's checkpoints].")
+        list[Path] | None, typer.Option(help="A further folder below which POST /v1/weights may load, beside the home's checkpoints.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     device: Annotated[str, typer.Option(help="Where the model runs, e.g. cpu or cuda:0.")] = "cpu",
@@ -79,7 +79,7 @@ def serve(
     place = Home(home.absolute()) if home is not None else Home.from_env()
     folder = checkpoint_folder(Warehouse(place), checkpoint)
     token, token_place = server_token(place, token_env)
-    roots = [root.absolute() for root in weights_root] if weights_root else [place.root / "checkpoints"]
+    roots = weight_roots(place, weights_root or [])
     try:
         settings = ServerSettings(
             model_name=name, max_concurrency=max_concurrency, max_waiting=max_waiting, max_tokens=max_tokens, weight_roots=tuple(roots),
@@ -115,6 +115,11 @@ async def _serve(engine: ServedEngine, token: str, token_place: str, settings: S
 
         await run_server(engine, token, settings, listener, ready)
     console.print("every answer is given")
+
+
+def weight_roots(home: Home, further: Sequence[Path]) -> list[Path]:
+    """Where a server loads weights from: the home's checkpoints, which every stage's own are, and what is named besides."""
+    return [home.root / "checkpoints", *(root.absolute() for root in further)]
 
 
 def _is_loopback(host: str) -> bool:

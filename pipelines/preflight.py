@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -261,40 +261,52 @@ def check_variables(profile: Profile) -> Check:
     return Check(name="variables", status="ok", found="none is missing")
 
 
-def check_server(profile: Profile) -> Check:
-    """Asks the policy server what it gives, as an engine does when it opens."""
+def check_server(profile: Profile, home: Home) -> Check:
+    """Asks the policy server what it gives, as an engine does when it opens, and whether it may load what the run's stages would have it
+    load: checkpoints of the home, the merge's candidates among them, and what a learner puts into the exchange folder."""
     http = profile.engine.http
     if http is None:
         return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
     if http.exchange is None:
         mend = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
         return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", mend=mend)
-    if profile.max_parallel > 1 and len(profile.tasks.specialists) > 1:
-        mend = "--set max_parallel=1: the server answers with the weights of one specialist at a time"
+    if profile.max_parallel > 1 and len(profile.tasks.specialists) + len(profile.tasks.joint) > 1:
+        mend = "--set max_parallel=1: the server answers with the weights of one RL run at a time"
         found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
         return Check(name="server", status="fail", found=found, mend=mend)
     try:
-        found = asyncio.run(_asked(http))
+        found, closed = asyncio.run(_asked(http, [home.root / "checkpoints", Path(http.exchange).absolute()]))
     except (FlywheelError, OSError) as error:
         mend = "Start it (docs/full-size.md) or mend engine.http; stages that act cannot run without it"
         return Check(name="server", status="fail", found=f"{http.base_url}: {error}", mend=mend)
-    return Check(name="server", status="warn" if NO_CHECKPOINTS in found else "ok", found=f"{http.base_url}: {found}")
+    if closed:
+        where = " and ".join(map(str, closed))
+        mend = f"Start it with --home {home.root} --weights-root {http.exchange}"
+        return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", mend=mend)
+    if NO_CHECKPOINTS in found:
+        mend = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
+        status: Status = "fail" if profile.tasks.specialists else "warn"
+        return Check(name="server", status=status, found=f"{http.base_url}: {found}", mend=mend)
+    return Check(name="server", status="ok", found=f"{http.base_url}: {found}")
 
 
-async def _asked(http: HttpEngineConfig) -> str:
+async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, list[Path]]:
+    """What the server gives, and the folders that it is not allowed to load from."""
     from models.http_client import HttpClient
-    from models.http_probe import probe
+    from models.http_probe import may_load_from, probe
 
     impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
     client = HttpClient(impatient)
     try:
         gives, _ = await probe(client, impatient, None)
+        takes = gives.loads == "checkpoints"
+        closed = [folder for folder in folders if takes and not await may_load_from(client, gives, folder)]
     finally:
         await client.close()
     why = gives.why_not_learnable()
     told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
     told += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
-    return told if gives.loads == "checkpoints" else f"{told}; {NO_CHECKPOINTS}"
+    return told if takes else f"{told}; {NO_CHECKPOINTS}", closed
 
 
 def check_data(profile: Profile, plan: Plan) -> Check:
@@ -326,5 +338,5 @@ def preflight(profile: Profile, plan: Plan, shape_source: str, home: Home, num_i
     return [
         check_tasks(profile), check_oracles(profile), check_data(profile, plan), check_model(profile, plan.shape, shape_source),
         check_training(profile, plan.shape), check_launcher(profile), check_gpus(plan), check_host_memory(plan),
-        check_room(plan, home, num_iterations), check_variables(profile), check_server(profile), *check_programs(profile),
+        check_room(plan, home, num_iterations), check_variables(profile), check_server(profile, home), *check_programs(profile),
     ]  # fmt: skip

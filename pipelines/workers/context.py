@@ -46,6 +46,11 @@ class WorkerContext:
         return self.checkpoints / "draft"
 
     @property
+    def candidate(self) -> Path:
+        """Where a checkpoint lies that is tried and thrown away: below the home's checkpoints, whence a policy server may load it."""
+        return self.checkpoints / "candidate"
+
+    @property
     def run_folder(self) -> Path:
         """Curves of this stage's training run, and what it resumes from when it was killed."""
         return self.checkpoints / "run"

@@ -79,13 +79,20 @@ class _Search:
 
     def __init__(self, request: MergeRequest, context: WorkerContext, parents: list[Path], base: Path | None) -> None:
         self._request, self._parents, self._base = request, parents, base
-        self._candidate = context.folder / "candidate"
+        self._candidate = context.candidate
         self._progress: Progress = context.progress()
         self._tried: list[Tried] = []
 
     async def run(self) -> list[Tried]:
+        grid = list(simplex_grid(len(self._parents), self._request.merge.grid_steps))
+        try:
+            await self._search(grid)
+        finally:
+            shutil.rmtree(self._candidate, ignore_errors=True)
+        return self._tried
+
+    async def _search(self, grid: Sequence[Weights]) -> None:
         settings, num = self._request.merge, len(self._parents)
-        grid = list(simplex_grid(num, settings.grid_steps))
         async with open_collector(self._request.acting) as collector:
             if METHODS[settings.method].needs_base:  # without one, the corners of the grid are the specialists themselves
                 for place, parent in enumerate(self._parents):
@@ -96,8 +103,6 @@ class _Search:
                 scores = _scores(self._tried)
                 around = neighbours(best_weights(scores), 1 / (settings.grid_steps * 2**refinement))
                 await self._try_all(collector, [weights for weights in around if weights not in scores])
-        shutil.rmtree(self._candidate, ignore_errors=True)
-        return self._tried
 
     async def _try_all(self, collector: PoolCollector, mixtures: Sequence[Weights]) -> None:
         total = len(self._tried) + len(mixtures)

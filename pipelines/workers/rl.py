@@ -17,10 +17,11 @@ from models.chat import ChatCodec
 from models.families import is_vision, load_codec, max_positions
 from models.http_engine import HttpEngine
 from models.ppo.curriculum import num_rounds
-from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, embedded_policy, spool_of, train_ppo
+from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, spool_of, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
 from models.supervised import encode_samples
 from models.vision import look_with
+from pipelines.engines import engine_of_learner
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, pool_tasks
 from pipelines.workers.images import spooled_images
@@ -111,15 +112,17 @@ async def _train(request: RlRequest, context: WorkerContext, training: PpoRun, c
 
 
 def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
-    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come."""
-    choice = request.acting.engine.http
+    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come. A
+    server that could not take them is refused here, before anything is collected."""
+    engine_choice, choice = request.acting.engine, request.acting.engine.http
     if choice is None:
-        return embedded_policy
+        return partial(engine_of_learner, choice=engine_choice)
 
     def at_server(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:
         engine = HttpEngine.of_checkpoint(choice, init)
         try:
             engine.require_learnable(request.config.temperature)
+            engine.require_updatable()
         except BaseException:
             engine.close()
             raise

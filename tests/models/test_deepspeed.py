@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,19 @@ import psutil
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import save_file
 
 from agent.policy import Message
+from models.adapters import prepare_for_training
 from models.batching import EncodedSample, PlannedBatches, plan_batches, share_out
 from models.checkpoint import load_model, read_card, save, verify
 from models.configs import SupervisedConfig
+from models.distributed import _end, _trained
+from models.families import load_policy
 from models.fitting import weighted_loss
 from models.metrics import read_metrics
 from models.supervised import TrainingSample, train_supervised
-from warehouse.errors import TrainingDiverged
+from warehouse.errors import ModelError, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=12, warmup_steps=2, batch_tokens=256, save_every=5, log_every=1)
 TOLERANCE = 6e-6
@@ -163,6 +168,50 @@ def test_a_killed_run_leaves_no_process_and_ends_in_the_same_weights(stage: int,
     assert resumed.metrics["resumed_from_step"] >= 10
     assert resumed.checkpoint_id == read_card(tmp_path / "whole").checkpoint_id
     assert read_metrics(run_folder) == read_metrics(tmp_path / "whole.run"), "every step is reported once"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_processes_end_with_torchrun(seed_checkpoint: Path, tmp_path: Path) -> None:
+    """It may be the one that is killed, as for want of memory: the run ends, and nothing of it goes on beside its repetition."""
+    config = CONFIG.model_copy(update={"steps": 4000, "num_processes": 2})
+    place: dict[str, Any] = {"init": seed_checkpoint, "output": tmp_path / "cut", "stage": "ct_model", "iteration": "0001"}
+    with ThreadPoolExecutor(1) as launcher:
+        run = launcher.submit(train_supervised, config, samples(), **place)
+        while len(read_metrics(tmp_path / "cut.run")) < 2 and not run.done():
+            time.sleep(0.02)
+        assert processes_of(tmp_path / "cut.run")
+        (torchrun,) = (child for child in psutil.Process().children() if "torch.distributed.run" in child.cmdline())
+        torchrun.kill()
+        with pytest.raises(ModelError, match="ended with status -9 and no result"):
+            run.result()
+    while processes_of(tmp_path / "cut.run"):
+        time.sleep(0.05)  # the test's timeout says when that is too long
+
+
+def test_what_outlives_torchrun_is_ended_with_it() -> None:
+    left = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert left.stdout is not None
+    child = psutil.Process(int(left.stdout.readline()))
+    left.wait()
+    _end(left)  # type: ignore[arg-type]
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    left.stdout.close()
+    _end(left)  # type: ignore[arg-type]
+
+
+def test_adapters_that_come_back_under_other_names_are_not_passed_over(seed_checkpoint: Path, tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"lora_rank": 2, "num_processes": 2})
+    model = load_policy(seed_checkpoint)
+    prepare_for_training(model, config)
+    learned = {name: tensor + 1 if "lora_" in name else tensor for name, tensor in model.state_dict().items()}
+    save_file({name: tensor.clone() for name, tensor in learned.items()}, tmp_path / "model.safetensors")
+    back = _trained(seed_checkpoint, config, tmp_path).state_dict()
+    assert all(torch.equal(back[name], tensor) for name, tensor in learned.items())
+    save_file({f"module.{name}": tensor.clone() for name, tensor in learned.items()}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"names fit nothing \(module\."):
+        _trained(seed_checkpoint, config, tmp_path)
 
 
 @pytest.mark.slow

@@ -106,6 +106,12 @@ def test_weights_are_loaded_and_handed_over(roots: Path, tmp_path: Path) -> None
         embedded.load_weights(load_policy(roots / "a").state_dict(), "a")
         assert answer.token_ids == act(embedded, prompt())[0].token_ids
         assert list(tmp_path.iterdir()) == [], "what was handed over is taken away again"
+        engine.require_updatable()
+        elsewhere = HttpEngine.of_checkpoint(config(server.url, exchange=str(tmp_path.parent / "elsewhere")), roots / "b")
+        with pytest.raises(ModelError, match=r"may not load from .*elsewhere.*--weights-root"):
+            elsewhere.require_updatable()
+        elsewhere.close()
+        engine.load_checkpoint(roots / "b", ids["b"])
         with pytest.raises(ModelError, match="not loaded from there"):
             engine.load_checkpoint(Path("/etc"), "checkpoint-x")
         engine.close()
@@ -116,6 +122,8 @@ def test_weights_are_loaded_and_handed_over(roots: Path, tmp_path: Path) -> None
         unshared = HttpEngine.of_checkpoint(config(server.url), roots / "a")
         with pytest.raises(ModelError, match="exchange"):
             unshared.load_weights({}, "checkpoint-learning", version=1)
+        with pytest.raises(ModelError, match="exchange"):
+            unshared.require_updatable()
         unshared.close()
 
 
@@ -273,6 +281,10 @@ def test_vllm_started_on_a_checkpoint_answers_for_it(roots: Path) -> None:
         engine = HttpEngine.of_checkpoint(config(played.url), roots / "a")
         assert engine.policy_id == act(engine, prompt())[0].policy_id == read_card(roots / "a").checkpoint_id
         engine.close()
+        learner = HttpEngine.of_checkpoint(config(played.url, exchange="x"), roots / "a")
+        with pytest.raises(ModelError, match="a learner's weights: it loads adapters"):
+            learner.require_updatable()
+        learner.close()
         with pytest.raises(ModelError, match="it loads adapters"):
             HttpEngine.of_checkpoint(config(played.url), roots / "b")
 
@@ -304,6 +316,34 @@ def test_sglang_is_asked_by_its_own_route(roots: Path) -> None:
             engine.load_checkpoint(roots / "a", "checkpoint-a")
         assert engine.policy_id == read_card(roots / "b").checkpoint_id
         engine.close()
+
+
+@pytest.mark.parametrize("send", ["token_ids", "messages"])
+def test_weights_that_another_client_loads_into_sglang_are_noticed(roots: Path, send: Any) -> None:
+    has = {"weight_version": "default"}  # as it starts
+
+    def reply(method: str, path: str, body: Any) -> Reply:
+        if path == "/v1/models":
+            return 200, OK, {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 64}]}
+        if path == "/update_weights_from_disk":
+            has["weight_version"] = body["weight_version"]
+            return 200, OK, {"success": True}
+        if path == "/generate":
+            return 200, OK, {"text": "hi", "output_ids": [5], "meta_info": {"finish_reason": {"type": "stop"}} | has}
+        return 200, OK, chat_answer() | {"metadata": dict(has)}
+
+    with played_server(reply) as played:
+        mine = HttpEngine.of_checkpoint(config(played.url, send=send), roots / "a")
+        assert act(mine, prompt())[0].policy_id == mine.policy_id == read_card(roots / "a").checkpoint_id
+        other = HttpEngine.of_checkpoint(config(played.url, send=send), roots / "b")
+        with pytest.raises(ModelError, match="another client has loaded it"):
+            act(mine, prompt())
+        again = HttpEngine.of_checkpoint(config(played.url, send=send), roots / "a")
+        with pytest.raises(ModelError, match="another client has loaded it"):
+            act(other, prompt())
+        assert act(again, prompt())[0].policy_id == mine.policy_id
+        for engine in (mine, other, again):
+            engine.close()
 
 
 def test_a_plain_server_gives_text_and_says_so() -> None:

@@ -232,11 +232,20 @@ class _Models(BaseHTTPRequestHandler):
     """A server that lists one model and answers nothing."""
 
     def do_GET(self) -> None:
-        body = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "flywheel", "flywheel": {
+        self._say({"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "flywheel", "flywheel": {
             "server": "flywheel", "policy_id": "checkpoint-1", "max_context": 64, "prompt_token_ids": True, "token_ids": True,
             "logprobs": True, "logprobs_follow_temperature": True, "logprobs_follow_top_p": True, "versions": True, "loads": "checkpoints",
-        }}]}).encode()  # fmt: skip
-        self.send_response(200)
+        }}]})  # fmt: skip
+
+    def do_POST(self) -> None:
+        """Weights: loaded from nowhere but below the folder `checkpoints`, where there are none."""
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        allowed = Path(asked["folder"]).parent.name == "checkpoints"
+        self._say({"error": {"message": "no", "code": "weights_not_loaded" if allowed else "folder_not_allowed"}}, 400 if allowed else 403)
+
+    def _say(self, answer: Any, status: int = 200) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -256,15 +265,24 @@ def served() -> Iterator[str]:
         thread.join()
 
 
-def test_the_policy_server_is_asked(served: str) -> None:
-    there = {"engine.kind": "http", "engine.http.base_url": served, "engine.http.exchange": "x", "max_parallel": 1}
-    found = preflight.check_server(profiles.load("smoke", there))
+def test_the_policy_server_is_asked(served: str, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    exchange = tmp_path / "exchange"
+    there = {
+        "engine.kind": "http", "engine.http.base_url": served, "engine.http.exchange": str(tmp_path / "checkpoints"), "max_parallel": 1,
+    }  # fmt: skip
+    found = preflight.check_server(profiles.load("smoke", there), home)
     assert found.status == "ok" and "could be learned from" in found.found
     away = there | {"engine.http.base_url": "http://127.0.0.1:9"}
-    assert preflight.check_server(profiles.load("smoke", away)).status == "fail"
-    assert "hand its weights over" in preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": None})).found
-    assert "at once" in preflight.check_server(profiles.load("smoke", there | {"max_parallel": 2})).found
-    assert preflight.check_server(profiles.load("smoke")).status == "ok"
+    assert preflight.check_server(profiles.load("smoke", away), home).status == "fail"
+    assert "hand its weights over" in preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": None}), home).found
+    assert "at once" in preflight.check_server(profiles.load("smoke", there | {"max_parallel": 2}), home).found
+    joint = there | {"max_parallel": 2, "tasks.rl_domains": ["pointing"], "tasks.joint": [["pointing", "forms"]]}
+    assert "at once" in preflight.check_server(profiles.load("smoke", joint), home).found
+    closed = preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": str(exchange)}), home)
+    assert closed.status == "fail" and closed.found.endswith(f"it loads nothing from {exchange}")
+    assert f"--weights-root {exchange}" in closed.mend
+    assert preflight.check_server(profiles.load("smoke"), home).status == "ok"
 
 
 def test_the_launcher_names_what_is_used_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.policy_command import TOKEN_VARIABLE, server_token
+from pipelines.policy_command import TOKEN_VARIABLE, server_token, weight_roots
 from warehouse.errors import CheckpointError, ConfigError
 from warehouse.home import Home
 
@@ -30,6 +30,10 @@ def test_the_token_is_of_the_variable_or_of_a_private_file(tmp_path: Path) -> No
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="may be read by others"):
         server_token(home, "MINE", {})
+
+
+def test_a_further_root_does_not_close_the_homes_checkpoints(tmp_path: Path) -> None:
+    assert weight_roots(Home(tmp_path), [Path("exchange")]) == [tmp_path / "checkpoints", Path("exchange").absolute()]
 
 
 def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path: Path) -> None:

@@ -83,6 +83,13 @@ def merge(place: WorkerContext, specialists: dict[str, str], weights: tuple[floa
     return merge_worker.run(merge_request(specialists, MergeSettings(weights=weights)), place)
 
 
+def test_candidates_of_the_search_lie_where_a_policy_server_may_load_them(tmp_path: Path) -> None:
+    place = context(Home(tmp_path), "0001", "merged_policy")
+    assert place.candidate.is_relative_to(place.home.checkpoints), "all that `flywheel policy serve` loads by itself"
+    search = merge_worker._Search(merge_request({}, MergeSettings()), place, [], None)
+    assert search._candidate == place.candidate
+
+
 def test_fixed_weights_are_taken_as_they_are(seeded: WorkerContext) -> None:
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     result = merge(seeded, specialists, (0.25, 0.75))
