@@ -147,7 +147,7 @@ class _Trainer:
         if self._look is not None and not run.config.screenshots:
             raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
         reference = load_policy(run.init_checkpoint, device=device) if run.config.kl_coefficient else None
-        critic = Critic.of_policy(self.model) if run.config.algorithm == "ppo" else None
+        critic = Critic.of_policy(self.model, run.config, seed=run.config.seed) if run.config.algorithm == "ppo" else None
         prepare_for_training(self.model, run.config, seed=run.config.seed)
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
         self._value_learner = None if critic is None else ValueLearner(critic, run.config, pad_id=pad_id)
