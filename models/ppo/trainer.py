@@ -282,10 +282,14 @@ class _Trainer:
         self._thread.shutdown(wait=True)
 
     def finish(self) -> PpoResult:
-        """Write the checkpoint. The critic served this run alone and stays in its state."""
+        """Write the checkpoint, in what its parent's weights are stored in, so that the two can be merged. Nothing is learned afterwards:
+        the critic served this run alone and stays in its state."""
         run, counters = self._run, self.counters
+        model = without_adapters(self.model)
+        if (dtype := checkpoint.stored_dtype(run.init_checkpoint)) is not None:
+            model.to(dtype=getattr(torch, dtype))  # type: ignore[call-arg]
         card = checkpoint.save(
-            run.output, without_adapters(self.model), self.codec, stage=run.stage, iteration=run.iteration,
+            run.output, model, self.codec, stage=run.stage, iteration=run.iteration,
             parents=(self._card.checkpoint_id,), datasets=run.datasets, config=run.config.model_dump(mode="json"),
             metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip
