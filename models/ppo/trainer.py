@@ -320,7 +320,8 @@ class _Reading:
 def _times(start: _Reading, collected: _Reading, end: _Reading, update_cpu_s: float, *, is_streaming: bool) -> dict[str, float]:
     """Where a round's time went. `wait_s`: until the batch was complete; `round_s`: all of it; `gen_s`: some prompt waited for its answer;
     `env_s`: rollouts could go on and none did; `overlap_share`: of the time that learning took, generation had; `env_steps_per_s` and
-    `gen_tokens_per_s`: over the whole round; `lease_busy_share`: of the sessions' time, an unfinished episode held them."""
+    `gen_tokens_per_s`: over the whole round; `lease_busy_share`: of the time of all the pool's sessions, an unfinished episode
+    held them; left out where the pool does not know how many it has."""
     wait_s, round_s, gen_s = collected.wall_s - start.wall_s, end.wall_s - start.wall_s, end.gen_s - start.gen_s
     learning_s = end.wall_s - collected.wall_s
     times = {

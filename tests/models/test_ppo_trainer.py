@@ -101,6 +101,9 @@ class ButtonSession:
 
 
 class ButtonPool:
+    size = 16
+    """Twice what the collector below uses at once."""
+
     def __init__(self, crash_every: int = 0) -> None:
         self._crash_every = crash_every
 
@@ -195,6 +198,7 @@ def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path
                  "value_gate", "tokens_per_step", "env_s", "gen_s", "update_s", "lease_busy_share", "mismatch_kl"):  # fmt: skip
         assert np.isfinite(result.metrics[-1][name]), name
     assert result.metrics[-1]["mismatch_kl"] < 1e-4
+    assert 0 < result.metrics[-1]["lease_busy_share"] <= 0.5, "half of the pool is never leased"
 
 
 @pytest.mark.parametrize("adapters", [{}, {"lora_rank": 2}])
