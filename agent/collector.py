@@ -34,7 +34,7 @@ class Collector(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseUse:
     """Since the collector was made: `leased_s` sums over all leases the seconds that an unfinished episode held one (those that go on are
-    counted up to now), `num_sessions` is the most that were leased at once."""
+    counted up to now), `num_sessions` is how many the pool can lend at once; 0 where it does not know."""
 
     leased_s: float = 0.0
     num_sessions: int = 0

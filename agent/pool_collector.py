@@ -20,7 +20,7 @@ from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.episode_loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, run_episode
 from agent.policy import Policy
 from agent.prompt import PromptBuilder
-from sandbox.pool_protocol import Pool
+from sandbox.pool_protocol import Pool, SizedPool
 from warehouse.errors import SandboxError
 
 Live = Callable[[], AbstractContextManager[None]]
@@ -54,7 +54,7 @@ class PoolCollector:
 
     @property
     def lease_use(self) -> LeaseUse:
-        return self._meter.use
+        return LeaseUse(leased_s=self._meter.leased_s, num_sessions=self._pool.size if isinstance(self._pool, SizedPool) else 0)
 
     async def collect(self, policy: Policy, requests: Requests, *, intervene: Intervene | None = None) -> AsyncIterator[Episode]:
         """Yield each request's episode as it finishes. Leaving the loop early cancels the rest. Raises what the policy's engine raises,
@@ -144,7 +144,7 @@ class _LeaseMeter:
     """How long sessions are held by an episode that is under way."""
 
     def __init__(self) -> None:
-        self._leased_s, self._num_leased, self._num_sessions, self._since_s = 0.0, 0, 0, time.monotonic()
+        self._leased_s, self._num_leased, self._since_s = 0.0, 0, time.monotonic()
 
     @contextmanager
     def leased(self) -> Iterator[None]:
@@ -155,16 +155,16 @@ class _LeaseMeter:
             self._count(-1)
 
     @property
-    def use(self) -> LeaseUse:
+    def leased_s(self) -> float:
+        """Sum over all leases, up to now."""
         self._count(0)
-        return LeaseUse(leased_s=self._leased_s, num_sessions=self._num_sessions)
+        return self._leased_s
 
     def _count(self, change: int) -> None:
         now_s = time.monotonic()
         self._leased_s += self._num_leased * (now_s - self._since_s)
         self._since_s = now_s
         self._num_leased += change
-        self._num_sessions = max(self._num_sessions, self._num_leased)
 
 
 def crashed_episode(request: EpisodeRequest, error: SandboxError, *, num_retries: int, duration_ms: float) -> Episode:

@@ -47,7 +47,7 @@ from pipelines import profiles
 from pipelines.sandboxes import num_waiting, open_pool
 from pipelines.workers.evaluate import task_counts
 from sandbox.actions import Action
-from sandbox.pool_protocol import Pool
+from sandbox.fleet.manager import Fleet
 from sandbox.session import Observation, Session, Transition, Verdict
 from sandbox.sources import tasks_in
 from sandbox.task import Split, Task
@@ -125,8 +125,8 @@ class Straggling(PagesInARow):
 class LongTail:
     """A pool whose sessions show several pages in a row and straggle."""
 
-    def __init__(self, pool: Pool, stragglers: set[tuple[str, int]]) -> None:
-        self._pool, self._stragglers = pool, stragglers
+    def __init__(self, pool: Fleet, stragglers: set[tuple[str, int]]) -> None:
+        self._pool, self._stragglers, self.size = pool, stragglers, pool.size
 
     @asynccontextmanager
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[Session]:

@@ -34,7 +34,7 @@ def prepare_for_training(model: PreTrainedModel, config: AdapterConfig, *, seed:
         _insert_adapters(model, config, seed)
     if not config.train_vision:
         for name, parameter in model.named_parameters():
-            if set(name.split(".")) & set(VISION_TOWERS):
+            if _is_vision(name):
                 parameter.requires_grad_(False)
     if config.gradient_checkpointing:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
@@ -55,6 +55,20 @@ def _insert_adapters(model: PreTrainedModel, config: AdapterConfig, seed: int) -
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.float()
+
+
+def is_frozen(name: str, config: AdapterConfig) -> bool:
+    """Whether a weight of the model as it is before `prepare_for_training` stays what it is in training."""
+    return bool(config.lora_rank) or (not config.train_vision and _is_vision(name))
+
+
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """What an optimizer is given: all but the frozen weights."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _is_vision(name: str) -> bool:
+    return bool(set(name.split(".")) & set(VISION_TOWERS))
 
 
 def has_adapters(model: nn.Module) -> bool:

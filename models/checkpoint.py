@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from models.safetensors_stream import read_layout
 from warehouse.errors import CheckpointError, StorageFull
 from warehouse.home import is_full_disk
 from warehouse.identity import digests_id, file_digest
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 CARD_FILE = "card.json"
 WEIGHT_SUFFIX = ".safetensors"
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 
 
@@ -143,6 +145,12 @@ def verify(folder: Path, *, weights: bool = True) -> Card:
                 f"{expected[:16]}…: the file was cut off or changed. Rebuild the stage {card.stage!r} of iteration {card.iteration}"
             )
     return card
+
+
+def stored_dtype(folder: Path) -> str | None:
+    """What a checkpoint's weights are stored in, as torch names it; None where they are of several types or of another one."""
+    found = {tensor.dtype for tensor in read_layout(folder).tensors.values()}
+    return _DTYPES.get(found.pop()) if len(found) == 1 else None
 
 
 def load_model(folder: Path) -> PreTrainedModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from models.adapter_config import AdapterConfig
 from models.shapes import ModelShape
 
 MIXED = (2, 2, 12)
@@ -121,6 +122,20 @@ def lora_parameters(shape: ModelShape, rank: int, targets: tuple[str, ...]) -> i
         "gate_proj": hidden + inner, "up_proj": hidden + inner, "down_proj": inner + hidden,
     }  # fmt: skip
     return shape.num_layers * rank * sum(sides.get(name, 0) for name in targets)
+
+
+def policy_parameters(shape: ModelShape, config: AdapterConfig) -> int:
+    """Parameters that training by `config` gives a gradient."""
+    if config.lora_rank:
+        return lora_parameters(shape, config.lora_rank, config.lora_targets)
+    return shape.num_parameters if config.train_vision else shape.text_parameters
+
+
+def critic_parameters(shape: ModelShape, config: AdapterConfig) -> int:
+    """The same of a critic (models/ppo/critic.py): it trains what the policy trains, without the output head where that is a matrix of its
+    own, and a value head. What the policy has frozen it shares."""
+    output_head = 0 if shape.is_tied or config.lora_rank else shape.vocab_size * shape.hidden_size
+    return policy_parameters(shape, config) - output_head + shape.hidden_size + 1
 
 
 def kv_cache_bytes(shape: ModelShape, num_tokens: float, *, bytes_each: int = 2) -> float:

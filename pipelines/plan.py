@@ -137,7 +137,7 @@ class _Planner:
             config, tokens=config.batch_tokens / config.num_processes, learned=learned, stage=config.deepspeed_stage or 0,
             processes=config.num_processes, is_half=config.bf16, image_share=work.image_tokens / work.training_tokens,
         )  # fmt: skip
-        trained = self._num_trained(config)
+        trained = estimates.policy_parameters(self._shape, config)
         flops = estimates.training_flops(
             shape, work.training_tokens, context=sample, num_patches=patches, checkpointing=config.gradient_checkpointing,
             trained_share=trained / shape.num_parameters,
@@ -157,17 +157,21 @@ class _Planner:
             config, tokens=max(config.microbatch_tokens, work.prompt_tokens + work.response_tokens), learned=learned, stage=0,
             processes=1, is_half=_is_half(config), image_share=image_share,
         )  # fmt: skip
-        trained = self._num_trained(config)
-        critic = self._critic_bytes(trained) if config.algorithm == "ppo" else 0.0
+        trained = estimates.policy_parameters(self._shape, config)
+        has_critic = config.algorithm == "ppo"
+        critic = self._critic_bytes(work, memory, image_share) if has_critic else 0.0
+        resumed = trained + (estimates.critic_parameters(self._shape, config) if has_critic else 0)
+        handed = max(0.0, self._merged_bytes() - memory.activations - memory.logits) if config.lora_rank else 0.0
         generating = 0.0 if self._is_served else self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4)
         update = self._training_seconds(self._update_flops(work), 1) + self._exchange_seconds(work)
         cores = max(1.0, self._machine.num_cores / profile.max_parallel)
         collect = self._collect_seconds(work, cores=cores)
         return self._row(
             work, seconds=max(collect, update) if config.streaming and self._is_served else collect + update,
-            memory=memory.total + critic + generating + self._host_bytes(), parts=_parts(memory, critic=critic, engine=generating),
+            memory=memory.total + (critic + handed) * estimates.FRAGMENTATION + generating + self._host_bytes(),
+            parts=_parts(memory, critic=critic, merged=handed, engine=generating),
             gpus=1 if self._machine.num_gpus else 0, disk=self._weights_bytes() + self._rows_bytes(work),
-            passing=(2 if critic else 1) * estimates.resume_bytes(trained, bytes_each=estimates.FLOAT32), server=self._server_bytes(work),
+            passing=estimates.resume_bytes(resumed, bytes_each=estimates.FLOAT32), server=self._server_bytes(work),
         )  # fmt: skip
 
     def _exchange_seconds(self, work: Work) -> float:
@@ -178,13 +182,23 @@ class _Planner:
         batch = config.min_batch_episodes if config.streaming and config.min_batch_episodes else work.num_episodes / config.rounds
         return math.ceil(work.num_episodes / batch) * estimates.checkpoint_bytes(self._shape) / (1e9 * self._plan.exchange_gb_s)
 
-    def _critic_bytes(self, trained: float) -> float:
-        """The critic is a copy of the policy in float32 with an optimizer of its own; its passes come after the policy's."""
-        frozen = self._shape.num_parameters - trained
+    def _merged_bytes(self) -> float:
+        """Weights with the adapters added in, as they are handed on between updates, when no activations are kept."""
+        return estimates.checkpoint_bytes(self._shape, bytes_each=2 if _is_half(self._profile.rl) else 4)
+
+    def _critic_bytes(self, work: Work, policy: TrainingMemory, image_share: float) -> float:
+        """What the critic trains, in float32 with an optimizer of its own; what is frozen is the policy's. Its passes come after the
+        policy's, so of their activations only what goes beyond the policy's counts."""
+        config = self._profile.rl
         states = estimates.model_states(
-            trained, num_frozen=frozen, stage=0, num_processes=1, bytes_each=estimates.FLOAT32, frozen_bytes=4
-        )
-        return sum(states) * estimates.FRAGMENTATION
+            estimates.critic_parameters(self._shape, config), stage=0, num_processes=1, bytes_each=estimates.FLOAT32
+        )  # fmt: skip
+        tokens = max(config.critic_minibatch_tokens, work.prompt_tokens + work.response_tokens)
+        activations = estimates.activation_bytes(
+            self._shape, tokens, checkpointing=config.gradient_checkpointing, bytes_each=2 if _is_half(config) else 4,
+            num_patches=self._patches(tokens * image_share),
+        )  # fmt: skip
+        return sum(states) + max(0.0, activations - policy.activations - policy.logits)
 
     def _update_flops(self, work: Work) -> float:
         """Of all the updates of a run: the policy's epochs and the critic's, what is recomputed without a gradient, and replay."""
@@ -192,7 +206,7 @@ class _Planner:
         context = work.prompt_tokens + work.response_tokens
         patches = self._patches(work.image_tokens * work.num_steps)
         one_pass = estimates.forward_flops(shape, work.training_tokens, context=context, num_patches=patches)
-        share = self._num_trained(config) / shape.num_parameters
+        share = estimates.policy_parameters(self._shape, config) / shape.num_parameters
         full = 2 + share + (1 if config.gradient_checkpointing else 0)
         passes = config.epochs * full
         passes += config.critic_epochs * full + 1 if config.algorithm == "ppo" else 0
@@ -266,15 +280,9 @@ class _Planner:
         return estimates.training_memory(
             self._shape, stage=stage, num_processes=processes, num_tokens=tokens, num_learned=tokens * learned,
             checkpointing=config.gradient_checkpointing, bytes_each=_states(config, is_half=is_half), compute_bytes=2 if is_half else 4,
-            num_trained=self._num_trained(config), frozen_bytes=2 if config.lora_base_dtype == "bfloat16" else 4,
+            num_trained=estimates.policy_parameters(self._shape, config), frozen_bytes=2 if config.lora_base_dtype == "bfloat16" else 4,
             num_patches=self._patches(tokens * image_share),
         )  # fmt: skip
-
-    def _num_trained(self, config: AdapterConfig) -> float:
-        shape = self._shape
-        if config.lora_rank:
-            return estimates.lora_parameters(shape, config.lora_rank, config.lora_targets)
-        return shape.num_parameters if config.train_vision else shape.text_parameters
 
     def _generation_bytes(self, work: Work, *, bytes_each: int = 4) -> float:
         """The embedded engine: a copy of the weights and the caches of all sessions."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sandbox.session import Session
 from sandbox.task import Task
@@ -22,3 +22,11 @@ class Pool(Protocol):
     async def close(self) -> None:
         """End the sessions; may be called twice."""
         ...
+
+
+@runtime_checkable
+class SizedPool(Protocol):
+    """A pool that knows how many sessions it can lend at once; a server's client does not, which shares them with others."""
+
+    @property
+    def size(self) -> int: ...

@@ -30,6 +30,6 @@ def response_values(critic: Critic, rows: Sequence[Row], pad_id: int) -> list[li
     for index, row in enumerate(rows):
         answers_BT[index, len(row.request.prompt) - 1 : len(row.tokens) - 1] = True
     vision = collate_vision([row.request.vision for row in rows])
-    values_N = critic.head(hidden_where(critic.backbone, ids_BT, answers_BT, vision=vision))[:, 0].tolist()
+    values_N = critic.of_hidden(hidden_where(critic.backbone, ids_BT, answers_BT, vision=vision)).tolist()
     lengths = [len(row.logprobs) for row in rows]
     return [values_N[sum(lengths[:index]) : sum(lengths[: index + 1])] for index in range(len(rows))]

@@ -1,8 +1,9 @@
 """The value model: a copy of the policy's backbone with a scalar head, its estimates and its fitting. When it may steer: value_learner.py.
 
 V is read at the position before a response token: what the episode will still earn, as the policy sees it when it is about to write that
-token. At level `step` only the first response token of each step has a value. The backbone is a copy, never shared: the critic's gradient
-must not move the policy (UI-TARS-2's critic is a model of its own, initialised by value pretraining).
+token. At level `step` only the first response token of each step has a value. What the critic trains is its own, never shared: its gradient
+must not move the policy (UI-TARS-2's critic is a model of its own, initialised by value pretraining). It trains what the policy trains: all
+weights of a copy, or adapters of its own. Weights that both leave frozen are in memory once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from models.adapter_config import AdapterConfig
+from models.adapters import is_frozen, prepare_for_training, trained_parameters
 from models.ppo.advantages import rewards_at_last_tokens
 from models.ppo.buffer import State, Trajectory, Turn, TurnBatch, turn_batches
 from models.ppo.losses import value_loss
@@ -39,15 +42,28 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     @classmethod
-    def of_policy(cls, model: PreTrainedModel) -> Critic:
-        """A critic on a copy of the policy's backbone."""
-        critic = cls(cast(PreTrainedModel, copy.deepcopy(model.base_model)), model.config.get_text_config().hidden_size)
-        return critic.to(device=model.device, dtype=torch.float32)
+    def of_policy(cls, model: PreTrainedModel, config: AdapterConfig | None = None, *, seed: int = 0) -> Critic:
+        """A critic on the policy's backbone, for training by `config` (all weights, unless given). Call it before the policy is prepared
+        for the same: weights that `config` freezes are shared, with `lora_base_dtype` for both. Raises ConfigError as
+        `prepare_for_training`."""
+        config = config or AdapterConfig()
+        shared = {id(parameter): parameter for name, parameter in model.base_model.named_parameters() if is_frozen(name, config)}
+        backbone = cast(PreTrainedModel, copy.deepcopy(model.base_model, shared))
+        if not config.lora_rank:
+            backbone.to(dtype=torch.float32)  # type: ignore[call-arg]
+        prepare_for_training(backbone, config, seed=seed)
+        critic = cls(backbone, model.config.get_text_config().hidden_size)
+        critic.head.to(model.device)
+        return critic
 
     def forward(self, batch: TurnBatch, level: Level) -> Tensor:
         """Values at the batch's response positions (level token) or first response positions (level step), row by row."""
         marked_BT = batch.response_BT if level == "token" else batch.first_BT
-        return self.head(hidden_where(self.backbone, batch.inputs_BT, marked_BT, vision=batch.vision))[:, 0]  # type: ignore[no-any-return]
+        return self.of_hidden(hidden_where(self.backbone, batch.inputs_BT, marked_BT, vision=batch.vision))
+
+    def of_hidden(self, hidden_ND: Tensor) -> Tensor:
+        """Values (N) of the backbone's hidden states (N, D), in float32 whatever the frozen weights are kept in."""
+        return self.head(hidden_ND.float())[:, 0]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +168,7 @@ def fit_epoch(
             raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(critic.parameters(), grad_clip)
+        nn.utils.clip_grad_norm_(trained_parameters(critic), grad_clip)
         optimizer.step()
         losses.append(loss.item())
     return float(np.mean(losses)) if losses else 0.0

@@ -9,6 +9,7 @@ only grows, by whole lines; a line that a kill cut off was never acknowledged an
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,15 @@ class EpisodeSpool:
             with self._unsynced.pop().open("rb") as file:
                 os.fsync(file.fileno())
         sync_folder(self._folder)
+
+    def drop_pictures(self) -> None:
+        """Once the warehouse has the episodes: remove the folder where it holds screenshots, which are large, and without which nothing
+        could be learned from the rest again. Without any it stays."""
+        if self._screenshots.is_dir():
+            gone = self._folder.with_name(f".{self._folder.name}.gone")
+            shutil.rmtree(gone, ignore_errors=True)
+            self._folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def _append(self, path: Path, line: BaseModel) -> None:
         with path.open("ab") as file:

@@ -47,7 +47,7 @@ def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     for name, module in modules.items():
-        save_model(module, str(aside / f"{name}.safetensors"))
+        _save_weights(module, aside / f"{name}.safetensors")
     for name, optimizer in optimizers.items():
         save_file(_optimizer_tensors(optimizer), str(aside / f"{name}.optimizer.safetensors"))
     (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
@@ -71,12 +71,38 @@ def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mappi
     try:
         counters = Counters.model_validate_json((newest / COUNTERS_FILE).read_bytes())
         for name, module in modules.items():
-            load_model(module, str(newest / f"{name}.safetensors"))
+            _load_weights(module, newest / f"{name}.safetensors")
         for name, optimizer in optimizers.items():
             _fill_optimizer(optimizer, load_file(str(newest / f"{name}.optimizer.safetensors")))
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"the training state {newest} cannot be read ({error}): delete the run folder to start over") from error
     return counters
+
+
+def _save_weights(module: nn.Module, path: Path) -> None:
+    """All weights; of a module with frozen ones the others alone, since the frozen are the initial checkpoint's."""
+    if _has_frozen(module):
+        save_file({name: parameter.detach().contiguous() for name, parameter in _trained(module).items()}, path)
+    else:
+        save_model(module, str(path))
+
+
+def _load_weights(module: nn.Module, path: Path) -> None:
+    if not _has_frozen(module):
+        load_model(module, str(path))
+        return
+    tensors, trained = load_file(path), _trained(module)
+    if tensors.keys() != trained.keys():
+        raise ValueError(f"{path.name} does not hold the weights that are trained: {sorted(tensors.keys() ^ trained.keys())[:5]}")
+    module.load_state_dict(tensors, strict=False)
+
+
+def _has_frozen(module: nn.Module) -> bool:
+    return not all(parameter.requires_grad for parameter in module.parameters())
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def _sync(path: Path) -> None:

@@ -166,7 +166,7 @@ class _Trainer:
         if self._look is not None and not run.config.screenshots:
             raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
         reference = load_policy(run.init_checkpoint, device=device) if run.config.kl_coefficient else None
-        critic = Critic.of_policy(self.model) if run.config.algorithm == "ppo" else None
+        critic = Critic.of_policy(self.model, run.config, seed=run.config.seed) if run.config.algorithm == "ppo" else None
         prepare_for_training(self.model, run.config, seed=run.config.seed)
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
         self._value_learner = None if critic is None else ValueLearner(critic, run.config, pad_id=pad_id)
@@ -299,10 +299,14 @@ class _Trainer:
         self._thread.shutdown(wait=True)
 
     def finish(self) -> PpoResult:
-        """Write the checkpoint. The critic served this run alone and stays in its state."""
+        """Write the checkpoint, in what its parent's weights are stored in, so that the two can be merged. Nothing is learned afterwards:
+        the critic served this run alone and stays in its state."""
         run, counters = self._run, self.counters
+        model = without_adapters(self.model)
+        if (dtype := checkpoint.stored_dtype(run.init_checkpoint)) is not None:
+            model.to(dtype=getattr(torch, dtype))  # type: ignore[call-arg]
         card = checkpoint.save(
-            run.output, without_adapters(self.model), self.codec, stage=run.stage, iteration=run.iteration,
+            run.output, model, self.codec, stage=run.stage, iteration=run.iteration,
             parents=(self._card.checkpoint_id,), datasets=run.datasets, config=run.config.model_dump(mode="json"),
             metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip
@@ -333,7 +337,8 @@ class _Reading:
 def _times(start: _Reading, collected: _Reading, end: _Reading, update_cpu_s: float, *, is_streaming: bool) -> dict[str, float]:
     """Where a round's time went. `wait_s`: until the batch was complete; `round_s`: all of it; `gen_s`: some prompt waited for its answer;
     `env_s`: rollouts could go on and none did; `overlap_share`: of the time that learning took, generation had; `env_steps_per_s` and
-    `gen_tokens_per_s`: over the whole round; `lease_busy_share`: of the sessions' time, an unfinished episode held them."""
+    `gen_tokens_per_s`: over the whole round; `lease_busy_share`: of the time of all the pool's sessions, an unfinished episode
+    held them; left out where the pool does not know how many it has."""
     wait_s, round_s, gen_s = collected.wall_s - start.wall_s, end.wall_s - start.wall_s, end.gen_s - start.gen_s
     learning_s = end.wall_s - collected.wall_s
     times = {

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedModel
 
+from models.adapters import trained_parameters
 from models.generation.vision_units import placeholder_ids
 from models.ppo.advantages import normalised
 from models.ppo.buffer import Trajectory, TurnBatch, gathered, turn_batches
@@ -113,7 +114,7 @@ class PolicyLearner:
             entropy_coefficient=config.entropy_coefficient,
         )
         betas = (config.adam_beta1, config.adam_beta2)
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=betas)
+        self.optimizer = torch.optim.Adam(trained_parameters(model), lr=config.learning_rate, betas=betas)
 
     def update(
         self, trajectories: Sequence[Trajectory], advantages: Sequence[Floats], generator: np.random.Generator, *, version: int = 0,
@@ -222,7 +223,7 @@ class PolicyLearner:
                 tally.exploded_kl = minibatch.kl_per_step
                 return None
             self._replay_gradient(generator, minibatch)
-            norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), config.grad_clip))
+            norm = float(nn.utils.clip_grad_norm_(trained_parameters(self.model), config.grad_clip))
             if not np.isfinite(norm):
                 raise TrainingDiverged(f"the gradient norm is {norm} at update {self.num_updates + 1}: lower learning_rate")
         except TrainingDiverged:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from models.adapters import trained_parameters
 from models.ppo.advantages import Advantages, decoupled_gae, explained_variance, length_adaptive_lambda
 from models.ppo.buffer import Trajectory
 from models.ppo.config import PpoConfig
@@ -65,7 +66,9 @@ class ValueLearner:
         self.gate = gate or Gate()
         self._config = config
         self._batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
-        self.optimizer = torch.optim.AdamW(critic.parameters(), lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            trained_parameters(critic), lr=config.critic_learning_rate, weight_decay=config.critic_weight_decay
+        )
 
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""

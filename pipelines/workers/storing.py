@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from pipelines.workers.context import WorkerContext
 from warehouse import registry
 from warehouse.errors import CheckpointError
 
+CHUNK_BYTES = 128 * 1024**2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
@@ -27,16 +29,37 @@ class Stored:
     counts: dict[str, int]
 
 
-def store_episodes(context: WorkerContext, episodes: Sequence[Episode]) -> Stored:
-    """Replace this stage's partition with these episodes."""
-    made = rows(episodes)
+def store_episodes(context: WorkerContext, episodes: Iterable[Episode]) -> Stored:
+    """Replace this stage's partition with these episodes. Of an iterator's no more are in memory at once than have CHUNK_BYTES of
+    screenshots, each with a commit of their own; rows of steps and episodes are one commit."""
     warehouse = context.warehouse
-    versions = {"screenshots": warehouse.add_screenshots(made["screenshots"])} if made["screenshots"] else {}
-    for table in ("steps", "episodes"):
+    made: dict[str, list[dict[str, Any]]] = {"steps": [], "episodes": []}
+    versions: dict[str, int] = {}
+    for chunk in _chunks(episodes):
+        found = rows(chunk)
+        if found["screenshots"]:
+            versions["screenshots"] = warehouse.add_screenshots(found["screenshots"])
+        for table, of_table in made.items():
+            of_table += found[table]
+    for table in made:
         versions[table] = warehouse.replace_partition(table, made[table], iteration=context.iteration, stage=context.stage)
-    outcomes = Counter(str(episode.outcome) for episode in episodes)
-    counts = {"episodes": len(episodes), "steps": len(made["steps"]), **{f"outcome/{name}": num for name, num in sorted(outcomes.items())}}
+    outcomes = Counter(row["outcome"] for row in made["episodes"])
+    counts = {table: len(made[table]) for table in ("episodes", "steps")}
+    counts |= {f"outcome/{name}": num for name, num in sorted(outcomes.items())}
     return Stored(rows=made, versions=versions, counts=counts)
+
+
+def _chunks(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
+    chunk: list[Episode] = []
+    num_bytes = 0
+    for episode in episodes:
+        chunk.append(episode)
+        num_bytes += sum(map(len, episode.screenshots.values()))
+        if num_bytes >= CHUNK_BYTES:
+            yield chunk
+            chunk, num_bytes = [], 0
+    if chunk:
+        yield chunk
 
 
 def store_checkpoint(context: WorkerContext, card: Card, *, parents: Sequence[str] | None = None) -> int:

@@ -165,6 +165,7 @@ class FormPool:
     """A pool of form sessions; a session that crashed is replaced when its lease ends."""
 
     def __init__(self, size: int, crash_plan: Sequence[Sequence[int]] = ()) -> None:
+        self.size = size
         plans = [list(plan) for plan in crash_plan] + [[] for _ in range(size)]
         self._free: asyncio.Queue[FormSession] = asyncio.Queue()
         for plan in plans[:size]:

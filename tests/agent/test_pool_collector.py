@@ -185,14 +185,14 @@ def test_requests_are_taken_as_there_is_room_from_any_iterable(form: SimpleNames
     async def main() -> None:
         for requests in (numbered(), stream()):
             taken.clear()
-            some, policy = collector(form.Pool(3), concurrency=3), Held()
+            some, policy = collector(form.Pool(4), concurrency=3), Held()
             finished = asyncio.create_task(collected(some.collect(policy, requests)))
             while policy.num_asked < 3:
                 await asyncio.sleep(0)
             assert taken == [0, 1, 2]  # one a worker, and no more before one of them ends
             policy.is_released.set()
             assert len(await finished) == 9
-            assert some.lease_use.num_sessions == 3 and some.lease_use.leased_s > 0
+            assert some.lease_use.num_sessions == 4 and some.lease_use.leased_s > 0
             assert isinstance(some, MeasuresLeases)
 
     asyncio.run(main())

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from transformers import Qwen2VLForConditionalGeneration
 
+from models.adapter_config import AdapterConfig
+from models.adapters import prepare_for_training
 from models.estimates import (
     FLOAT32,
     MIXED_FLOAT32_GRADIENTS,
     activation_bytes,
     compute_seconds,
+    critic_parameters,
     decode_step_seconds,
     forward_flops,
     kv_cache_bytes,
     model_states,
+    policy_parameters,
     training_flops,
     training_memory,
 )
+from models.ppo.critic import Critic
 from models.seed_policy import seed_policy
 from models.shapes import KNOWN_CONFIGS, ModelShape, shape_of
+from models.tiny_vision import tiny_vision_config, vision_tokenizer
 
 UI_TARS = shape_of(KNOWN_CONFIGS["ByteDance-Seed/UI-TARS-1.5-7B"])
 GB = 1e9
@@ -118,3 +127,21 @@ def test_optimizer_and_gradients_of_the_tiny_model_are_counted_to_the_byte() -> 
     assert sum(tensor.nbytes for tensor in moments) == memory.optimizer
     assert sum(parameter.nbytes for parameter in model.parameters()) == memory.weights
     assert sum(parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None) == memory.gradients
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize(
+    "settings", [{"lora_rank": 4, "train_vision": False}, {"lora_rank": 4, "lora_base_dtype": "bfloat16"}, {"train_vision": False}, {}]
+)
+def test_policy_and_critic_train_as_many_parameters_as_the_plan_counts(settings: dict[str, Any], is_tied: bool) -> None:
+    described = tiny_vision_config(vision_tokenizer(()))
+    described.tie_word_embeddings = is_tied
+    model = Qwen2VLForConditionalGeneration(described)
+    shape, config = shape_of(model.config.to_dict()), AdapterConfig(**settings)
+    critic = Critic.of_policy(model, config)
+    prepare_for_training(model, config)
+    for module, planned in ((model, policy_parameters(shape, config)), (critic, critic_parameters(shape, config))):
+        assert sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad) == planned
+    trained = {id(p) for module in (model, critic) for p in module.parameters() if p.requires_grad}
+    frozen = {p.data_ptr() for module in (model, critic) for p in module.parameters() if id(p) not in trained}
+    assert len(frozen) == len([p for p in model.parameters() if not p.requires_grad]), "what is frozen is in memory once"

@@ -27,9 +27,12 @@ from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder, training_messages
 from models import checkpoint
 from models.batching import tensors
+from models.families import load_codec, load_policy
 from models.fitting import weighted_loss
 from models.http_config import HttpEngineConfig
 from models.http_engine import HttpEngine
+from models.merge import merge
+from models.merging.config import MethodConfig
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import quotas, round_requests
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
@@ -98,6 +101,9 @@ class ButtonSession:
 
 
 class ButtonPool:
+    size = 16
+    """Twice what the collector below uses at once."""
+
     def __init__(self, crash_every: int = 0) -> None:
         self._crash_every = crash_every
 
@@ -192,6 +198,19 @@ def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path
                  "value_gate", "tokens_per_step", "env_s", "gen_s", "update_s", "lease_busy_share", "mismatch_kl"):  # fmt: skip
         assert np.isfinite(result.metrics[-1][name]), name
     assert result.metrics[-1]["mismatch_kl"] < 1e-4
+    assert 0 < result.metrics[-1]["lease_busy_share"] <= 0.5, "half of the pool is never leased"
+
+
+@pytest.mark.parametrize("adapters", [{}, {"lora_rank": 2}])
+def test_a_checkpoint_in_bfloat16_becomes_one_in_bfloat16_that_merges_with_it(weak: Weak, tmp_path: Path, adapters: dict[str, int]) -> None:
+    half = load_policy(weak[0], dtype="bfloat16")
+    parent = checkpoint.save(tmp_path / "half", half, load_codec(weak[0]), stage="sft_model", iteration="0001")
+    run = make_run((tmp_path / "half", weak[1]), tmp_path, rounds=1, episodes_per_task=8, algorithm="reinforce", **adapters)
+    assert train(run, collector()).metrics[-1]["updates"] > 0
+    assert checkpoint.stored_dtype(run.output) == "bfloat16" and checkpoint.stored_dtype(weak[0]) == "float32"
+    method = MethodConfig(method="task_arithmetic")
+    merged = merge([run.output, run.output], (0.5, 0.5), tmp_path / "merged", method, base=tmp_path / "half")
+    assert parent.checkpoint_id in merged.parents and checkpoint.stored_dtype(tmp_path / "merged") == "bfloat16"
 
 
 def test_requests_are_train_seeds_and_no_round_meets_those_of_another() -> None:

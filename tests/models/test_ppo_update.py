@@ -5,25 +5,29 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy import Message
+from models.adapters import prepare_for_training
 from models.chat import EncodedChat
 from models.ppo.buffer import State, Trajectory, Turn, microbatches, trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Batching, Critic, predict
+from models.ppo.state import Counters, load_state, save_state
 from models.ppo.update import PolicyLearner, ReplayPool, ReplaySample, response_log_distribution
 from models.ppo.value_learner import Gate, ValueLearner
 from models.ppo.weighting import weigh_round
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
 from sandbox.actions import Finished, Wait
 from sandbox.task import Task
-from warehouse.errors import ModelError, TrainingDiverged, ValueGateNotPassed
+from warehouse.errors import CheckpointError, ModelError, TrainingDiverged, ValueGateNotPassed
 
 torch.set_num_threads(1)  # two threads on a busy machine make tiny tensors many times slower
 VOCABULARY = 40
@@ -341,6 +345,34 @@ def test_value_pretraining_holds_the_policy_and_passes_on_unseen_episodes(model:
     assert second.advantages is not None
     assert second.metrics["critic_steers"] == 1.0
     assert max(np.abs(values).max() for values in second.advantages) <= config.advantage_clip
+
+
+def test_a_critic_of_adapters_passes_the_gate_beside_the_policys_frozen_weights(tmp_path: Path, model: ShiftQwen3ForCausalLM) -> None:
+    policy, again, other = (copy.deepcopy(model) for _ in range(3))
+    config = PpoConfig(
+        critic_learning_rate=1e-2, critic_minibatch_tokens=256, pretraining_epochs=8, lora_rank=8, lora_base_dtype="bfloat16",
+        gradient_checkpointing=True,
+    )  # fmt: skip
+    items = predictable(policy, 120)
+    critic = Critic.of_policy(policy, config)
+    prepare_for_training(policy, config)
+    before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    assert critic.backbone.is_activation_checkpointing and critic.backbone.get_input_embeddings() is not policy.get_input_embeddings()
+    learner = ValueLearner(critic, config, pad_id=0)
+    gate = weigh_round(items, config, learner, 1, np.random.default_rng(0)).metrics
+    assert gate["value_gate"] == 1.0 and gate["gate_explained_variance"] > 0.5
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.state_dict().items())
+    # What is frozen is not in the state of a run, and a fresh critic goes on from it as the old one would.
+    save_state(tmp_path, Counters(), {"critic": critic}, {"critic": learner.optimizer})
+    saved = load_file(tmp_path / "round-0000" / "critic.safetensors")
+    assert all("lora_" in name or name.startswith("head.") for name in saved)
+    resumed = ValueLearner(Critic.of_policy(again, config), config, pad_id=0)
+    load_state(tmp_path, {"critic": resumed.critic}, {"critic": resumed.optimizer})
+    batching = Batching(max_tokens=256, pad_id=0)
+    values = [predict(one, items, level="step", batching=batching) for one in (critic, resumed.critic)]
+    assert all(np.array_equal(a, b) for a, b in zip(*values, strict=True))
+    with pytest.raises(CheckpointError, match="does not hold the weights that are trained"):
+        load_state(tmp_path, {"critic": Critic.of_policy(other, config.model_copy(update={"lora_targets": ("q_proj",)}))}, {})
 
 
 def test_a_failed_gate_ends_a_run_that_was_to_block(model: ShiftQwen3ForCausalLM) -> None:

@@ -74,7 +74,7 @@ class CorridorSession:
 
 class CorridorPool:
     def __init__(self, size: int, gates: Gates) -> None:
-        self._free, self._gates = asyncio.Semaphore(size), gates
+        self.size, self._free, self._gates = size, asyncio.Semaphore(size), gates
 
     @asynccontextmanager
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[CorridorSession]:

@@ -1,0 +1,62 @@
+"""Episodes from a run's spool into the warehouse, pictures and all, without all of them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from models.ppo.spool import EpisodeSpool
+from pipelines.workers import storing
+from pipelines.workers.context import WorkerContext
+from sandbox.actions import Wait
+from sandbox.task import Task
+from warehouse.home import Home
+from warehouse.tables import Warehouse
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(4) + b"IHDR" + (1).to_bytes(4) + (1).to_bytes(4)
+
+
+def episode(seed: int, screenshot_id: str | None) -> Episode:
+    step = Step(
+        step_index=0, policy_id="p", observation="", screenshot_id=screenshot_id, messages=(), response="", thought=None, action=Wait(),
+        latency_ms=1.0,
+    )  # fmt: skip
+    request = EpisodeRequest(purpose="rl", task=Task(source="buttons", name="one", domain="forms", max_steps=1), seed=seed, policy_id="p")
+    return Episode(
+        request=request, instruction="", steps=(step,), outcome=Outcome.SUCCESS, reward=1.0, duration_ms=1.0, environment="e",
+        screenshots={} if screenshot_id is None else {screenshot_id: PNG + bytes(100)},
+    )  # fmt: skip
+
+
+def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "CHUNK_BYTES", 200)
+    spool = EpisodeSpool(tmp_path / "run" / "episodes")
+    for seed in range(5):
+        spool.append(1, episode(seed, f"shot-{seed}"))
+    stored_before: list[int] = []
+
+    def spooled() -> Iterator[Episode]:
+        for one in spool.episodes():
+            stored_before.append(len(warehouse.read("screenshots")))
+            yield one
+
+    home = Home(tmp_path / "home")
+    warehouse = Warehouse(home)
+    context = WorkerContext(folder=tmp_path, home=home, iteration="0001", stage="rl_forms", log=print)
+    found = storing.store_episodes(context, spooled())
+    assert stored_before == [0, 0, 2, 2, 4], "two pictures are a part"
+    assert found.counts == {"episodes": 5, "steps": 5, "outcome/success": 5}
+    assert found.versions.keys() == {"screenshots", "steps", "episodes"}
+    assert len(warehouse.read("screenshots")) == len(warehouse.read("steps")) == 5
+    spool.drop_pictures()
+    assert not list((tmp_path / "run").iterdir()) and not list(EpisodeSpool(tmp_path / "run" / "episodes").episodes())
+
+
+def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:
+    spool = EpisodeSpool(tmp_path)
+    spool.append(1, episode(0, None))
+    spool.drop_pictures()
+    assert [one.request.seed for one in spool.episodes()] == [0]
