@@ -18,6 +18,7 @@ from sandbox.pool import SessionPool
 from sandbox.session import Observation
 from sandbox.sources import tasks_of
 from tests.sandbox.html_pages import page_sources
+from tests.sandbox.process_watch import soon
 
 PLANTS = {
     "local storage": "localStorage.setItem('planted', 1)",
@@ -212,7 +213,7 @@ def test_processes_and_files_of_a_terminal_end_with_its_lease(source: str) -> No
             async with pool.lease(task, screenshots=False) as session:
                 await session.reset(task, 1)
                 await run(session, f"(setsid sleep {marker} &); for place in . /tmp ~; do echo planted > $place/planted; done")
-                assert any(f"sleep {marker}" in line for line in processes_with(marker))
+                await soon(lambda: any(f"sleep {marker}" in line for line in processes_with(marker)))
             assert not any(f"sleep {marker}" in line for line in processes_with(marker)), "gone with the lease, not only with the next"
             async with pool.lease(task, screenshots=False) as session:
                 await session.reset(task, 1)
