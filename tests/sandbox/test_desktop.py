@@ -426,7 +426,9 @@ def test_no_process_outlives_its_desktop() -> None:
     async def use(desktop: LocalDesktop) -> list[psutil.Process]:
         await editor(desktop)
         await desktop.run(["bash", "-c", "setsid -f sleep 1000; (setsid -f nohup sleep 1001 &)"])
-        assert (await desktop.processes()).count("sleep") == 2
+        async with asyncio.timeout(PATIENCE_S):
+            while (await desktop.processes()).count("sleep") != 2:
+                await asyncio.sleep(0.02)
         return _below(desktop.pid)
 
     processes = on_desktop(use)
