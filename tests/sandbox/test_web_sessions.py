@@ -165,7 +165,13 @@ def test_a_download_may_be_too_large_or_unwanted(web: Bench, tmp_path: Path) -> 
 
 def test_the_downloads_of_an_episode_are_limited_together(web: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(session: PageSession, first: Observation) -> list[str]:
-        said = [(await session.step(click(first, "report"))).observation.output for _ in range(3)]
+        said = []
+        for _ in range(3):
+            transition = await session.step(click(first, "report"))
+            async with asyncio.timeout(30):
+                while not transition.observation.output:  # a busy browser tells of a download a step later
+                    transition = await session.step(actions.Wait(seconds=0.1))
+            said.append(transition.observation.output)
         assert "downloaded" in said[0]
         return said
 
