@@ -1,6 +1,6 @@
 """Every setting of reinforcement learning, with its default and where that comes from. Flat, frozen, serialisable; no code.
 
-Defaults are the quickstart's, measured on live browsers with a 0.5 M parameter policy. UI-TARS-2 is arXiv 2509.02544, VAPO 2504.05118,
+Defaults are chosen for a 0.5 M parameter policy on short browser episodes. UI-TARS-2 is arXiv 2509.02544, VAPO 2504.05118,
 VC-PPO 2503.01491, DAPO 2503.14476, GRPO 2402.03300, Dr. GRPO 2503.20783, REINFORCE++ 2501.03262, AReaL 2505.24298, IcePop 2510.18855.
 Formulas and what is logged: docs/rl.md.
 """
