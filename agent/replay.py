@@ -1,5 +1,5 @@
 """Replaying a stored episode: its recorded actions again on a live session, compared step by step with what was recorded. How the outcome
-is shown is pipelines/replay_command.py's business; nothing is written here.
+is shown is pipelines/replay/command.py's business; nothing is written here.
 """
 
 from __future__ import annotations

@@ -20,10 +20,11 @@ from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
-from models.configs import PpoConfig, SupervisedConfig
-from models.http_config import EngineChoice
+from models.http.config import EngineChoice
 from models.merging.config import MethodConfig
+from models.ppo.config import PpoConfig
 from models.ppo.curriculum import HIGHEST_QUOTA
+from models.supervised.config import SupervisedConfig
 from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
 from warehouse.routing import RoutingConfig

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.config import ScriptedAnnotatorConfig
 from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, PolicySettings, SeedSettings
-from models.configs import PpoConfig, SupervisedConfig
+from models.ppo.config import PpoConfig
+from models.supervised.config import SupervisedConfig
 
 
 class StageRequest(BaseModel):

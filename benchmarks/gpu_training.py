@@ -4,9 +4,9 @@ class in bf16, in tokens a second and as a share of the card's peak; and whether
     python -m benchmarks.gpu_training --json .bench/gpu_training.json           half a billion parameters, screens of 1280×720, on the GPU
     python -m benchmarks.gpu_training --device cpu --size tiny --steps 8         everything at once on any machine, to see that it runs
 
-Training is models/fitting.py's loop, generation the embedded engine. Operations are counted by models/estimates.py: forward and backward
-of every token and patch, recomputation not counted. Vision tensors are made once: the figure is the accelerator's, not the decoder's of
-images. The comparison with the CPU trains and asks a tiny model, in float32 and in bf16.
+Training is models/supervised/fitting.py's loop, generation the embedded engine. Operations are counted by models/estimates.py: forward
+and backward of every token and patch, recomputation not counted. Vision tensors are made once: the figure is the accelerator's, not the
+decoder's of images. The comparison with the CPU trains and asks a tiny model, in float32 and in bf16.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def make_policy(size: Size, seed: int) -> tuple[Qwen2VLForConditionalGeneration,
     from transformers import Qwen2VLForConditionalGeneration
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    from models.tiny_vision import tiny_vision_config, vision_tokenizer
+    from benchmarks.common.tiny_vision import tiny_vision_config, vision_tokenizer
     from models.vision import PatchReader, VisionCodec
 
     tokenizer = vision_tokenizer(("Thought", "Action", "button", "lies", "bottom", "point", *(str(n) for n in range(501, 1001))))
@@ -163,8 +163,8 @@ def train(
 ) -> tuple[list[float], list[float], int, int]:
     """The loss and the moment of each step, and the tokens and patches of one step."""
     from models.adapters import prepare_for_training
-    from models.configs import SupervisedConfig
-    from models.fitting import fit
+    from models.supervised.config import SupervisedConfig
+    from models.supervised.fitting import fit
 
     samples, look = encode(codec, images)
     config = SupervisedConfig(

@@ -23,7 +23,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.common.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation
-from models.supervised import train_supervised
+from models.supervised.run import train_supervised
 from pipelines import profiles
 from pipelines.workers.evaluate import task_counts
 from warehouse.home import atomic_write

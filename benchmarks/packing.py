@@ -32,9 +32,9 @@ from agent.tutorials import tutorials
 from agent.vocabulary import words
 from models import packing
 from models.checkpoint import save
-from models.configs import SupervisedConfig
 from models.seed_policy import seed_policy
-from models.supervised import TrainingSample, train_supervised
+from models.supervised.config import SupervisedConfig
+from models.supervised.run import TrainingSample, train_supervised
 
 HEADS, SIZE = 8, 32
 ROUNDS = 8

@@ -162,10 +162,10 @@ async def evaluate(policy: Policy, task: Task, num: int) -> list[Episode]:
 
 def train(recipe: Recipe, demonstrations: Sequence[Episode], folder: Path) -> Path:
     """The tiny policy from random weights, taught by SFT; its checkpoint's folder."""
+    from benchmarks.common.tiny_vision import tiny_vision_policy
     from models.checkpoint import save
-    from models.configs import SupervisedConfig
-    from models.supervised import TrainingSample, train_supervised
-    from models.tiny_vision import tiny_vision_policy
+    from models.supervised.config import SupervisedConfig
+    from models.supervised.run import TrainingSample, train_supervised
 
     model, codec = tiny_vision_policy(WORDS, recipe.seed, initializer_range=recipe.initial_std)
     save(folder / "seed", model, codec, stage="seed_policy", iteration="0000")

@@ -27,17 +27,17 @@ from agent.policy import Message, Prompt, Sampling
 from agent.tutorials import tutorials
 from agent.vocabulary import words
 from assets.requests import StageResult
-from models.configs import SupervisedConfig
 from models.engine import EmbeddedEngine
 from models.estimates import forward_flops, training_flops
 from models.seed_policy import seed_policy
 from models.shapes import ModelShape
-from models.supervised import TrainingSample, encode_samples, fit
+from models.supervised.config import SupervisedConfig
+from models.supervised.run import TrainingSample, encode_samples, fit
 from models.tokenizer import WordCodec
 from pipelines import profiles
-from pipelines.plan import Machine, make_plan
-from pipelines.plan_workload import Measured, measure
-from pipelines.preflight import policy_shape
+from pipelines.plan.plan import Machine, make_plan
+from pipelines.plan.preflight import policy_shape
+from pipelines.plan.workload import Measured, measure
 from warehouse.home import Home, atomic_write
 from warehouse.query import connect
 from warehouse.tables import Warehouse

@@ -38,7 +38,7 @@ from models.checkpoint import load_tokenizer
 from models.ppo.config import PpoConfig
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
-from models.supervised import TrainingSample, encode_samples, train_supervised
+from models.supervised.run import TrainingSample, encode_samples, train_supervised
 from pipelines import profiles
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import pool_tasks

@@ -32,8 +32,8 @@ from agent.policy import Message, Policy, Prompt, Sampling
 from agent.vocabulary import words
 from models.checkpoint import save
 from models.engine import EmbeddedEngine
-from models.http_config import HttpEngineConfig
-from models.http_engine import HttpEngine
+from models.http.config import HttpEngineConfig
+from models.http.engine import HttpEngine
 from models.seed_policy import seed_policy
 
 NUM_SESSIONS, NUM_TURNS, TURN_WORDS, ANSWER_TOKENS = 16, 6, 60, 24

@@ -42,7 +42,7 @@ from models.engine import EmbeddedEngine
 from models.ppo.config import PpoConfig
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
 from models.ppo.update import ReplayPool
-from models.supervised import train_supervised
+from models.supervised.run import train_supervised
 from pipelines import profiles
 from pipelines.sandboxes import num_waiting, open_pool
 from pipelines.workers.evaluate import task_counts

@@ -1,7 +1,7 @@
 """Which samples a supervised run reads at which step: a plan made before the first step, a pure function of lengths, weights and a seed.
 
 A resumed run makes the same plan and goes on where it stopped. Tensors are made of a batch here too, padded or packed, and shared out over
-the processes of a run; the loss is models/fitting.py, attention over packed rows models/packing.py.
+the processes of a run; the loss is models/supervised/fitting.py, attention over packed rows models/packing.py.
 
 Shapes: B rows, T tokens, S samples of a packed row. A sample's last token is only ever a target, so T leaves it out.
 """

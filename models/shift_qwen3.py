@@ -2,7 +2,7 @@
 
 The input of position t is  e_t + W1 e_{t-1} + W2 e_{t-2} + W3 e_{t-3},  so each position already knows its last tokens and one attention
 head can match a whole phrase. The shift never crosses a padded or packed boundary: source t-k counts only where position_ids[t] >= k.
-Importing this module registers the class, so AutoConfig and AutoModelForCausalLM open its checkpoints. Training is models/supervised.py
+Importing this module registers the class, so AutoConfig and AutoModelForCausalLM open its checkpoints. Training is models/supervised/run.py
 and models/ppo, fast generation models/engine.py.
 
 Shapes: B batch, T tokens, D hidden size, S number of shifted tokens.

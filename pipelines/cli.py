@@ -50,11 +50,11 @@ def run(
 ) -> None:
     """Turn the wheel: launch iterations, show them live, end with success by stage and an HTML report."""
     if dry_run:
-        from pipelines.dry_run import dry_run as plan_run
+        from pipelines.plan.dry_run import dry_run as plan_run
 
         sys.exit(plan_run(_home(home), profile, _overrides(set_), iterations, console))
     from pipelines.instance import open_instance
-    from pipelines.report import build_report
+    from pipelines.report.build import build_report
     from pipelines.run import turn_until
     from pipelines.status import read_status, success_table
 
@@ -187,7 +187,7 @@ def replay(
 
     Exit status: 0 when reward and pixels are as recorded (or no screens were kept), 3 when pixels differ, 4 when the reward does.
     """
-    from pipelines.replay_command import replay_episode
+    from pipelines.replay.command import replay_episode
 
     warehouse = _warehouse(_made_home(home))
     sys.exit(replay_episode(warehouse, episode, console, live=run_, html=html, webp=webp, mp4=mp4, url=url, as_json=as_json))
@@ -294,7 +294,7 @@ def report(
     home: HomeOption = None,
 ) -> None:
     """Write the HTML report: what each iteration gained, every training run's curves, tasks and episodes, routing, sample trajectories."""
-    from pipelines.report import build_iteration, build_report, build_run
+    from pipelines.report.build import build_iteration, build_report, build_run
 
     place = _made_home(home)
     warehouse, index = _warehouse(place), output or place.reports / "index.html"

@@ -1,5 +1,5 @@
 """Who answers for a checkpoint: the engine in this process, or a server, as the profile chooses. What they do is models/engine.py's and
-models/http_engine.py's."""
+models/http/engine.py's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agent.policy import Policy
-from models.http_config import EngineChoice
+from models.http.config import EngineChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,7 +24,7 @@ def open_engine(folder: Path, choice: EngineChoice) -> ClosablePolicy:
     """A checkpoint, ready to act; close it. Raises CheckpointError for a folder that is not whole, ModelError where the engine cannot run
     it or the server cannot load it."""
     if choice.http is not None:
-        from models.http_engine import HttpEngine
+        from models.http.engine import HttpEngine
 
         return HttpEngine.of_checkpoint(choice.http, folder)
     from models.engine import EmbeddedEngine

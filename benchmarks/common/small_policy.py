@@ -20,7 +20,7 @@ from models.checkpoint import save
 from models.engine import EmbeddedEngine
 from models.metrics import Progress as TrainingProgress
 from models.seed_policy import seed_policy
-from models.supervised import TrainingSample, train_supervised
+from models.supervised.run import TrainingSample, train_supervised
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import requests_for
 from pipelines.workers.evaluate import greedy_requests

@@ -16,9 +16,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from models.batching import EncodedSample
-from models.configs import SupervisedConfig
-from models.fitting import fit
 from models.metrics import Progress
+from models.supervised.config import SupervisedConfig
+from models.supervised.fitting import fit
 
 
 def main(folder: Path, batches: list[list[dict[str, list[int]]]], settings: dict[str, Any]) -> None:

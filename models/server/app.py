@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 
 from models.chat import EncodedChat
-from models.http_config import Capabilities
+from models.http.config import Capabilities
 from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Writer
 from models.server.backend import ServedEngine
 from models.server.guard import App, Guard, Receive, Scope, Send

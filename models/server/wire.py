@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.http_config import Capabilities
+from models.http.config import Capabilities
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Finish = Literal["stop", "length"]
@@ -178,7 +178,7 @@ class ModelEntry(_Wire):
     owned_by: Literal["flywheel"] = "flywheel"
     root: Annotated[str, Field(description="checkpoint id of the weights that answer now")]
     max_model_len: int
-    flywheel: Annotated[Capabilities, Field(description="what the server gives, for models/http_engine.py")]
+    flywheel: Annotated[Capabilities, Field(description="what the server gives, for models/http/engine.py")]
 
 
 class ModelList(_Wire):

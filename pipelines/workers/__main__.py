@@ -91,7 +91,7 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
 
 def _write_pages(context: WorkerContext) -> None:
     """The report's pages of the iteration, as of now. The stage is done whether they can be written or not."""
-    from pipelines.report import build_iteration
+    from pipelines.report.build import build_iteration
 
     try:
         build_iteration(context.warehouse, context.iteration, context.home.reports)

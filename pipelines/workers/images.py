@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.supervised import TrainingSample
+from models.supervised.run import TrainingSample
 from models.vision import ReadImage, screenshot_ids
 from warehouse.errors import UnknownId
 from warehouse.home import atomic_write

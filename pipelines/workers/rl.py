@@ -15,11 +15,11 @@ from assets.instances import first_instance
 from assets.requests import RlRequest, StageResult
 from models.chat import ChatCodec
 from models.families import is_vision, load_codec, max_positions
-from models.http_engine import HttpEngine
+from models.http.engine import HttpEngine
 from models.ppo.curriculum import num_rounds
 from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, spool_of, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
-from models.supervised import encode_samples
+from models.supervised.run import encode_samples
 from models.vision import look_with
 from pipelines.engines import engine_of_learner
 from pipelines.sandboxes import open_collector

@@ -9,7 +9,7 @@ from agent.policy import Message
 from assets.requests import StageResult, SupervisedRequest
 from models.families import is_vision
 from models.metrics import Progress, read_metrics
-from models.supervised import TrainingSample, train_supervised
+from models.supervised.run import TrainingSample, train_supervised
 from pipelines.workers.context import WorkerContext
 from pipelines.workers.images import spooled_images
 from pipelines.workers.storing import store_checkpoint, store_metrics

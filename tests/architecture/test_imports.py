@@ -24,7 +24,7 @@ LIGHT_MODULES = {
     "pipelines.cli": HEAVY | {"dagster", "fastapi"},  # `flywheel --help` answers at once
     "pipelines.turn": HEAVY | {"dagster"},  # the server of its steps imports while it does
     "pipelines.workers.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
-    "models.configs": HEAVY | {"dagster"},  # reading a profile needs no framework
+    "models.supervised.config": HEAVY | {"dagster"},  # reading a profile needs no framework
     "models.merge": HEAVY | {"dagster"},  # merging streams files, whatever their size
 }
 

@@ -12,13 +12,13 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from agent.policy import Message
+from benchmarks.common.tiny_vision import tiny_vision_policy
 from models.adapter_config import AdapterConfig
 from models.adapters import has_adapters, merge_adapters, merged_state, prepare_for_training, save_adapter, without_adapters
 from models.checkpoint import verify
-from models.configs import SupervisedConfig
 from models.families import load_policy
-from models.supervised import TrainingSample, train_supervised
-from models.tiny_vision import tiny_vision_policy
+from models.supervised.config import SupervisedConfig
+from models.supervised.run import TrainingSample, train_supervised
 from models.training_forward import hidden_where
 from tests.models.conftest import small_model
 from warehouse.errors import ConfigError

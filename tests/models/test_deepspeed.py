@@ -24,12 +24,12 @@ from agent.policy import Message
 from models.adapters import prepare_for_training
 from models.batching import EncodedSample, PlannedBatches, plan_batches, share_out
 from models.checkpoint import load_model, read_card, save, verify
-from models.configs import SupervisedConfig
-from models.distributed import _end, _trained
 from models.families import load_policy
-from models.fitting import weighted_loss
 from models.metrics import read_metrics
-from models.supervised import TrainingSample, train_supervised
+from models.supervised.config import SupervisedConfig
+from models.supervised.distributed import _end, _trained
+from models.supervised.fitting import weighted_loss
+from models.supervised.run import TrainingSample, train_supervised
 from warehouse.errors import ModelError, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=12, warmup_steps=2, batch_tokens=256, save_every=5, log_every=1)
@@ -140,7 +140,7 @@ def processes_of(run_folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         is_alive = process.info["status"] != psutil.STATUS_ZOMBIE
-        if is_alive and "models.distributed_main" in (process.info["cmdline"] or []) and str(run_folder) in process.info["cmdline"]:
+        if is_alive and "models.supervised.process" in (process.info["cmdline"] or []) and str(run_folder) in process.info["cmdline"]:
             found.append(process)
     return found
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import Qwen2VLForConditionalGeneration
 
+from benchmarks.common.tiny_vision import tiny_vision_config, vision_tokenizer
 from models.adapter_config import AdapterConfig
 from models.adapters import prepare_for_training
 from models.estimates import (
@@ -27,7 +28,6 @@ from models.estimates import (
 from models.ppo.critic import Critic
 from models.seed_policy import seed_policy
 from models.shapes import KNOWN_CONFIGS, ModelShape, shape_of
-from models.tiny_vision import tiny_vision_config, vision_tokenizer
 
 UI_TARS = shape_of(KNOWN_CONFIGS["ByteDance-Seed/UI-TARS-1.5-7B"])
 GB = 1e9

@@ -15,10 +15,10 @@ import pytest
 from agent.tutorials import tutorials
 from agent.vocabulary import words
 from models.checkpoint import save
-from models.configs import SupervisedConfig
 from models.metrics import read_metrics
 from models.seed_policy import seed_policy
-from models.supervised import TrainingSample, train_supervised
+from models.supervised.config import SupervisedConfig
+from models.supervised.run import TrainingSample, train_supervised
 
 GOLDEN = Path(__file__).with_name("golden_supervised.json")
 TOLERANCE = 1e-5

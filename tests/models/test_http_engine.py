@@ -17,8 +17,8 @@ from agent.policy import Message, Policy, Prompt, Sampling
 from models.checkpoint import read_card, save
 from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
-from models.http_config import Capabilities, EngineChoice, HttpEngineConfig
-from models.http_engine import HttpEngine
+from models.http.config import Capabilities, EngineChoice, HttpEngineConfig
+from models.http.engine import HttpEngine
 from models.server.settings import ServerSettings
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, OurServer, Reply, our_server, played_server, prompt
 from warehouse.errors import ConfigError, EngineUnreachable, ModelError

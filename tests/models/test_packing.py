@@ -14,8 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from models.batching import EncodedSample, tensors
-from models.fitting import weighted_loss
 from models.packing import attend, attend_from, check_can_pack, questions, segments, segments_attention
+from models.supervised.fitting import weighted_loss
 from warehouse.errors import ConfigError
 
 LENGTHS = (9, 2, 23, 14, 5, 23, 3)

@@ -28,9 +28,8 @@ from agent.prompt import PromptBuilder, training_messages
 from models import checkpoint
 from models.batching import tensors
 from models.families import load_codec, load_policy
-from models.fitting import weighted_loss
-from models.http_config import HttpEngineConfig
-from models.http_engine import HttpEngine
+from models.http.config import HttpEngineConfig
+from models.http.engine import HttpEngine
 from models.merge import merge
 from models.merging.config import MethodConfig
 from models.ppo.config import PpoConfig
@@ -39,7 +38,8 @@ from models.ppo.trainer import PpoResult, PpoRun, train_ppo
 from models.ppo.update import ReplayPool, ReplaySample
 from models.server.settings import ServerSettings
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.supervised import TrainingSample, encode_samples
+from models.supervised.fitting import weighted_loss
+from models.supervised.run import TrainingSample, encode_samples
 from models.tokenizer import build_tokenizer
 from sandbox.actions import Action, Click
 from sandbox.session import Element, Observation, Transition, Verdict

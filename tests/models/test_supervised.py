@@ -18,12 +18,12 @@ import torch
 from agent.policy import Message
 from models.batching import EncodedSample, tensors
 from models.checkpoint import Card, load_model, load_tokenizer, read_card, save
-from models.configs import SupervisedConfig
-from models.early_stop import hold_out
-from models.fitting import fit, weighted_loss
 from models.metrics import MetricLog, Progress, read_metrics
-from models.supervised import TrainingSample, encode_samples, select_samples, train_supervised
-from models.trainer_checkpoints import COMPLETE_FILE
+from models.supervised.checkpoints import COMPLETE_FILE
+from models.supervised.config import SupervisedConfig
+from models.supervised.early_stop import hold_out
+from models.supervised.fitting import fit, weighted_loss
+from models.supervised.run import TrainingSample, encode_samples, select_samples, train_supervised
 from warehouse.errors import CheckpointError, ConfigError, StorageFull, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=24, warmup_steps=4, batch_tokens=256, save_every=5, log_every=2)

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from agent.policy import Message, Prompt, Sampling
-from models.http_config import HttpEngineConfig
-from models.http_engine import HttpEngine
+from models.http.config import HttpEngineConfig
+from models.http.engine import HttpEngine
 from warehouse.errors import EngineUnreachable, ModelError
 
 pytestmark = pytest.mark.slow

@@ -17,21 +17,21 @@ from transformers import Qwen2VLForConditionalGeneration
 
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy import Message, Prompt, Sampling
+from benchmarks.common.tiny_vision import IMAGE, tiny_vision_policy
 from models.batching import EncodedSample, tensors
 from models.chat import ChatCodec, EncodedChat
 from models.checkpoint import read_card, save
-from models.configs import SupervisedConfig
 from models.engine import EmbeddedEngine
 from models.families import is_vision, load_codec, load_policy, max_positions
-from models.fitting import weighted_loss
 from models.generation.vision_units import placeholder_ids
 from models.ppo.buffer import Trajectory, Turn, trajectory, turn_batches
 from models.ppo.critic import Critic
 from models.ppo.losses import entropy
 from models.ppo.metrics import num_left_out
 from models.ppo.update import response_log_distribution
-from models.supervised import TrainingSample, train_supervised
-from models.tiny_vision import IMAGE, tiny_vision_policy
+from models.supervised.config import SupervisedConfig
+from models.supervised.fitting import weighted_loss
+from models.supervised.run import TrainingSample, train_supervised
 from models.tokenizer import WordCodec
 from models.training_forward import hidden_where
 from models.vision import VisionCodec, collate_vision, vision_inputs

@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 from models.import_checkpoint import num_parameters
 from models.seed_policy import seed_policy
 from models.shapes import KNOWN_CONFIGS, shape_of
-from pipelines import cli, preflight, profiles
+from pipelines import cli, profiles
 from pipelines.doctor import Check
-from pipelines.dry_run import dry_run, in_time
-from pipelines.plan import GIB, Machine, Plan, make_plan
-from pipelines.plan_workload import Measured, Workload, measure
+from pipelines.plan import preflight
+from pipelines.plan.dry_run import dry_run, in_time
+from pipelines.plan.plan import GIB, Machine, Plan, make_plan
+from pipelines.plan.workload import Measured, Workload, measure
 from warehouse.errors import CheckpointError, ConfigError
 from warehouse.home import Home
 from warehouse.query import connect

@@ -24,8 +24,8 @@ from agent.pool_collector import PoolCollector
 from agent.prompt import PromptBuilder
 from agent.replay import load_episode
 from pipelines import cli
-from pipelines.replay_film import write_webp
-from pipelines.replay_marks import Mark, details_of, mark_of
+from pipelines.replay.film import write_webp
+from pipelines.replay.marks import Mark, details_of, mark_of
 from sandbox import actions
 from sandbox.browser.chromium import find_chromium
 from sandbox.miniwob.source import load_tasks

@@ -16,9 +16,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pipelines import cli
-from pipelines.report import build_iteration, build_report, build_run
-from pipelines.report_data import REPORTED_SPLIT, stage_seconds
-from pipelines.report_gains import iteration_gains, merge_weights
+from pipelines.report.build import build_iteration, build_report, build_run
+from pipelines.report.gains import iteration_gains, merge_weights
+from pipelines.report.overview import REPORTED_SPLIT, stage_seconds
 from pipelines.workers.__main__ import _write_pages
 from pipelines.workers.context import WorkerContext
 from warehouse.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from agent.tutorials import tutorials
 from assets.requests import InitialiseRequest, SupervisedRequest
 from models.checkpoint import verify
-from models.configs import SupervisedConfig
+from models.supervised.config import SupervisedConfig
 from pipelines import progress
 from pipelines.work_folder import work_folder
 from pipelines.workers import initialise as seed_worker

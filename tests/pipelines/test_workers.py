@@ -20,7 +20,7 @@ from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
 from models.checkpoint import load_model, load_tokenizer, save, verify
-from models.configs import PpoConfig
+from models.ppo.config import PpoConfig
 from models.shift_qwen3 import initialise
 from pipelines.evaluate import evaluate_budgets
 from pipelines.stage_runner import NO_RETRY

@@ -3,7 +3,7 @@
 The two differ only in their data and in SupervisedConfig.prompt_loss_weight. A run is a pure function of its configuration, samples and
 initial checkpoint: killed and started again, it resumes from its last complete trainer checkpoint and ends in the same weights. Which
 samples there are is decided elsewhere (dataset snapshots); which are read at which step is models/batching.py; the loop is
-models/fitting.py.
+models/supervised/fitting.py.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from models.adapters import ADAPTER_FOLDER, has_adapters, merge_adapters, prepar
 from models.batching import EncodedSample
 from models.chat import ChatCodec
 from models.checkpoint import Card, quiet, read_card, verify, write
-from models.configs import SupervisedConfig
-from models.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_processes
-from models.early_stop import hold_out
 from models.families import load_codec, load_policy, max_positions
-from models.fitting import BEST_FOLDER, NAMED_SAMPLES, fit
 from models.metrics import OnProgress, ignore_progress
+from models.supervised.checkpoints import clear_unless_of, trainer_checkpoints
+from models.supervised.config import SupervisedConfig
+from models.supervised.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_processes
+from models.supervised.early_stop import hold_out
+from models.supervised.fitting import BEST_FOLDER, NAMED_SAMPLES, fit
 from models.tokenizer import WordCodec
-from models.trainer_checkpoints import clear_unless_of, trainer_checkpoints
 from models.vision import ReadImage, VisionCodec, look_with, read_images, screenshot_ids
 from warehouse.errors import ConfigError
 from warehouse.identity import content_id

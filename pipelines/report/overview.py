@@ -1,5 +1,5 @@
 """What the report of all iterations says, read from the warehouse: figures and tables as plain values. How it looks is report.html; what
-one iteration gained is report_gains.py, one training run report_runs.py, episodes report_episodes.py.
+one iteration gained is gains.py, one training run runs.py, episodes episodes.py.
 """
 
 from __future__ import annotations

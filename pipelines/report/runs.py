@@ -9,9 +9,9 @@ from typing import Any
 
 import duckdb
 
-from pipelines.report_data import REPORTED_SPLIT, Tile
-from pipelines.report_episodes import EpisodeCard, evaluated, learned_from
-from pipelines.report_gains import Outcomes, compared, counts, evaluated_policies, outcomes
+from pipelines.report.episodes import EpisodeCard, evaluated, learned_from
+from pipelines.report.gains import Outcomes, compared, counts, evaluated_policies, outcomes
+from pipelines.report.overview import REPORTED_SPLIT, Tile
 from warehouse.charts import role_name
 from warehouse.run_charts import Group, Points, change_mark, run_curves, run_groups
 from warehouse.statistics import PairedComparison, TaskCount, macro_average

@@ -1,7 +1,7 @@
 """The training loop of CT and SFT: the Hugging Face Trainer with our loss, optimizer groups, schedule, held-out loss and early stop.
 
 The same in one process and in several (plain torch or DeepSpeed): every process runs `fit` on its share of each batch. Who starts them is
-models/distributed.py; what is trained on and what becomes of the weights is models/supervised.py.
+models/supervised/distributed.py; what is trained on and what becomes of the weights is models/supervised/run.py.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallb
 
 from models.batching import EncodedSample, Look, PlannedBatches, cut_padded, plan_batches, tensors
 from models.checkpoint import quiet
-from models.configs import SupervisedConfig
-from models.early_stop import HeldOutCurve, load_curve
 from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
 from models.packing import check_can_pack, segments, segments_attention
-from models.trainer_checkpoints import last_complete, mark_complete, step_of
+from models.supervised.checkpoints import last_complete, mark_complete, step_of
+from models.supervised.config import SupervisedConfig
+from models.supervised.early_stop import HeldOutCurve, load_curve
 from models.training_forward import hidden_where
 from models.vision import vision_inputs
 from warehouse.errors import StorageFull, TrainingDiverged

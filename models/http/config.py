@@ -1,7 +1,7 @@
 """Who answers when a policy acts: the embedded engine and its settings, or a policy server, how it is reached and what it was found to
 give. Light: reading a profile imports no HTTP library and no torch.
 
-The engine that uses them is models/http_engine.py; finding out is models/http_probe.py.
+The engine that uses them is models/http/engine.py; finding out is models/http/probe.py.
 """
 
 from __future__ import annotations

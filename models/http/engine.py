@@ -1,7 +1,7 @@
 """The HTTP engine: a Policy on any OpenAI-compatible server (vLLM, SGLang, llama.cpp, TGI, `transformers serve`, our own).
 
-Here: prompts in, responses out, new weights handed over. Connections and repeats are models/http_client.py, the routes of each kind of
-server models/http_dialects.py, finding out what a server gives models/http_probe.py.
+Here: prompts in, responses out, new weights handed over. Connections and repeats are models/http/client.py, the routes of each kind of
+server models/http/dialects.py, finding out what a server gives models/http/probe.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agent.policy import Prompt, Response
 from models.chat import ChatCodec
 from models.checkpoint import CARD_FILE, WEIGHT_SUFFIX, read_card, write
-from models.http_client import HttpClient, Refused
-from models.http_config import Capabilities, HttpEngineConfig
-from models.http_dialects import Answer, Ask, dialect_for
-from models.http_probe import may_load_from, probe
+from models.http.client import HttpClient, Refused
+from models.http.config import Capabilities, HttpEngineConfig
+from models.http.dialects import Answer, Ask, dialect_for
+from models.http.probe import may_load_from, probe
 from sandbox.loop_thread import LoopThread
 from warehouse.errors import ConfigError, ModelError
 

@@ -1,6 +1,6 @@
 """A supervised run in several processes of this machine: started by torchrun, watched, and ended with whoever started it.
 
-The processes run models/distributed_main.py. They are told everything by files in the run folder (`JOB_FILE`, safetensors of the samples'
+The processes run models/supervised/process.py. They are told everything by files in the run folder (`JOB_FILE`, safetensors of the samples'
 tokens) and answer the same way: metrics.jsonl while they train, then the gathered weights and a result or an error. With
 SupervisedConfig.deepspeed_stage they train by DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism.
 """
@@ -26,10 +26,10 @@ import warehouse.errors
 from models.adapters import prepare_for_training
 from models.batching import EncodedSample
 from models.checkpoint import quiet
-from models.configs import SupervisedConfig
 from models.families import load_policy, model_class
 from models.metrics import OnProgress, ignore_progress, keep_until, read_metrics
-from models.trainer_checkpoints import last_complete, step_of
+from models.supervised.checkpoints import last_complete, step_of
+from models.supervised.config import SupervisedConfig
 from models.vision import ReadImage, read_images
 from warehouse.errors import FlywheelError, ModelError
 from warehouse.home import atomic_write
@@ -87,7 +87,7 @@ def fit_in_processes(
     init: Path, samples: Sequence[EncodedSample], held_out: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
     on_progress: OnProgress = ignore_progress, *, read_image: ReadImage | None = None,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
-    """As models.fitting.fit on the checkpoint `init`, in config.num_processes processes: the trained model and the closing metrics.
+    """As `fitting.fit` on the checkpoint `init`, in config.num_processes processes: the trained model and the closing metrics.
 
     Raises what the processes raised where it is an error of this project, ModelError with their last words where they ended otherwise.
     """
@@ -108,7 +108,7 @@ def fit_in_processes(
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(config.num_processes),
-                "-m", "models.distributed_main", str(run_folder.resolve()),
+                "-m", "models.supervised.process", str(run_folder.resolve()),
             ],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), start_new_session=True,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from pipelines.report_data import Tile
+from pipelines.report.overview import Tile
 from warehouse.charts import role_name
 from warehouse.merge_report import Mixture, Retention, mixtures, retentions
 from warehouse.statistics import Difference, Estimate, PairedComparison, TaskCount, compare_paired, macro_average

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from agent.policy import Message, Sampling
 from models.chat import ChatCodec
 from models.checkpoint import CARD_FILE, read_card
-from models.http_client import HttpClient, Refused
-from models.http_config import Capabilities, HttpEngineConfig, ServerKind
-from models.http_dialects import Answer, Ask, Dialect, dialect_for
+from models.http.client import HttpClient, Refused
+from models.http.config import Capabilities, HttpEngineConfig, ServerKind
+from models.http.dialects import Answer, Ask, Dialect, dialect_for
 from warehouse.errors import ConfigError, ModelError
 
 QUESTION = (Message(role="user", content="Say something."),)

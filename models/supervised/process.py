@@ -1,4 +1,4 @@
-"""One process of a supervised run in several: `torchrun … -m models.distributed_main RUN_FOLDER`. models/distributed.py starts it.
+"""One process of a supervised run in several: `torchrun … -m models.supervised.process RUN_FOLDER`. What starts it is distributed.py.
 
 It ends with the process that started the run and with torchrun between them, however either ends: torchrun leaves it behind, in a session
 of its own, when it is killed itself.
@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from models.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
+from models.supervised.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
 from warehouse.errors import FlywheelError
 from warehouse.home import atomic_write
 
@@ -44,7 +44,7 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
 
     from models.adapters import prepare_for_training
     from models.families import load_codec, load_policy
-    from models.fitting import fit
+    from models.supervised.fitting import fit
     from models.vision import look_with
 
     model: Any = load_policy(job.init)

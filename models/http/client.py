@@ -1,5 +1,5 @@
 """Requests to a policy server: a bounded number at once, repeated where repeating can help. What is asked and how answers are read is
-models/http_dialects.py.
+models/http/dialects.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from models.http_config import HttpEngineConfig
+from models.http.config import HttpEngineConfig
 from warehouse.errors import ConfigError, EngineUnreachable, ModelError
 
 REPEATED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})

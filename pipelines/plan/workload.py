@@ -14,8 +14,8 @@ import duckdb
 
 from assets.profile import Profile
 from assets.training import joint_name, rl_stage
-from models.configs import SupervisedConfig
 from models.shapes import ModelShape
+from models.supervised.config import SupervisedConfig
 from pipelines.workers.context import pool_tasks
 from sandbox.task import Task
 

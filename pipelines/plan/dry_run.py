@@ -11,9 +11,9 @@ from rich.table import Table
 
 from pipelines import profiles
 from pipelines.doctor import Check, Status
-from pipelines.plan import Plan, StagePlan, in_bytes, make_plan
-from pipelines.plan_workload import Measured, measure
-from pipelines.preflight import policy_shape, preflight, see_machine
+from pipelines.plan.plan import Plan, StagePlan, in_bytes, make_plan
+from pipelines.plan.preflight import policy_shape, preflight, see_machine
+from pipelines.plan.workload import Measured, measure
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.tables import Warehouse

@@ -1,4 +1,4 @@
-"""How an action is drawn on a screen: points, a line, a label. What draws it is replay_page.py (SVG) and replay_film.py (pixels)."""
+"""How an action is drawn on a screen: points, a line, a label. What draws it is page.py (SVG) and film.py (pixels)."""
 
 from __future__ import annotations
 

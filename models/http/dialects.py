@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent.policy import Message, Sampling
-from models.http_config import ServerKind
+from models.http.config import ServerKind
 from warehouse.errors import ModelError
 
 BROKEN_OFF = ("abort", "error")

@@ -70,8 +70,8 @@ def _pool(url: str | None) -> AbstractAsyncContextManager[Any]:
 
 
 def _write(episode: RecordedEpisode, replayed: Replay | None, html: Path | None, webp: Path | None, mp4: Path | None) -> list[Path]:
-    from pipelines.replay_film import write_mp4, write_webp
-    from pipelines.replay_page import build_page
+    from pipelines.replay.film import write_mp4, write_webp
+    from pipelines.replay.page import build_page
 
     writers = ((html, build_page), (webp, write_webp), (mp4, write_mp4))
     return [write(episode, replayed, path) for path, write in writers if path is not None]

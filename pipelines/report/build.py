@@ -1,8 +1,8 @@
 """The report: HTML files that show what the wheel did, with no address outside themselves. One page for all iterations, one for each, one
 for each training run; they link to each other and lie in one folder.
 
-What they say is report_data.py, report_gains.py, report_runs.py and report_episodes.py; pictures are warehouse/charts.py and
-warehouse/run_charts.py; how it looks is report*.html. All is read from the tables, so any old iteration can be reported.
+What they say is overview.py, gains.py, runs.py and episodes.py; pictures are warehouse/charts.py and
+warehouse/run_charts.py; how it looks is *.html. All is read from the tables, so any old iteration can be reported.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import duckdb
 import jinja2
 from markupsafe import Markup
 
-from pipelines import report_data, report_gains, report_runs
-from pipelines.report_episodes import trajectories
+from pipelines.report import gains as gains_of
+from pipelines.report import overview
+from pipelines.report import runs as runs_of
+from pipelines.report.episodes import trajectories
 from warehouse import charts, run_charts
 from warehouse.errors import ConfigError
 from warehouse.home import Home, atomic_write
@@ -35,11 +37,11 @@ def build_report(warehouse: Warehouse, home: Home, output: Path) -> Path:
     whole or not at all; returns `output`. An empty warehouse gives a page that says so."""
     environment = _environment(output.name)
     with connect(warehouse) as con:
-        keys, runs = report_data.iterations(con), report_runs.runs(con)
+        keys, runs = overview.iterations(con), runs_of.runs(con)
         for key in keys:
-            _write(environment, "report_iteration.html", output.parent / page_name(key), _iteration(con, key, keys))
+            _write(environment, "iteration.html", output.parent / page_name(key), _iteration(con, key, keys))
         for run in runs:
-            _write(environment, "report_run.html", output.parent / page_name(run.iteration, run.run), _run(con, run))
+            _write(environment, "run.html", output.parent / page_name(run.iteration, run.run), _run(con, run))
         return _write(environment, "report.html", output, _everything(con, warehouse, home, keys, runs))
 
 
@@ -47,25 +49,25 @@ def build_iteration(warehouse: Warehouse, iteration: str, folder: Path) -> Path:
     """Write the page of an iteration and of its training runs into `folder`. Raises ConfigError for an iteration that made nothing."""
     environment = _environment(INDEX)
     with connect(warehouse) as con:
-        keys = report_data.iterations(con)
+        keys = overview.iterations(con)
         if iteration not in keys:
             raise ConfigError(f"there is no iteration {iteration!r} to report; there are {', '.join(keys) or 'none yet'}")
-        for run in report_runs.runs(con, iteration):
-            _write(environment, "report_run.html", folder / page_name(iteration, run.run), _run(con, run))
-        return _write(environment, "report_iteration.html", folder / page_name(iteration), _iteration(con, iteration, keys))
+        for run in runs_of.runs(con, iteration):
+            _write(environment, "run.html", folder / page_name(iteration, run.run), _run(con, run))
+        return _write(environment, "iteration.html", folder / page_name(iteration), _iteration(con, iteration, keys))
 
 
 def build_run(warehouse: Warehouse, name: str, folder: Path) -> Path:
     """Write the page of one training run, named ITERATION/RUN such as 0002/rl_forms, into `folder`. Raises ConfigError for one that left
     no curves."""
     with connect(warehouse) as con:
-        runs = report_runs.runs(con)
+        runs = runs_of.runs(con)
         found = next((run for run in runs if f"{run.iteration}/{run.run}" == name), None)
         if found is None:
             known = ", ".join(f"{run.iteration}/{run.run}" for run in runs) or "none yet"
             raise ConfigError(f"there is no training run {name!r} to report; there are {known}")
         page = folder / page_name(found.iteration, found.run)
-        return _write(_environment(INDEX), "report_run.html", page, _run(con, found))
+        return _write(_environment(INDEX), "run.html", page, _run(con, found))
 
 
 def _environment(index: str) -> jinja2.Environment:
@@ -73,7 +75,7 @@ def _environment(index: str) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(
-        index=index, page_name=page_name, role_name=charts.role_name, split=report_data.REPORTED_SPLIT, svg=_svg, svg_style=_svg(STYLE),
+        index=index, page_name=page_name, role_name=charts.role_name, split=overview.REPORTED_SPLIT, svg=_svg, svg_style=_svg(STYLE),
         interval_mark=lambda estimate: _svg(run_charts.interval_mark(estimate)),
     )  # fmt: skip
     return environment
@@ -85,19 +87,19 @@ def _write(environment: jinja2.Environment, template: str, output: Path, content
 
 
 def _everything(
-    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, home: Home, keys: list[str], runs: list[report_runs.RunName]
+    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, home: Home, keys: list[str], runs: list[runs_of.RunName]
 ) -> dict[str, object]:
-    seconds = report_data.stage_seconds(home)
+    seconds = overview.stage_seconds(home)
     order = {"ct_model": 0, "sft_model": 1}
     names = sorted(sorted({run.run for run in runs}), key=lambda run: order.get(run, 2))
     return {
         "iterations": keys,
         "runs": runs,
-        "tiles": report_data.tiles(con, seconds) if keys else [],
-        "success": _svg(charts.success_by_stage(con, split=report_data.REPORTED_SPLIT)),
+        "tiles": overview.tiles(con, seconds) if keys else [],
+        "success": _svg(charts.success_by_stage(con, split=overview.REPORTED_SPLIT)),
         "successes": charts.stage_successes(con),
-        "heat": report_data.heat(con),
-        "releases": report_data.releases(con),
+        "heat": overview.heat(con),
+        "releases": overview.releases(con),
         "flows": [_svg(charts.routing_flow(con, key)) for key in keys],
         "mixtures": _drawn(charts.mixture_bars(con, kind) for kind in ("sft", "ct")),
         "annotations": _drawn([charts.annotation_bars(con)]),
@@ -105,19 +107,19 @@ def _everything(
         "trajectories": {key: trajectories(con, key) for key in keys},
         "lineage": _svg(iterations_graph(con).to_svg()) if keys else "",
         "times": _drawn([charts.time_bars(seconds)]),
-        "tables": report_data.tables(con, warehouse.versions()),
+        "tables": overview.tables(con, warehouse.versions()),
     }
 
 
 def _iteration(con: duckdb.DuckDBPyConnection, key: str, keys: list[str]) -> dict[str, object]:
-    gains = report_gains.iteration_gains(con, key, report_data.REPORTED_SPLIT)
+    gains = gains_of.iteration_gains(con, key, overview.REPORTED_SPLIT)
     by_rl = [(gain.domain, gain.gain.difference) for gain in gains.gains if gain.gain is not None]
-    runs = report_runs.runs(con, key)
+    runs = runs_of.runs(con, key)
     return {
         "iteration": key,
         "iterations": keys,
         "gains": gains,
-        "tiles": report_gains.tiles(gains),
+        "tiles": gains_of.tiles(gains),
         "gain_chart": _svg(run_charts.gain_chart([(domain, of.mean, of.interval) for domain, of in by_rl])) if by_rl else "",
         "mixtures_chart": _svg(mixtures_chart(gains.mixtures)),
         "budget_chart": _svg(run_charts.budget_chart(gains.budgets)),
@@ -126,8 +128,8 @@ def _iteration(con: duckdb.DuckDBPyConnection, key: str, keys: list[str]) -> dic
     }
 
 
-def _run(con: duckdb.DuckDBPyConnection, name: report_runs.RunName) -> dict[str, object]:
-    return {"run": report_runs.run_data(con, name), "runs": report_runs.runs(con, name.iteration)}
+def _run(con: duckdb.DuckDBPyConnection, name: runs_of.RunName) -> dict[str, object]:
+    return {"run": runs_of.run_data(con, name), "runs": runs_of.runs(con, name.iteration)}
 
 
 def _drawn(pictures: Iterable[str]) -> list[Markup]:

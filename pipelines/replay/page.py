@@ -13,7 +13,7 @@ from pathlib import Path
 import jinja2
 
 from agent.replay import RecordedEpisode, RecordedStep, Replay, StepCheck, picture_size
-from pipelines.replay_marks import Mark, details_of, mark_of
+from pipelines.replay.marks import Mark, details_of, mark_of
 from warehouse.home import atomic_write
 
 TEMPLATE = Path(__file__).with_name("replay.html")

@@ -14,8 +14,8 @@ from textwrap import wrap
 from PIL import Image, ImageDraw, ImageFont
 
 from agent.replay import RecordedEpisode, Replay
-from pipelines.replay_marks import Mark
-from pipelines.replay_page import Frame, frames_of
+from pipelines.replay.marks import Mark
+from pipelines.replay.page import Frame, frames_of
 from warehouse.errors import ConfigError
 from warehouse.home import atomic_write
 

@@ -20,10 +20,10 @@ import psutil
 from assets.profile import Profile
 from models.adapter_config import AdapterConfig
 from models.families import read_config
-from models.http_config import HttpEngineConfig
+from models.http.config import HttpEngineConfig
 from models.shapes import KNOWN_CONFIGS, ModelShape, shape_of
 from pipelines.doctor import Check, Status, check_browser, check_desktop, check_terminal
-from pipelines.plan import GIB, Machine, Plan, in_bytes
+from pipelines.plan.plan import GIB, Machine, Plan, in_bytes
 from pipelines.workers.context import pool_tasks
 from sandbox.miniwob.source import task_file
 from sandbox.sources import kind_of
@@ -292,8 +292,8 @@ def check_server(profile: Profile, home: Home) -> Check:
 
 async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, list[Path]]:
     """What the server gives, and the folders that it is not allowed to load from."""
-    from models.http_client import HttpClient
-    from models.http_probe import may_load_from, probe
+    from models.http.client import HttpClient
+    from models.http.probe import may_load_from, probe
 
     impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
     client = HttpClient(impatient)

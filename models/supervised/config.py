@@ -1,7 +1,4 @@
-"""Settings of every training stage, as frozen flat models that cross processes. Importing this file imports no torch.
-
-Supervised training's are here; reinforcement learning's are in models/ppo/config.py and named here too, for those who compose a profile.
-"""
+"""Settings of supervised training, as a frozen flat model that crosses processes. Importing this file imports no torch."""
 
 from __future__ import annotations
 
@@ -10,9 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from models.adapter_config import AdapterConfig
-from models.ppo.config import PpoConfig
-
-__all__ = ["AdapterConfig", "PpoConfig", "SupervisedConfig"]
 
 
 class SupervisedConfig(AdapterConfig):

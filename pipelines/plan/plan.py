@@ -1,5 +1,5 @@
 """The plan of a profile: what each stage will take of time, memory and disk, before anything runs. Formulas are models/estimates.py's, the
-amount of work is plan_workload.py's; here the two meet the machine. Estimates, and each says what it rests on.
+amount of work is workload.py's; here the two meet the machine. Estimates, and each says what it rests on.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from assets.profile import Profile
 from models import estimates
 from models.adapter_config import AdapterConfig
-from models.configs import SupervisedConfig
 from models.estimates import TrainingMemory
 from models.shapes import ModelShape
-from pipelines.plan_workload import Measured, Work, Workload
+from models.supervised.config import SupervisedConfig
+from pipelines.plan.workload import Measured, Work, Workload
 
 GIB = 1024**3
 SCREEN_BYTES_PER_PX = 0.2
