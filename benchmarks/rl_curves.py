@@ -1,7 +1,7 @@
 """What reinforcement learning adds: one weak start a seed and domain, every algorithm on as many episodes, greedy success before and after.
 
-    pointing, forms    the quickstart's MiniWoB++ tasks of the domain, from two demonstrations a task
-    catch              the shortest game, from a few demonstrations
+    pointing, forms    the quickstart's MiniWoB++ tasks of the domain, from one demonstration a task after half of the tutorials
+    catch              the shortest game, from the demonstrations of a player who errs at every other step
     ppo                critic with value pretraining, decoupled and length-adaptive GAE: the trainer's default
     unpretrained       the same, but the critic steers from the first round
     reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer
@@ -33,7 +33,7 @@ from rich.table import Table
 from agent.episode import Episode, Outcome
 from agent.policy import Message
 from assets.profile import Profile
-from benchmarks.common.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation, tutorial_samples
+from benchmarks.common.small_policy import Bar, Fumbler, base_policy, demonstration_samples, demonstrations, evaluation, tutorial_samples
 from models.checkpoint import load_tokenizer
 from models.ppo.config import PpoConfig
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
@@ -47,15 +47,14 @@ from warehouse.home import atomic_write
 from warehouse.statistics import TaskCount, compare_paired, macro_average
 
 ROOT = Path(".bench/rl_curves")
+WEAK_TEACHING = {"ct.steps": 1000, "sft.steps": 70}
+"""Half of the quickstart's steps."""
+STRONG_SFT_STEPS = 280
 DOMAINS: dict[str, dict[str, Any]] = {
     "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"]},
     "forms": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["forms"]},
-    "catch": {
-        "tasks.lists": ["games:first-elements"], "tasks.domains": ["games"],
-        # so short a fine-tuning leaves the policy unsure: one that always does the same wrong thing has nothing to learn from
-        "sft.steps": 70, "rl.learning_rate": 5e-4, "rl.epochs": 3,
-    },
-}  # fmt: skip
+    "catch": {"tasks.lists": ["games:first-elements"], "tasks.domains": ["games"], "rl.learning_rate": 5e-4, "rl.epochs": 3},
+}
 ARMS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "unpretrained": {"pretraining_rounds": 0, "gate_policy": "open"},
@@ -66,8 +65,10 @@ ARMS: dict[str, dict[str, Any]] = {
     "replay_only": {"mode": "replay_only"},
     "strong": {},
 }
-WEAK, STRONG = 2, 10
+WEAK, STRONG = 1, 10
 """Demonstrations a task behind the start."""
+GAME_DEMONSTRATIONS, FUMBLES = 12, 0.5
+"""A game's weak start has seen a player who errs: one that always does the same wrong thing would have nothing to learn from."""
 MAX_REPLAY = 2000
 
 
@@ -91,7 +92,7 @@ class Start:
 
 
 def profile_of(domain: str, seed: int) -> Profile:
-    return profiles.load("quickstart", {**DOMAINS[domain], "seed": seed, "seed_data.curricula": ["web", "screens"]})
+    return profiles.load("quickstart", {**DOMAINS[domain], **WEAK_TEACHING, "seed": seed, "seed_data.curricula": ["web", "screens"]})
 
 
 def start_of(domain: str, seed: int, num: int, bars: Progress) -> Start:
@@ -101,16 +102,22 @@ def start_of(domain: str, seed: int, num: int, bars: Progress) -> Start:
     folder = ROOT / f"{domain}-{seed}-start-{num}"
     shown = folder.with_suffix(".json")
     if not shown.exists():
-        fresh = demonstration_samples(asyncio.run(demonstrations(profile, num, bars)))
+        fresh = demonstration_samples(asyncio.run(_demonstrations(profile, domain, num, bars)))
         atomic_write(shown, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
     sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(shown.read_text())]
     ct = tutorial_samples(profile, seed)
     if not folder.exists():
-        config = profile.sft.model_copy(update={"seed": seed})
+        config = profile.sft.model_copy(update={"seed": seed} | ({} if num == WEAK else {"steps": STRONG_SFT_STEPS}))
         bar = Bar(bars, f"{domain}: start", config.steps)
         mixed = [*sft, *(replace(sample, weight=len(sft) / len(ct)) for sample in ct)]
         train_supervised(config, mixed, init=base, output=folder, stage="sft_model", iteration="0001", on_progress=bar.step)
     return Start(profile=profile, folder=folder, sft=sft, ct=ct)
+
+
+async def _demonstrations(profile: Profile, domain: str, num: int, bars: Progress) -> list[Episode]:
+    if domain == "catch" and num == WEAK:
+        return await demonstrations(profile, GAME_DEMONSTRATIONS, bars, Fumbler(profile.agent.builder().grammar, FUMBLES))
+    return await demonstrations(profile, num, bars)
 
 
 def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:

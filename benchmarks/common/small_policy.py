@@ -5,13 +5,15 @@ Each step draws a line of progress. What is compared is the business of the benc
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.progress import Progress, TaskID
 
-from agent.decider import ORACLE_POLICY_ID, OracleDecider
+from agent.decider import ORACLE_POLICY_ID, Decider, Moment, OracleDecider
 from agent.episode import Episode
+from agent.grammars.base import Grammar
 from agent.prompt import training_messages
 from agent.tutorials import tutorials
 from agent.vocabulary import words
@@ -24,6 +26,7 @@ from models.supervised.run import TrainingSample, train_supervised
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import requests_for
 from pipelines.workers.evaluate import greedy_requests
+from sandbox.actions import Action, Hotkey
 from sandbox.task import Split
 
 
@@ -59,12 +62,30 @@ def base_policy(root: Path, profile: Profile, seed: int, bars: Progress) -> Path
     return folder
 
 
-async def demonstrations(profile: Profile, num: int, bars: Progress) -> list[Episode]:
-    """The solved ones of `num` oracle episodes a task, on train instances."""
+class Fumbler(OracleDecider):
+    """An oracle that presses a random arrow key at a share of its steps: what it shows is sound on the whole, unsure and often wrong. Its
+    dice are the episode's own."""
+
+    KEYS = ("left", "right")
+
+    def __init__(self, grammar: Grammar, share: float) -> None:
+        super().__init__(grammar)
+        self._share = share
+
+    async def answer(self, moment: Moment) -> str | None:
+        dice = random.Random(moment.request.sampling_seed(moment.step_index))
+        if dice.random() >= self._share:
+            return await super().answer(moment)
+        fumble: Action = Hotkey(keys=(dice.choice(self.KEYS),))
+        return self._grammar.format(None, fumble, moment.observation)
+
+
+async def demonstrations(profile: Profile, num: int, bars: Progress, player: Decider | None = None) -> list[Episode]:
+    """The solved ones of `num` episodes a task that the oracle, or another player, plays on train instances."""
     requests = requests_for(profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, screenshots=False)
     bar, episodes = Bar(bars, "demonstrations", len(requests)), []
     async with open_collector(profile.acting) as collector:
-        async for episode in collector.play(OracleDecider(profile.agent.builder().grammar), requests):
+        async for episode in collector.play(player or OracleDecider(profile.agent.builder().grammar), requests):
             episodes.append(episode)
             bar.advance()
     return [episode for episode in episodes if episode.is_success]
