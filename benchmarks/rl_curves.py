@@ -1,6 +1,6 @@
 """What reinforcement learning adds: one weak start a seed and domain, every algorithm on as many episodes, greedy success before and after.
 
-    pointing, forms    the quickstart's MiniWoB++ tasks of the domain, from one demonstration a task after half of the tutorials
+    pointing, forms    the quickstart's MiniWoB++ tasks of the domain, from one demonstration a task
     catch              the shortest game, from the demonstrations of a player who errs at every other step
     ppo                critic with value pretraining, decoupled and length-adaptive GAE: the trainer's default
     unpretrained       the same, but the critic steers from the first round
@@ -47,14 +47,14 @@ from warehouse.home import atomic_write
 from warehouse.statistics import TaskCount, compare_paired, macro_average
 
 ROOT = Path(".bench/rl_curves")
-WEAK_TEACHING = {"ct.steps": 1000, "sft.steps": 70}
-"""Half of the quickstart's steps."""
-STRONG_SFT_STEPS = 280
+LEARNING = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1}
 DOMAINS: dict[str, dict[str, Any]] = {
-    "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"]},
-    "forms": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["forms"]},
-    "catch": {"tasks.lists": ["games:first-elements"], "tasks.domains": ["games"], "rl.learning_rate": 5e-4, "rl.epochs": 3},
+    "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "ct.steps": 1000, "sft.steps": 70},
+    "forms": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["forms"], "ct.steps": 2000, "sft.steps": 50},
+    "catch": {"tasks.lists": ["games:first-elements"], "tasks.domains": ["games"], "ct.steps": 1000, "sft.steps": 70},
 }
+"""What makes a start weak is how little it is taught; the quickstart takes 2000 and 140 steps."""
+STRONG_SFT_STEPS = 280
 ARMS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "unpretrained": {"pretraining_rounds": 0, "gate_policy": "open"},
@@ -92,13 +92,13 @@ class Start:
 
 
 def profile_of(domain: str, seed: int) -> Profile:
-    return profiles.load("quickstart", {**DOMAINS[domain], **WEAK_TEACHING, "seed": seed, "seed_data.curricula": ["web", "screens"]})
+    return profiles.load("quickstart", {**DOMAINS[domain], **LEARNING, "seed": seed, "seed_data.curricula": ["web", "screens"]})
 
 
 def start_of(domain: str, seed: int, num: int, bars: Progress) -> Start:
     """Tutorials, then `num` demonstrations a task, half of what is drawn being tutorials again; from its folder if made before."""
     profile = profile_of(domain, seed)
-    base = base_policy(ROOT, profile, seed, bars)
+    base = base_policy(ROOT / f"{profile.ct.steps} steps", profile, seed, bars)
     folder = ROOT / f"{domain}-{seed}-start-{num}"
     shown = folder.with_suffix(".json")
     if not shown.exists():
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="which algorithms (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of start and RL (default: 0 1 2)")
     parser.add_argument("--episodes", type=int, default=1280, help="RL episodes of a domain (default: 1280)")
-    parser.add_argument("--rounds", type=int, default=6, help="rounds they come in (default: 6)")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds they come in (default: 8)")
     parser.add_argument("--per-task", type=int, default=40, help="holdout episodes a task (default: 40)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
