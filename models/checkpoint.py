@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from models.model_files import CARD_FILE, WEIGHT_SUFFIX
 from models.safetensors_stream import read_layout
 from warehouse.errors import CheckpointError, StorageFull
 from warehouse.home import is_full_disk
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
     from models.chat import ChatCodec
 
-CARD_FILE = "card.json"
-WEIGHT_SUFFIX = ".safetensors"
 _DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 VERSIONED_PACKAGES = ("torch", "transformers", "tokenizers", "safetensors")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.chat import ChatCodec
 from models.checkpoint import load_tokenizer, quiet, verify
+from models.model_files import CONFIG_FILE
 from models.templates import TemplateCodec
 from models.tokenizer import WordCodec
 from warehouse.errors import CheckpointError, ModelError
@@ -79,7 +80,7 @@ def is_vision(folder: Path) -> bool:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """A checkpoint's config.json. Raises CheckpointError when it is missing or no JSON object."""
-    path = folder / "config.json"
+    path = folder / CONFIG_FILE
     try:
         config = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -94,7 +95,7 @@ def max_positions(folder: Path) -> int:
     config = read_config(folder)
     found = (config.get("text_config") or {}).get("max_position_embeddings", config.get("max_position_embeddings"))
     if not isinstance(found, int):
-        raise CheckpointError(f"{folder / 'config.json'} names no max_position_embeddings: add it, as the longest sequence in tokens")
+        raise CheckpointError(f"{folder / CONFIG_FILE} names no max_position_embeddings: add it, as the longest sequence in tokens")
     return found
 
 

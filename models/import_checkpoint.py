@@ -14,18 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import CARD_FILE, Card, quiet, write
+from models.checkpoint import Card, quiet, write
 from models.families import load_policy, read_config
-from models.safetensors_stream import INDEX_FILE, read_layout
+from models.model_files import HUB_PATTERNS, IMAGE_PROCESSOR_FILES, INDEX_FILE, TOKENIZERS, companions, is_tokenizer_there
+from models.safetensors_stream import read_layout
 from warehouse.errors import CheckpointError
 
-KEPT = (".json", ".txt", ".model", ".jinja", ".tiktoken")
-"""Endings of the small files of a model that are taken: configurations, tokenizers, chat templates."""
-TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model")
-HUB_PATTERNS = ("*.safetensors", *(f"*{ending}" for ending in KEPT))
 QWEN_MIN_PIXELS = 56 * 56
 """Qwen2VLImageProcessor's own lower bound, where a configuration does not say."""
-IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 def fetch(model: str, revision: str | None) -> Path:
@@ -90,7 +86,7 @@ def check_importable(folder: Path) -> None:
             "save_pretrained, which writes safetensors"
         )
     read_layout(folder)
-    if not any((folder / name).is_file() for name in TOKENIZERS):
+    if not is_tokenizer_there(folder):
         raise CheckpointError(f"{folder} holds no tokenizer ({', '.join(TOKENIZERS)}): save the model's tokenizer into it")
 
 
@@ -107,9 +103,9 @@ def stored_dtypes(folder: Path) -> tuple[str, ...]:
 
 
 def _copy_small_files(source: Path, aside: Path) -> None:
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix in KEPT and path.name not in (CARD_FILE, INDEX_FILE):
-            shutil.copyfile(path, aside / path.name)
+    """All but code: what is taken in must not bring a program along."""
+    for path in companions(source, code=False):
+        shutil.copyfile(path, aside / path.name)
 
 
 def _place(source: Path, target: Path, *, link: bool) -> None:
@@ -125,7 +121,7 @@ def _place(source: Path, target: Path, *, link: bool) -> None:
 
 def _limit_images(folder: Path, max_pixels: int) -> None:
     """Write the largest area of a picture into the configuration of a Qwen2-VL image processor, which calls it `longest_edge`."""
-    for name in IMAGE_PROCESSORS:
+    for name in IMAGE_PROCESSOR_FILES:
         path = folder / name
         if not path.is_file():
             continue

@@ -17,13 +17,10 @@ from models.merging.config import MethodConfig
 from models.merging.io import TensorJob, run
 from models.merging.methods import METHODS
 from models.merging.plan import MergePlan, plan_merge
+from models.model_files import INDEX_FILE, companions
 from warehouse.errors import StorageFull
 
 MAX_THREADS = 4
-COMPANIONS = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".py")
-"""Endings of what is taken from the first parent beside its weights: configurations, tokenizer, chat template, code of the model. Weights
-in another format would be the parent's, not the merge's."""
-_NOT_COMPANIONS = (checkpoint.CARD_FILE, "trainer_state.json")
 
 
 def merge(
@@ -64,7 +61,9 @@ def carry_out(
 
     def fill(staging: Path) -> None:
         first = plan.parents[0]
-        _copy_companions(first.folder, staging)
+        index = first.folder / INDEX_FILE  # the merge has the first parent's layout
+        for path in [*companions(first.folder, code=True), *([index] if index.is_file() else [])]:
+            shutil.copyfile(path, staging / path.name)
         for file in first.layout.files:
             path = staging / file.name
             path.write_bytes(file.header)
@@ -93,9 +92,3 @@ def check_room(plan: MergePlan, output: Path) -> None:
         raise StorageFull(
             f"{output} needs {plan.num_bytes / 1e9:.2f} GB and its disk has {free / 1e9:.2f} GB left: free some, or merge elsewhere"
         )
-
-
-def _copy_companions(parent: Path, staging: Path) -> None:
-    for path in sorted(parent.iterdir()):
-        if path.is_file() and path.suffix in COMPANIONS and path.name not in _NOT_COMPANIONS:
-            shutil.copyfile(path, staging / path.name)

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from agent.policy import Message
 from models.chat import ChatCodec, EncodedChat
+from models.model_files import PROCESSOR_FILES
 from models.templates import TemplateCodec
 from warehouse.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 PATCH_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 TILE_FAMILIES = ("idefics3", "smolvlm")
 ReadImage = Callable[[str], bytes]

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from pipelines.policy_command import policy
 from pipelines.sandbox_command import sandbox
+from pipelines.tasks_command import tasks
 from warehouse.errors import ConfigError, FlywheelError, StorageFull
 from warehouse.home import Home, is_full_disk
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(sandbox, name="sandbox")
 app.add_typer(policy, name="policy")
+app.command()(tasks)
 imports = typer.Typer(no_args_is_help=True, help="Bring data of your own into the warehouse.")
 app.add_typer(imports, name="import")
 console = Console()

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from models.checkpoint import CARD_FILE
 from models.merge import carry_out, check_room
 from models.merging.config import MethodConfig
 from models.merging.methods import METHODS
 from models.merging.plan import MergePlan, plan_merge
+from models.model_files import CARD_FILE
 from warehouse.errors import ConfigError, MergeError
 
 FindCheckpoint = Callable[[str], Path]

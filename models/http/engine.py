@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.policy import Prompt, Response
 from models.chat import ChatCodec
-from models.checkpoint import CARD_FILE, WEIGHT_SUFFIX, read_card, write
+from models.checkpoint import read_card, write
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
 from models.http.dialects import Answer, Ask, dialect_for
 from models.http.probe import may_load_from, probe
+from models.model_files import ADAPTER_CONFIG_FILE, SINGLE_FILE, companions
 from sandbox.loop_thread import LoopThread
 from warehouse.errors import ConfigError, ModelError
 
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TOO_LONG_CODE = "context_length_exceeded"
 TOO_LONG = re.compile(r"context (length|window|size)|maximum context|max_model_len|longer than the model|too many tokens", re.I)
-ADAPTER_FILE = "adapter_config.json"
 NO_EXCHANGE = (
     "new weights reach a server through a folder that both sides see: name it as `exchange`, and open the engine with the checkpoint that "
     "learning started from"
 )
-NOT_COPIED = (CARD_FILE, WEIGHT_SUFFIX, f"{WEIGHT_SUFFIX}.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ class HttpEngine:
         """Answer with the weights in a folder that the server sees under the same path; returns when it does. Raises ModelError where
         the server cannot."""
         path = str(folder.absolute())
-        if (folder / ADAPTER_FILE).is_file():
+        if (folder / ADAPTER_CONFIG_FILE).is_file():
             self._require_loading(f"an adapter, {checkpoint_id}", "adapters")
         else:
             self._require_loading(f"a whole checkpoint, {checkpoint_id} in {path}", "checkpoints")
@@ -222,12 +221,11 @@ class HttpEngine:
         def fill(aside: Path) -> None:
             from safetensors.torch import save_file
 
-            for file in sorted(base.iterdir()):
-                if file.is_file() and not file.name.endswith(NOT_COPIED):
-                    shutil.copy2(file, aside / file.name)
+            for file in companions(base, code=True):
+                shutil.copyfile(file, aside / file.name)
             names = {state[name].data_ptr(): name for name in reversed(list(state))}  # tied weights are written once, by their first name
             tensors = {name: state[name].detach().cpu().contiguous() for name in names.values()}
-            save_file(tensors, aside / f"model{WEIGHT_SUFFIX}", metadata={"format": "pt"})
+            save_file(tensors, aside / SINGLE_FILE, metadata={"format": "pt"})
 
         handed_over = Path(self._config.exchange).absolute() / checkpoint_id
         write(handed_over, fill, stage="exchange", iteration=read_card(base).iteration, parents=(read_card(base).checkpoint_id,))

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 
 from agent.policy import Message, Sampling
 from models.chat import ChatCodec
-from models.checkpoint import CARD_FILE, read_card
+from models.checkpoint import read_card
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig, ServerKind
 from models.http.dialects import Answer, Ask, Dialect, dialect_for
+from models.model_files import CARD_FILE
 from warehouse.errors import ConfigError, ModelError
 
 QUESTION = (Message(role="user", content="Say something."),)

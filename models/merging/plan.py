@@ -21,11 +21,10 @@ from models.merging.io import Span, TensorPlan
 from models.merging.lanes import Bytes
 from models.merging.methods import METHODS
 from models.merging.weights import Weights, check_weights
+from models.model_files import ADAPTER_FILES, CARD_FILE, CONFIG_FILE, TOKENIZER_FILES
 from models.safetensors_stream import Layout, TensorInfo, read_layout
 from warehouse.errors import MergeError
 
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "vocab.txt", "chat_template.jinja")
 _TOKENIZER_STATE = ("truncation", "padding")
 """What tokenizer.json remembers of its last use; it changes no token."""
 _CONFIG_KEYS_IGNORED = {"_name_or_path", "transformers_version", "use_cache"}
@@ -106,7 +105,7 @@ def _open(folder: Path, check_ancestry: bool) -> Source:
             f"{folder} is a LoRA adapter, not a checkpoint: the mean of its two factors is not the mean of what they multiply to; merge it "
             "into its base model first (peft: model.merge_and_unload().save_pretrained(FOLDER)) and name that folder"
         )
-    card = checkpoint.read_card(folder) if check_ancestry or (folder / checkpoint.CARD_FILE).is_file() else None
+    card = checkpoint.read_card(folder) if check_ancestry or (folder / CARD_FILE).is_file() else None
     layout = read_layout(folder)
     small = next((tensor for tensor in layout.tensors.values() if tensor.dtype.startswith("F8") or tensor.dtype.startswith("F4")), None)
     if small is not None:
@@ -138,7 +137,7 @@ def _check_ancestry(sources: Sequence[Source], base: Source | None) -> None:
 
 
 def _check_tokenizers(folders: Sequence[Path]) -> None:
-    for name in _TOKENIZER_FILES:
+    for name in TOKENIZER_FILES:
         contents = [(folder / name).read_bytes() if (folder / name).is_file() else None for folder in folders]
         for folder, content in zip(folders[1:], contents[1:], strict=True):
             if content != contents[0] and _without_state(content) != _without_state(contents[0]):
@@ -159,9 +158,9 @@ def _without_state(content: bytes | None) -> Any:
 def _check_configs(folders: Sequence[Path]) -> None:
     def read(folder: Path) -> dict[str, Any]:
         try:
-            config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+            config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text())
         except (OSError, ValueError) as error:
-            raise MergeError(f"{folder / 'config.json'} cannot be read ({error}): give a folder written by save_pretrained") from error
+            raise MergeError(f"{folder / CONFIG_FILE} cannot be read ({error}): give a folder written by save_pretrained") from error
         if "quantization_config" in config:
             raise MergeError(f"{folder} is quantised (config.json has a quantization_config): merge the checkpoints it was made from")
         kept: dict[str, Any] = _without_ignored(config)

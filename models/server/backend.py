@@ -18,9 +18,8 @@ from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy, read_config
 from models.generation.rows import Request
 from models.generation.settings import EngineSettings
+from models.model_files import FAST_TOKENIZER_FILE
 from warehouse.errors import ModelError
-
-TOKENIZER_FILE = "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class ServedEngine:
         self._engine, self._dtype = engine, dtype
         self.codec: ChatCodec = load_codec(folder)
         self._encoder, self._tokenizer, self._encoding = load_codec(folder), cast("Any", load_tokenizer(folder)), threading.Lock()
-        self._tokenizer_hash = read_card(folder).files.get(TOKENIZER_FILE)
+        self._tokenizer_hash = read_card(folder).files.get(FAST_TOKENIZER_FILE)
         self.vocabulary_size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or len(self._tokenizer))
 
     @classmethod
@@ -111,7 +110,7 @@ class ServedEngine:
         """Answer with another checkpoint of the same model and tokenizer, from the next token on. Blocks. Raises ModelError, and changes
         nothing, for any other."""
         card = read_card(folder)
-        if card.files.get(TOKENIZER_FILE) != self._tokenizer_hash:
+        if card.files.get(FAST_TOKENIZER_FILE) != self._tokenizer_hash:
             raise ModelError(f"{card.checkpoint_id} has another tokenizer than the one that is served: start a server on it")
         model = load_policy(folder, dtype=self._dtype)
         self._engine.load_weights(model.state_dict(), policy_id or card.checkpoint_id, version)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.checkpoint import CARD_FILE, load_model, load_tokenizer, read_card, save, verify, write
+from models.checkpoint import load_model, load_tokenizer, read_card, save, verify, write
+from models.model_files import CARD_FILE
 from warehouse.errors import CheckpointError
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from assets.profile import Profile
 from pipelines import profiles
@@ -27,6 +32,34 @@ def test_the_profiles_of_the_project_are_valid_and_their_tasks_exist():
         assert profile.name == name
         domains = {task.domain for task in tasks_in(profile.tasks.lists).values()}
         assert set(profile.tasks.domains) <= domains
+
+
+SAID_TWICE = {"full-2b": {"ct.packing", "ct_refresh.packing", "sft.packing", "sft_refresh.packing"}}
+"""What a profile needs, whatever the one that it extends has: what reads images cannot be packed."""
+
+
+def settings_of(data: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in data.items():
+        yield from settings_of(value, (*above, key)) if isinstance(value, dict) and value else [(*above, key)]
+
+
+@pytest.mark.parametrize("name", [name for name in profiles.names() if name != profiles.DEFAULT_PROFILE])
+def test_a_profile_says_only_what_it_has_otherwise_than_the_one_it_extends(name: str, tmp_path: Path):
+    whole, data = profiles.load(name), yaml.safe_load((files(profiles) / f"{name}.yaml").read_text())
+    repeated = set()
+    for path in set(settings_of(data)) - {("extends",), ("name",)}:
+        less = copy.deepcopy(data)
+        group = less
+        for part in path[:-1]:
+            group = group[part]
+        del group[path[-1]]
+        try:
+            is_same = profiles.load(own(tmp_path, yaml.safe_dump(less))) == whole
+        except ConfigError:
+            is_same = False
+        if is_same:
+            repeated.add(".".join(path))
+    assert repeated == SAID_TWICE.get(name, set())
 
 
 def test_a_profile_crosses_a_process_as_json_unchanged():
