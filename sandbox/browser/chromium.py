@@ -45,7 +45,10 @@ FLAGS = (
     "--disable-hang-monitor", "--disable-popup-blocking", "--disable-smooth-scrolling", "--disable-search-engine-choice-screen",
     "--disable-features=Translate,MediaRouter,OptimizationHints,AcceptCHFrame,BackForwardCache,Prerender2,PaintHolding,"
     # a frame that waits for a scroll which only the next frame brings is never drawn: as when a button is held on a scrollbar
-    "WaitForLateScrollEvents",
+    "WaitForLateScrollEvents,"
+    # after an input a page's tasks wait for the next frame; where that frame waits for page time, and page time for what a click fetched,
+    # nothing moves until the limit of the step
+    "DeferRendererTasksAfterInput",
     "--password-store=basic", "--use-mock-keychain",
     # the same pixels on every machine with the same fonts
     "--lang=en-US", "--force-device-scale-factor=1", "--force-color-profile=srgb", "--font-render-hinting=none", "--disable-lcd-text",

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from models.checkpoint import save
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
 from models.tokenizer import build_tokenizer, character_twins
+from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE
 
 torch.set_num_threads(1)
 
@@ -42,3 +43,19 @@ def seed_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, tokenizer = small_model()
     save(folder, model, tokenizer, stage="seed_policy", iteration="0000")
     return folder
+
+
+@pytest.fixture(scope="session")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two checkpoints, `a` and `b`, of different weights; read it, do not write."""
+    root = tmp_path_factory.mktemp("handed")
+    for name, seed in {"a": 0, "b": 1}.items():
+        model, tokenizer = small_model(seed)
+        save(root / name, model, tokenizer, stage="seed_policy", iteration="0000")
+    return root
+
+
+@pytest.fixture
+def engine_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token of policy servers, where engines look for it."""
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)

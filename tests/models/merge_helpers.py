@@ -13,6 +13,7 @@ from models import checkpoint
 
 Tensors = Mapping[str, torch.Tensor]
 BASE = "checkpoint-00000000000000aa"
+SHAPES = {"a": (37, 11), "b": (701,), "c": (3, 5, 7), "scalar": ()}
 
 
 def write_parent(
@@ -36,3 +37,21 @@ def write_parent(
 
 def read_all(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+
+
+def family(dtype: torch.dtype, num: int = 3, seed: int = 0) -> tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]:
+    """A base and specialists a little way from it."""
+    generator = torch.Generator().manual_seed(seed)
+    base = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
+    moved = [
+        {name: (tensor.double() + 0.1 * torch.randn(tensor.shape, generator=generator)).to(dtype) for name, tensor in base.items()}
+        for _ in range(num)
+    ]
+    return base, moved
+
+
+def write_family(folder: Path, dtype: torch.dtype, num: int = 3) -> tuple[Path, list[Path]]:
+    base, moved = family(dtype, num)
+    root = write_parent(folder / "base", base, parents=())
+    mother = checkpoint.read_card(root).checkpoint_id
+    return root, [write_parent(folder / f"p{i}", tensors, parents=(mother,), num_shards=i + 1) for i, tensors in enumerate(moved)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from typing import Any
 
 import httpx
 
-from agent.policy import Message, Prompt, Sampling
+from agent.policy import Message, Policy, Prompt, Sampling
+from models.http.config import HttpEngineConfig
 from models.server.backend import ServedEngine
 from models.server.serve import serving
 from models.server.settings import ServerSettings
@@ -126,3 +128,31 @@ def played_server(reply: Callable[[str, str, Any], Reply]) -> Iterator[PlayedSer
 
 def prompt(text: str = 'Find "Ok" then see', **sampling: Any) -> Prompt:
     return Prompt(messages=(Message(role="user", content=text),), sampling=Sampling(**({"max_new_tokens": 12} | sampling)))
+
+
+def config(url: str, **fields: Any) -> HttpEngineConfig:
+    return HttpEngineConfig(**({"base_url": url, "token_env": TOKEN_VARIABLE, "backoff_s": 0.0, "retries": 2} | fields))
+
+
+def act(engine: Policy, *prompts: Prompt) -> Any:
+    return asyncio.run(engine.act(prompts))
+
+
+OK: dict[str, str] = {}
+
+
+def chat_answer(**choice: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"} | choice]}
+
+
+def flaky(*replies: Reply) -> Callable[[str, str, Any], Reply]:
+    """After the probe, these one after the other, and then a good answer."""
+    left = list(replies)
+
+    def reply(method: str, path: str, body: Any) -> Reply:
+        if path == "/v1/models":
+            return 200, OK, {"data": [{"id": "m"}]}
+        is_probe = body["max_tokens"] == 1
+        return (200, OK, chat_answer()) if is_probe or not left else left.pop(0)
+
+    return reply

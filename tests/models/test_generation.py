@@ -1,4 +1,5 @@
-"""Generation without an engine: one scheduler over both backends, on tiny models. Every answer is held to the model's own forward pass."""
+"""Generation without an engine: one scheduler over both backends, on tiny models. Every answer is held to the model's own forward pass.
+With images: test_generation_images.py; the parts by themselves: test_generation_parts.py."""
 
 from __future__ import annotations
 
@@ -6,43 +7,18 @@ import copy
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from transformers import (
-    Idefics3Config,
-    Idefics3ForConditionalGeneration,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2VLConfig,
-    Qwen2VLForConditionalGeneration,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
 
-from models.generation.arena import Snapshot
 from models.generation.backend import Backend, load_whole
-from models.generation.conversations import Conversations
 from models.generation.hf_backend import HuggingFaceBackend
-from models.generation.linear import SMALLEST_WORK, Weight, has_onednn, pack_linears
-from models.generation.rows import Request, Row
-from models.generation.sampling import choose, nucleus
-from models.generation.scheduler import Scheduler
-from models.generation.settings import EngineSettings
 from models.generation.shift_backend import ShiftBackend
+from tests.models.generation_helpers import EOS, TEXT, VOCABULARY, reference, requests, run, scheduler_of
 from warehouse.errors import ModelError
 
-VOCABULARY, EOS, IMAGE = 120, 2, 110
-TEXT: dict[str, Any] = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "intermediate_size": 48, "max_position_embeddings": 256, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": EOS,
-}  # fmt: skip
 KINDS = ("shift, fast", "shift, general", "llama", "sliding window")
 
 
@@ -63,60 +39,6 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def backend_of(models: dict[str, Any], kind: str) -> Backend:
     return (ShiftBackend if kind == "shift, fast" else HuggingFaceBackend)(models[kind], frozenset([EOS]))
-
-
-def scheduler_of(backend: Backend, **settings: Any) -> Scheduler:
-    return Scheduler(backend, EngineSettings(**settings), policy_id="checkpoint-a", version=1)
-
-
-def requests(num: int, *, seed: int = 0, **changes: Any) -> list[Request]:
-    rng = random.Random(seed)
-    made = [
-        Request(
-            prompt=tuple(rng.randrange(3, 100) for _ in range(rng.randint(1, 40))), temperature=0.0, seed=index,
-            max_new_tokens=rng.randint(1, 12),
-        )
-        for index in range(num)
-    ]  # fmt: skip
-    return [replace(request, **changes) for request in made]
-
-
-def run(scheduler: Scheduler, asked: list[Request]) -> list[Row]:
-    rows = [scheduler.backend.open(request) for request in asked]
-    for row in rows:
-        scheduler.add(row)
-    while not scheduler.is_idle:
-        scheduler.step()
-    return rows
-
-
-def reference(model: Any, row: Row, never: tuple[int, ...] = (), **inputs: Any) -> list[float]:
-    """Log-probabilities of a row's answer, from one forward pass, written out plainly."""
-    start, request = len(row.request.prompt), row.request
-    ids = torch.tensor([row.tokens])
-    if "image_grid_thw" in inputs:
-        inputs["mm_token_type_ids"] = (ids == IMAGE).int()
-    with torch.no_grad():
-        logits = model(ids, **inputs).logits[0, start - 1 : -1].double().numpy()
-    found = []
-    for number, token in enumerate(row.answer):
-        logits[number, list(never)] = -np.inf
-        probabilities = np.exp((logits[number] - logits[number].max()) / (request.temperature or 1.0))
-        probabilities /= probabilities.sum()
-        if request.temperature > 0 and request.top_p < 1:
-            kept, total = [], 0.0
-            for likeliest in np.argsort(-probabilities, kind="stable"):
-                kept.append(likeliest)
-                total += probabilities[likeliest]
-                if total >= request.top_p:
-                    break
-            inside = np.zeros_like(probabilities)
-            inside[kept] = probabilities[kept]
-            probabilities = inside / inside.sum()
-        if request.temperature == 0:
-            assert probabilities.argmax() == token
-        found.append(float(np.log(probabilities[token])))
-    return found
 
 
 def test_log_probabilities_are_those_that_were_sampled_from(models: dict[str, Any], kind: str) -> None:
@@ -164,34 +86,6 @@ def test_what_a_conversation_kept_changes_no_answer(models: dict[str, Any], kind
     assert forgets.counts.tokens_reused == 0
     again = 6  # prompts that were kept but for their last token: it is read like one that was written
     assert 0 <= forgets.counts.tokens_read - keeps.counts.tokens_read - keeps.counts.tokens_reused <= again
-
-
-def snapshot(num_tokens: int) -> Snapshot:
-    return Snapshot([torch.zeros(2, num_tokens, 4)], [torch.zeros(2, num_tokens, 4)])
-
-
-def test_conversations_are_bounded_least_recently_used_first_out() -> None:
-    per_token = snapshot(1).num_bytes
-    kept = Conversations(100 * per_token)
-    for name in ("a", "b", "c"):
-        kept.keep(name, range(40), snapshot(40))
-        assert kept.num_bytes <= 100 * per_token
-    assert kept.find("a", range(50)) is None
-    assert kept.find("b", [*range(30), 7, 8]) is not None
-    kept.keep("d", range(50), snapshot(50))
-    assert kept.find("c", range(50)) is None, "b was used after it"
-    found = kept.find("b", [*range(30), 7, 8])
-    assert found is not None
-    assert found[1] == 30
-    same = kept.find("b", range(40))
-    assert same is not None
-    assert same[1] == 39, "the last token of a prompt is always read"
-    assert kept.find("b", [5, *range(40)]) is None
-    kept.keep("b", range(101), snapshot(101))
-    assert kept.find("b", range(101)) is None, "one that is too large is not kept, and its old beginning is gone"
-    assert (len(kept), kept.num_bytes) == (1, 50 * per_token)
-    kept.clear()
-    assert (len(kept), kept.num_bytes) == (0, 0)
 
 
 def test_little_room_means_waiting_not_failing(models: dict[str, Any]) -> None:
@@ -265,37 +159,6 @@ def test_refuses_models_whose_past_is_no_list_of_keys() -> None:
         HuggingFaceBackend(MambaForCausalLM(config), frozenset([EOS]))
 
 
-def test_logits_that_are_no_numbers_are_an_error(models: dict[str, Any]) -> None:
-    row = Row.of(requests(1, temperature=1.0)[0])
-    with pytest.raises(ModelError, match="weights have diverged"):
-        choose(torch.full((1, VOCABULARY), torch.nan), [row])
-    ids, logprobs = choose(torch.zeros(1, 4), [row], never=(0, 1, 3))
-    assert (ids, logprobs) == ([2], [0.0])
-
-
-def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
-    logprobs = torch.tensor([[0.5, 0.2, 0.2, 0.1]]).log().repeat(4, 1)
-    kept = nucleus(logprobs, torch.tensor([0.45, 0.65, 0.95, 1.0])).exp()
-    expected = torch.tensor([[1.0, 0, 0, 0], [5 / 7, 2 / 7, 0, 0], [0.5, 0.2, 0.2, 0.1], [0.5, 0.2, 0.2, 0.1]])
-    torch.testing.assert_close(kept, expected)
-    assert torch.equal(nucleus(logprobs, torch.ones(4)), logprobs)
-
-
-def test_large_products_give_the_same_numbers() -> None:
-    generator = torch.Generator().manual_seed(0)
-    matrix, x = torch.randn(80, 64, generator=generator), torch.randn(3, SMALLEST_WORK // 80 // 64, 64, generator=generator)
-    for pack in (True, False):
-        torch.testing.assert_close(Weight(matrix, pack=pack)(x), x @ matrix.T, atol=1e-4, rtol=1e-4)
-        assert torch.equal(Weight(matrix, pack=pack)(x[:, :1]), torch.nn.functional.linear(x[:, :1], matrix))
-    assert not has_onednn(matrix.bfloat16())
-    model = torch.nn.Sequential(torch.nn.Linear(64, 80), torch.nn.Linear(80, 8, bias=False))
-    expected, names = model(x), list(model.state_dict())
-    for _ in range(2):  # again, as after a change of weights
-        pack_linears(model)
-        torch.testing.assert_close(model(x), expected, atol=1e-4, rtol=1e-4)
-    assert list(model.state_dict()) == names
-
-
 @pytest.mark.parametrize("kind", ["llama"])
 def test_runs_in_bfloat16(models: dict[str, Any], kind: str) -> None:
     model = LlamaForCausalLM(LlamaConfig(**TEXT)).eval()
@@ -306,90 +169,6 @@ def test_runs_in_bfloat16(models: dict[str, Any], kind: str) -> None:
         for row in run(scheduler, requests(4, conversation="episode", max_new_tokens=6, temperature=1.0, seed=turn)):
             assert row.logprobs == pytest.approx(reference(model.float(), row), abs=0.5)
             model.to(torch.bfloat16)
-
-
-def qwen() -> tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int]]], int]:
-    vision = {
-        "depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "mlp_ratio": 2, "patch_size": 4, "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-    }  # fmt: skip
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    config = Qwen2VLConfig(
-        text_config={**TEXT, "rope_parameters": rope}, vision_config=vision, image_token_id=IMAGE, video_token_id=IMAGE + 1,
-        vision_start_token_id=IMAGE + 2, vision_end_token_id=IMAGE + 3,
-    )  # fmt: skip
-
-    def image(seed: int) -> tuple[dict[str, torch.Tensor], list[int]]:
-        height, width = [(4, 4), (4, 8), (6, 4)][seed % 3]
-        pixels = torch.randn(height * width, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(seed))
-        tokens = [IMAGE + 2, *[IMAGE] * (height * width // 4), IMAGE + 3]
-        return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, height, width]])}, tokens
-
-    return Qwen2VLForConditionalGeneration(config).eval(), image, 0
-
-
-def idefics() -> tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int]]], int]:
-    vision = {
-        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 16, "patch_size": 4,
-    }  # fmt: skip
-    text = {"model_type": "llama", **TEXT}
-    config = Idefics3Config(text_config=text, vision_config=vision, image_token_id=IMAGE, scale_factor=2)
-
-    def image(seed: int) -> tuple[dict[str, torch.Tensor], list[int]]:
-        pixels = torch.randn(1, 1, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
-        tensors = {"pixel_values": pixels, "pixel_attention_mask": torch.ones(1, 1, 16, 16, dtype=torch.long)}
-        return tensors, [108, *[IMAGE] * 4, 109]
-
-    return Idefics3ForConditionalGeneration(config).eval(), image, 1
-
-
-@pytest.mark.parametrize("family", [qwen, idefics])
-def test_images_are_seen_once_and_never_mistaken(family: Callable[[], Any]) -> None:
-    torch.manual_seed(0)
-    model, image, joined_in = family()
-    scheduler = scheduler_of(HuggingFaceBackend(model, frozenset([EOS])))
-    rng, seeds = random.Random(0), count()
-    sessions: list[tuple[list[int], list[dict[str, torch.Tensor]]]] = [([], []) for _ in range(3)]
-    for turn in range(3):
-        asked = []
-        for number, (ids, images) in enumerate(sessions):
-            ids += [rng.randrange(3, 100) for _ in range(9)]
-            if turn != 1 or number:
-                tensors, tokens = image(next(seeds))
-                images.append(tensors)
-                ids += [*tokens, rng.randrange(3, 100)]
-            vision = {name: torch.cat([one[name] for one in images], dim=joined_in) for name in images[0]}
-            temperature = float(number == 2)
-            asked.append(
-                Request(
-                    prompt=tuple(ids), temperature=temperature, max_new_tokens=5, seed=turn, conversation=str(number), vision=vision
-                )
-            )
-        for row, (ids, _) in zip(run(scheduler, asked), sessions, strict=True):
-            assert row.logprobs == pytest.approx(reference(model, row, scheduler.backend.never_token_ids, **row.request.vision), abs=5e-5)
-            assert IMAGE not in row.answer
-            ids += row.answer
-    reused = scheduler.counts.tokens_reused
-    assert reused > 100
-    # The same tokens, another first image: nothing after it may be taken from what was kept.
-    images = [image(34)[0], *sessions[1][1][1:]]
-    other = {name: torch.cat([one[name] for one in images], dim=joined_in) for name in images[0]}
-    [row] = run(scheduler, [replace(asked[1], vision=other)])
-    assert row.logprobs == pytest.approx(reference(model, row, scheduler.backend.never_token_ids, **other), abs=5e-5)
-    assert scheduler.counts.tokens_reused - reused < 12
-
-
-def test_images_that_do_not_fit_their_tokens_are_refused() -> None:
-    model, image, _ = qwen()
-    backend = HuggingFaceBackend(model, frozenset([EOS]))
-    tensors, tokens = image(0)
-    request = Request(prompt=(5, *tokens), temperature=0.0, max_new_tokens=3, seed=0, vision=tensors)
-    with pytest.raises(ModelError, match=r"5 image tokens and its images take 4"):
-        backend.open(replace(request, prompt=(5, IMAGE, *tokens)))
-    with pytest.raises(ModelError, match="0 image tokens"):
-        backend.open(replace(request, prompt=(5, 6)))
-    with pytest.raises(ModelError, match="no image_token_id"):
-        HuggingFaceBackend(LlamaForCausalLM(LlamaConfig(**TEXT)), frozenset([EOS])).open(request)
 
 
 @pytest.mark.gpu

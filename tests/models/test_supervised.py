@@ -64,7 +64,7 @@ def test_learns_and_says_so(seed_checkpoint: Path, tmp_path: Path) -> None:
 
 def test_the_same_run_gives_the_same_weights_and_another_seed_does_not(seed_checkpoint: Path, tmp_path: Path) -> None:
     def run(name: str, seed: int) -> bytes:
-        config = CONFIG.model_copy(update={"seed": seed})
+        config = CONFIG.model_copy(update={"seed": seed, "steps": 10})
         train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / name, stage="ct_model", iteration="0001")
         return weights_of(tmp_path / name)
 
@@ -124,13 +124,14 @@ def test_what_another_run_left_is_not_gone_on_with(
     seed_checkpoint: Path, tmp_path: Path, make_model: Callable[..., Any], changed: str
 ) -> None:
     save(tmp_path / "other", *make_model(seed=1), stage="seed_policy", iteration="0000")
-    cut: dict[str, Any] = {"config": CONFIG, "samples": samples(), "init": seed_checkpoint}
+    config = CONFIG.model_copy(update={"steps": 12})
+    cut: dict[str, Any] = {"config": config, "samples": samples(), "init": seed_checkpoint}
     asked = cut | {
-        changed: {"config": CONFIG.model_copy(update={"seed": 1}), "samples": samples()[1:], "init": tmp_path / "other"}[changed]
+        changed: {"config": config.model_copy(update={"seed": 1}), "samples": samples()[1:], "init": tmp_path / "other"}[changed]
     }
 
     def stop(progress: Progress) -> None:
-        if progress.step == 18:
+        if progress.step == 8:
             raise Stop
 
     def run(name: str, given: dict[str, Any], **more: Any) -> Card:

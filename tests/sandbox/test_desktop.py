@@ -397,7 +397,7 @@ def test_a_desktop_that_starts_processes_without_end_stays_within_its_number() -
         pytest.skip("this process may make no control groups")
 
     async def use(desktop: LocalDesktop) -> None:
-        done = await desktop.run(["bash", "-c", "for n in $(seq 300); do sleep 1000 & done 2>/dev/null"], timeout_s=5.0)
+        done = await desktop.run(["bash", "-c", "for n in $(seq 300); do sleep 1000 & done 2>/dev/null"], timeout_s=2.0)
         assert done.exit_code != 0 and (await desktop.processes()).count("sleep") < 100
         assert await desktop.windows() == ()
 
@@ -547,6 +547,8 @@ def test_a_spare_desktop_that_died_is_replaced() -> None:
 
 
 def test_a_desktop_that_is_closed_while_it_starts_leaves_nothing() -> None:
+    before = psutil.Process().children(recursive=True)
+
     async def run() -> None:
         for wait_s in (0.0, 0.01, 0.05, 0.2):
             opening = asyncio.create_task(LocalDesktop.open())
@@ -555,7 +557,7 @@ def test_a_desktop_that_is_closed_while_it_starts_leaves_nothing() -> None:
             (opened,) = await asyncio.gather(opening, return_exceptions=True)
             if isinstance(opened, LocalDesktop):  # a quick machine has it up by then
                 await opened.close()
-        _wait_gone([process for process in psutil.Process().children(recursive=True) if process.name() in ("bwrap", "python3")])
+        _wait_gone([process for process in psutil.Process().children(recursive=True) if process not in before])
 
     asyncio.run(run())
 

@@ -319,7 +319,17 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("end", ["SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP", "raise", "exit", "vanish", "forget"])
+ALSO = pytest.mark.slow
+"""Ends that come to the same as one that is always tried."""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "SIGKILL", pytest.param("SIGTERM", marks=ALSO), pytest.param("SIGINT", marks=ALSO), "SIGSTOP", "raise",
+        pytest.param("exit", marks=ALSO), pytest.param("vanish", marks=ALSO), "forget",
+    ],
+)  # fmt: skip
 def test_no_process_outlives_its_manager(end: str) -> None:
     """However the manager ends: killed, interrupted, by an error, by exit; or falls silent; or goes on, with its event loop closed and the
     fleet not."""

@@ -33,6 +33,9 @@ SMALL = list(load_tasks("small"))
 FIRST_TASKS = {entry.game: name for name, entry in reversed(task_file().tasks.items())}
 """A task of each game: its first, which is the easiest."""
 LAST_TASKS = {entry.game: name for name, entry in task_file().tasks.items()}
+FEW = game_names()[::4]
+"""Games that stand for the others; `make test-slow` tries them all."""
+IDLE = [FIRST_TASKS[game] for game in FEW]
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +234,7 @@ def test_the_oracle_reaches_the_goal(two_browsers: Any, name: str) -> None:
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("name", [name if name in FIRST_TASKS.values() else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
+@pytest.mark.parametrize("name", [name if name in IDLE else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
 def test_doing_nothing_reaches_no_goal(two_browsers: Any, name: str) -> None:
     task = load_tasks()[name]
 
@@ -249,7 +252,7 @@ def test_doing_nothing_reaches_no_goal(two_browsers: Any, name: str) -> None:
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("game", game_names())
+@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in game_names()])
 def test_elements_lie_on_the_board_and_belong_to_the_state(two_browsers: Any, game: str) -> None:
     """With elements the same instance looks the same; what they say follows the state: equal states, equal elements."""
     name = FIRST_TASKS[game]

@@ -85,8 +85,8 @@ def test_without_a_valid_token_there_is_a_401_and_nothing_else() -> None:
         bodies = set()
         for header in WRONG_HEADERS:
             headers = [] if header is None else [(b"authorization", header.encode("utf-8"))]
-            for method, path in ADDRESSES:
-                response = await http.request(method, path, headers=headers)
+            responses = await asyncio.gather(*(http.request(method, path, headers=headers) for method, path in ADDRESSES))
+            for (method, path), response in zip(ADDRESSES, responses, strict=True):
                 assert response.status_code == 401, (header, method, path)
                 assert response.headers["www-authenticate"].startswith("Bearer") and "server" not in response.headers
                 bodies.add(response.content)

@@ -136,9 +136,16 @@ def test_screenshots_can_be_left_out(on_page: Run) -> None:
     ],
 )  # fmt: skip
 def test_actions_reach_the_page(on_page: Run, makers: list[Callable[[Observation], Action]], expected: list[str]) -> None:
-    # In real time some events come a little after the action that caused them.
-    noted = log(do(on_page, *makers, lambda _: actions.Wait(seconds=0.5)).observation)
-    assert [entry.strip() for entry in noted[-len(expected) :]] == [entry.strip() for entry in expected]
+    async def use(session: PageSession, observation: Observation) -> list[str]:
+        for maker in makers:
+            await session.step(maker(observation))
+        for _ in range(20):  # in real time some events come a little after the action that caused them
+            noted = [entry.strip() for entry in log((await session.step(actions.Wait(seconds=0.1))).observation)[-len(expected) :]]
+            if noted == [entry.strip() for entry in expected]:
+                break
+        return noted
+
+    assert on_page(use) == [entry.strip() for entry in expected]
 
 
 def test_tab_moves_the_focus(on_page: Run) -> None:
@@ -277,7 +284,7 @@ def test_oracles_solve_real_tasks_on_every_session(live: Any, name: str) -> None
     async def use(pool: SessionPool) -> list[bool]:
         solved = []
         async with pool.lease(task, screenshots=False) as session:
-            for seed in range(3):
+            for seed in range(2):
                 done = False
                 await session.reset(task, seed)
                 while not done:
@@ -288,4 +295,4 @@ def test_oracles_solve_real_tasks_on_every_session(live: Any, name: str) -> None
                 solved.append((await session.evaluate()).success)
         return solved
 
-    assert live.run(use) == [True, True, True]
+    assert live.run(use) == [True, True]

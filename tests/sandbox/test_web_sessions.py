@@ -382,6 +382,15 @@ def test_a_task_may_ask_for_real_time(web: Bench) -> None:
     web.run(use, real_time=True)
 
 
+def test_what_a_click_fetches_comes_before_the_limit(web: Bench) -> None:
+    async def use(session: PageSession, first: Observation) -> None:
+        async with asyncio.timeout(30):
+            await session.step(click(first, "slow fetch"))
+            await noted_soon(session, "fetched from the site")
+
+    web.run(use, settle_limit_s=90.0)
+
+
 def test_a_reset_begins_anew(web: Bench, tmp_path: Path) -> None:
     async def use(session: PageSession, first: Observation) -> None:
         await session.step(click(first, "popup"))
