@@ -6,9 +6,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.checks import GATES, build_gate, build_value_gate
+from assets.checks import GATES, build_gate
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
+from assets.value_gate import build_value_gate
 from warehouse import registry
 from warehouse.home import Home
 from warehouse.tables import Warehouse
