@@ -13,6 +13,7 @@ from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.value_gate import report_if_shut
 from warehouse import registry
 from warehouse.home import page_name
 from warehouse.merge_report import mixtures_chart, mixtures_table, retention_table
@@ -137,7 +138,12 @@ def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
             checkpoint_id=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
             replay_dataset_ids=tuple(_dataset_id(warehouse, iteration, kind) for kind in ("sft", "ct")),
         )
-        return _trained(warehouse, runner.run(context, request), iteration, rl_stage(name), settings.rl)
+        try:
+            result = runner.run(context, request)
+        except dg.Failure as failure:
+            report_if_shut(context, warehouse, name, failure)
+            raise
+        return _trained(warehouse, result, iteration, rl_stage(name), settings.rl)
 
     return rl_model
 
