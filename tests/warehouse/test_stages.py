@@ -30,9 +30,13 @@ def test_a_specialist_has_a_domain_and_a_joint_policy_has_none() -> None:
     ]  # fmt: skip
 
 
+def of(domain: str) -> dict[str, str]:
+    return {"domain": domain, "task_id": domain, "task_name": f"{domain}-task"}
+
+
 def test_evaluations_are_read_once_for_all_who_ask(warehouse: Warehouse, make: Any) -> None:
     rows = [
-        make.evaluation(f"c-{role}", role, split=split, num_success=num) | {"domain": domain, "task_name": f"{domain}-task"}
+        make.evaluation(f"c-{role}", role, split=split, num_success=num) | of(domain)
         for role, num in (("merged_policy", 9), ("rl_forms", 8), ("sft_model", 5))
         for split in ("eval", "holdout")
         for domain in ("pointing", "forms")
