@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -115,7 +116,8 @@ def evaluate(
         )
 
 
-for command in (sql, lineage, export, replay, withdraw, merge):
+ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, merge)
+for command in ELSEWHERE:
     app.command()(command)
 
 
