@@ -67,7 +67,7 @@ def report_if_shut(context: dg.AssetExecutionContext, warehouse: Warehouse, name
             rl_asset_key(name),
             VALUE_GATE,
             passed=False,
-            metadata={**found.metadata, "run": context.run_id},
+            metadata={**found.metadata, "run": context.run.run_id},
             description=f"{found.description}. {failure.description}" if found.metadata else failure.description,
             blocking=True,
             partition=context.partition_key,
