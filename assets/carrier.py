@@ -14,10 +14,10 @@ from assets.metadata import LINEAGE_ASSET, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse import registry
-from warehouse.charts import as_markdown
 from warehouse.identity import content_id
 from warehouse.lineage import iterations_graph
 from warehouse.query import connect
+from warehouse.svg import as_markdown
 from warehouse.tables import Warehouse
 
 INPUT = dg.AssetKey("iteration_input")

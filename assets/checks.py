@@ -1,5 +1,5 @@
 """Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants. Blocking where a bad value would poison
-what follows.
+what follows. The gate of value pretraining is value_gate.py's.
 
 A check reads the warehouse only, so it can be run again on any iteration. Each query of INVARIANTS lists the rows that break a
 rule: none is right.
@@ -14,12 +14,11 @@ from pathlib import Path
 import dagster as dg
 import duckdb
 
-from assets.iteration_keys import SEED_ITERATION
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
-from assets.training import rl_asset_key, rl_stage
 from warehouse.expectations import ValidationReport, build_data_docs, validate
 from warehouse.query import connect
+from warehouse.stages import SEED_ITERATION
 
 ROWS_SHOWN = 20
 MESSAGE_CHARS = 2000
@@ -147,15 +146,6 @@ INVARIANTS = (
 )
 
 
-def _spec(
-    name: str, asset: str | dg.AssetKey, description: str, *, blocking: bool, partitions: dg.PartitionsDefinition[str] | None
-) -> dg.AssetCheckSpec:
-    with warnings.catch_warnings():
-        # Without partitions a check loads all of its asset's. Dagster calls them a preview in the version that we pin, at every check.
-        warnings.simplefilter("ignore", dg.PreviewWarning)
-        return dg.AssetCheckSpec(name, asset=asset, description=description, blocking=blocking, partitions_def=partitions)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """Checks that one op runs in one process (importing Great Expectations costs seconds) between two stages of the wheel.
@@ -190,7 +180,11 @@ class Gate:
         ]
 
     def _spec(self, name: str, asset: str, description: str, *, blocking: bool) -> dg.AssetCheckSpec:
-        return _spec(name, asset, description, blocking=blocking, partitions=None if self.is_seed else ITERATIONS)
+        with warnings.catch_warnings():
+            # Without partitions a check loads all of its asset's. Dagster calls them a preview in the version that we pin, at every check.
+            warnings.simplefilter("ignore", dg.PreviewWarning)
+            partitions = None if self.is_seed else ITERATIONS
+            return dg.AssetCheckSpec(name, asset=asset, description=description, blocking=blocking, partitions_def=partitions)
 
 
 GATES = (
@@ -247,59 +241,6 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
                 yield _suite_result(asset, report, docs)
 
     return run_gate
-
-
-VALUE_GATE = "value_pretraining_gate"
-VALUE_GATE_MEANING = "the critic passed its gate: value loss below that of saying 0, explained variance above the threshold"
-VALUE_GATE_SQL = """
-    select coalesce(json_extract_string(c.config, '$.algorithm'), 'ppo') = 'ppo' and bool_or(m.metric = 'value_gate') as has_critic,
-           json_extract_string(c.config, '$.gate_policy') as policy,
-           cast(json_extract_string(c.config, '$.gate_explained_variance') as double) as threshold,
-           arg_max(m.value, m.step) filter (m.metric = 'value_gate') as passed,
-           arg_max(m.value, m.step) filter (m.metric = 'gate_explained_variance') as explained_variance,
-           arg_max(m.value, m.step) filter (m.metric = 'value_loss_initial') as value_loss_initial,
-           arg_max(m.value, m.step) filter (m.metric = 'value_loss_now') as value_loss_now
-    from checkpoints c join training_metrics m on m.iteration = c.iteration and m.run = c.stage
-    where c.iteration = $iteration and c.stage = $stage group by c.config
-"""
-
-
-def build_value_gate(names: tuple[str, ...]) -> dg.AssetChecksDefinition:
-    """The op that says of each RL specialist whether its critic was fit to steer (UI-TARS-2 on value pretraining). `names` are domains, or
-    what stands in place of one where several are trained jointly.
-
-    A critic that was not is an error that keeps the specialist out of the merge where the run was to block (gate_policy), and a warning
-    where the per-task baseline stood in for it or it steered all the same. A specialist of an algorithm without a critic passes."""
-    keys = {rl_asset_key(name): rl_stage(name) for name in names}
-    specs = [_spec(VALUE_GATE, key, VALUE_GATE_MEANING, blocking=True, partitions=ITERATIONS) for key in keys]
-
-    @dg.multi_asset_check(name="value_gate", specs=specs, can_subset=True)
-    def run_value_gate(context: dg.AssetCheckExecutionContext, tables: WarehouseResource) -> Iterator[dg.AssetCheckResult]:
-        with connect(tables.warehouse) as con:
-            for key, stage in keys.items():
-                if dg.AssetCheckKey(key, VALUE_GATE) in context.selected_asset_check_keys:
-                    yield _judge_value_gate(con, key, stage, context.partition_key)
-
-    return run_value_gate
-
-
-def _judge_value_gate(con: duckdb.DuckDBPyConnection, key: dg.AssetKey, stage: str, iteration: str) -> dg.AssetCheckResult:
-    found = con.sql(VALUE_GATE_SQL, params={"iteration": iteration, "stage": stage}).to_arrow_table().to_pylist()
-    if not found or not found[0]["has_critic"]:
-        return dg.AssetCheckResult(passed=True, asset_key=key, check_name=VALUE_GATE, description="the specialist has no critic")
-    row = found[0]
-    passed, blocks = bool(row["passed"]), row["policy"] == "block"
-    text = f"explained variance {row['explained_variance']:.3f}, threshold {row['threshold']:g}"
-    if not passed:
-        text += {"block": ": the merge waits", "open": ": it steered all the same"}.get(row["policy"], ": the per-task baseline steered")
-    return dg.AssetCheckResult(
-        passed=passed,
-        asset_key=key,
-        check_name=VALUE_GATE,
-        severity=dg.AssetCheckSeverity.ERROR if blocks else dg.AssetCheckSeverity.WARN,
-        description=text,
-        metadata={name: value for name, value in row.items() if isinstance(value, float)},
-    )
 
 
 def _suite_check(table: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from assets.iteration_keys import SEED_ITERATION, iteration_number
+from assets.iteration_keys import iteration_number
 from warehouse.errors import ConfigError
+from warehouse.stages import SEED_ITERATION
 
 TrainPurpose = Literal["demonstration", "rollout", "annotation", "rl"]
 

@@ -1,10 +1,8 @@
-"""Names of iterations, and how one follows another: four digits, "0000" is the seed."""
+"""Names of iterations, and how one follows another: four digits."""
 
 from __future__ import annotations
 
 from warehouse.errors import ConfigError
-
-SEED_ITERATION = "0000"
 
 
 def iteration_key(number: int) -> str:

@@ -37,7 +37,7 @@ def config_digest(config: BaseModel) -> str:
 
 
 def picture(markdown: str) -> dg.MarkdownMetadataValue:
-    """An inline picture (see warehouse/charts.py: `as_markdown`)."""
+    """An inline picture (see warehouse/svg.py: `as_markdown`)."""
     return dg.MetadataValue.md(markdown)
 
 

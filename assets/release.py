@@ -2,19 +2,24 @@
 
 import dagster as dg
 
-from assets.iteration_keys import SEED_ITERATION, previous_key
+from assets.iteration_keys import previous_key
+from assets.keys import rl_asset_key
 from assets.metadata import describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import EvaluateRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
-from assets.training import RETRY, joint_name, rl_asset_key, rl_stage
+from assets.training import RETRY
 from warehouse import registry
-from warehouse.charts import as_markdown, success_by_stage
+from warehouse.charts import success_by_stage
+from warehouse.evaluations import success_by_domain
 from warehouse.identity import content_id
-from warehouse.merge_report import retention_table, retentions, successes, successes_table
+from warehouse.merge_report import retention_table, successes_table
+from warehouse.merge_results import retentions
 from warehouse.query import connect
+from warehouse.stages import SEED_ITERATION, joint_name, rl_stage
 from warehouse.statistics import compare_paired, release_gate
+from warehouse.svg import as_markdown
 from warehouse.tables import Warehouse
 
 GROUP = "release"
@@ -47,9 +52,9 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
             splits={role: ("eval", "holdout") if role == "merged_policy" else ("holdout",) for role in roles},
         )
         result = runner.run(context, request)
-        chart = success_by_stage(connect(warehouse), split="holdout")
+        chart = success_by_stage(connect(warehouse))
         kept = retention_table(retentions(connect(warehouse), iteration))
-        beside = successes_table(successes(connect(warehouse), iteration))
+        beside = successes_table(success_by_domain(connect(warehouse), iteration))
         return dg.MaterializeResult(
             data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
             metadata=of_result(

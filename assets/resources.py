@@ -14,6 +14,9 @@ from assets.requests import StageRequest, StageResult
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
+ERROR_TYPE = "error"
+"""Metadata of a stage's failure: the name of the worker's own error."""
+
 
 class WarehouseResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """The tables under one FLYWHEEL_HOME."""
@@ -46,7 +49,8 @@ class StageRunner(dg.ConfigurableResource, ABC):  # type: ignore[type-arg]
 
     @abstractmethod
     def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
-        """Block until the stage is done. Raises dg.Failure with the worker's own words when it is not."""
+        """Block until the stage is done. Raises dg.Failure with the worker's own words, and ERROR_TYPE in its metadata, when it is
+        not."""
 
     @abstractmethod
     def forget(self, iteration: str, stage: str) -> None:

@@ -10,10 +10,11 @@ from agent.verdicts import iteration_verdicts
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.charts import as_markdown, routing_flow
+from warehouse.charts import routing_flow
 from warehouse.query import connect
 from warehouse.routing import route_iteration
 from warehouse.samples import samples_from_routes
+from warehouse.svg import as_markdown
 
 GROUP = "routing"
 

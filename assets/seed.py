@@ -8,13 +8,14 @@ import dagster as dg
 
 from agent.tutorials import tutorials
 from assets.carrier import open_iteration
-from assets.iteration_keys import SEED_ITERATION, iteration_key
+from assets.iteration_keys import iteration_key
 from assets.metadata import data_version, describe, of_result
 from assets.requests import DemonstrateRequest, InitialiseRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from sandbox.sources import tasks_in
 from warehouse import registry
 from warehouse.samples import tutorial_rows
+from warehouse.stages import SEED_ITERATION
 
 GROUP = "seed"
 

@@ -7,35 +7,26 @@ import dagster as dg
 from pydantic import BaseModel
 
 from assets.carrier import iteration_input
-from assets.iteration_keys import SEED_ITERATION, iteration_number, previous_key
+from assets.iteration_keys import iteration_number, previous_key
+from assets.keys import rl_asset_key
 from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.requests import MergeRequest, RlRequest, StageResult, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.value_gate import report_if_shut
 from warehouse import registry
-from warehouse.charts import as_markdown, training_curves
-from warehouse.merge_report import kept_by_search, mixtures, mixtures_chart, mixtures_table, retention_table
+from warehouse.home import page_name
+from warehouse.merge_report import mixtures_chart, mixtures_table, retention_table
+from warehouse.merge_results import kept_by_search, mixtures
 from warehouse.query import connect
-from warehouse.run_charts import page_name
+from warehouse.run_charts import training_curves
+from warehouse.stages import SEED_ITERATION, joint_name, rl_stage
+from warehouse.svg import as_markdown
 from warehouse.tables import Warehouse
 
 GROUP = "training"
 RETRY = dg.RetryPolicy(max_retries=2, delay=1)
 """For what passes by itself: a killed worker, a browser that would not start. A worker's own verdict (a bad config, NaN) is final."""
-
-
-def rl_stage(domain: str) -> str:
-    """Stage, table partition and checkpoint folder of a domain's specialist."""
-    return f"rl_{domain}"
-
-
-def joint_name(domains: tuple[str, ...]) -> str:
-    """What stands in place of a domain for a policy that is trained on several jointly."""
-    return "_".join(("joint", *domains))
-
-
-def rl_asset_key(domain: str) -> dg.AssetKey:
-    return dg.AssetKey(["rl_model", domain])
 
 
 def policy_into(warehouse: Warehouse, iteration: str) -> registry.Registered:
@@ -147,7 +138,12 @@ def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
             checkpoint_id=registry.made_by(warehouse, iteration, "sft_model").checkpoint_id,
             replay_dataset_ids=tuple(_dataset_id(warehouse, iteration, kind) for kind in ("sft", "ct")),
         )
-        return _trained(warehouse, runner.run(context, request), iteration, rl_stage(name), settings.rl)
+        try:
+            result = runner.run(context, request)
+        except dg.Failure as failure:
+            report_if_shut(context, warehouse, name, failure)
+            raise
+        return _trained(warehouse, result, iteration, rl_stage(name), settings.rl)
 
     return rl_model
 

@@ -44,7 +44,7 @@ STEPS_PER_EPISODE = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """An environment under test: a worker program, what its venv holds (nothing: ours), how many episodes make a block."""
+    """An environment under test: a program below this folder, what its venv holds (nothing: ours), how many episodes make a block."""
 
     name: str
     program: str
@@ -56,24 +56,24 @@ class Contestant:
 
 BROWSERGYM = ("browsergym-miniwob==0.14.3", "playwright==1.44.0")
 CONTESTANTS = (
-    Contestant(name="flywheel", program="flywheel_steps.py", argument="beginframe", episodes_per_block=8),
-    Contestant(name="flywheel, fleet", program="flywheel_steps.py", argument="fleet", episodes_per_block=8),
-    Contestant(name="flywheel, plain", program="flywheel_steps.py", argument="plain", episodes_per_block=2),
-    Contestant(name="flywheel, playwright", program="flywheel_steps.py", argument="playwright", episodes_per_block=2),
-    Contestant(name="playwright, bare", program="playwright_steps.py", argument="", episodes_per_block=2),
+    Contestant(name="flywheel", program="ours/env_steps.py", argument="beginframe", episodes_per_block=8),
+    Contestant(name="flywheel, fleet", program="ours/env_steps.py", argument="fleet", episodes_per_block=8),
+    Contestant(name="flywheel, plain", program="ours/env_steps.py", argument="plain", episodes_per_block=2),
+    Contestant(name="flywheel, playwright", program="ours/env_steps.py", argument="playwright", episodes_per_block=2),
+    Contestant(name="playwright, bare", program="peers/playwright_steps.py", argument="", episodes_per_block=2),
     Contestant(
-        name="official miniwob", program="official_steps.py", argument="", episodes_per_block=2,
+        name="official miniwob", program="peers/official_steps.py", argument="", episodes_per_block=2,
         venv="official", packages=("miniwob==1.1.0", "selenium==4.51.0"),
     ),
     Contestant(
-        name="browsergym", program="browsergym_steps.py", argument="delay", episodes_per_block=1,
+        name="browsergym", program="peers/browsergym_steps.py", argument="delay", episodes_per_block=1,
         venv="browsergym", packages=BROWSERGYM,
     ),
     Contestant(
-        name="browsergym, no sleep", program="browsergym_steps.py", argument="no-delay", episodes_per_block=1,
+        name="browsergym, no sleep", program="peers/browsergym_steps.py", argument="no-delay", episodes_per_block=1,
         venv="browsergym", packages=BROWSERGYM,
     ),
-    Contestant(name="floor (bare commands)", program="flywheel_steps.py", argument="floor", episodes_per_block=8),
+    Contestant(name="floor (bare commands)", program="ours/env_steps.py", argument="floor", episodes_per_block=8),
 )  # fmt: skip
 TARGETS = {"official miniwob": 8.0, "browsergym": 60.0, "floor (bare commands)": 0.8}
 """What `flywheel` is to reach in steps a second, times the other's."""
@@ -110,7 +110,7 @@ class Worker:
         self.contestant, self._log = contestant, log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [str(python), str(HERE / "peers" / contestant.program), contestant.argument, window],
+                [str(python), str(HERE / contestant.program), contestant.argument, window],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment,
             )  # fmt: skip
 
@@ -208,10 +208,11 @@ def measure(
 ) -> list[Figure]:
     """Interleaved blocks of every contestant."""
     samples = {contestant.name: Samples(steps_per_s=[], step_ms=[], cpu_ms=[], reset_ms=[]) for contestant in contestants}
+    logs = {contestant.name: root / f"{Path(contestant.program).name}.log" for contestant in contestants}
     with ExitStack() as stack:
         crews = {
             contestant.name: [
-                stack.enter_context(Worker(contestant, window, python_of(contestant, root, console), root / f"{contestant.program}.log"))
+                stack.enter_context(Worker(contestant, window, python_of(contestant, root, console), logs[contestant.name]))
                 for _ in range(num_workers)
             ]
             for contestant in contestants

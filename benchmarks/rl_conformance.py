@@ -2,9 +2,9 @@
 
     python -m benchmarks.rl_conformance [--root .bench] [--seeds 20] [--output docs/rl-conformance.md]
 
-The invariants are in invariants/, one adapter a library in peers/rl_*.py. Each library runs in a
-venv of its own under .bench/, made on first use: torch first, then what importing its functions needs, then the library without the rest of
-its dependencies.
+The invariants are in invariants/, one adapter a library in peers/rl_*.py, ours in ours/rl_functions.py. Each library runs in a venv of its
+own under .bench/, made on first use: torch first, then what importing its functions needs, then the library without the rest of its
+dependencies.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ def judge(library_name: str, seeds: int) -> dict[str, Any]:
     """Run every invariant on the library of this interpreter: for each `pass`, `fail` or `missing`, and why."""
     import numpy as np
 
+    from benchmarks.invariants.all import INVARIANTS
     from benchmarks.invariants.library import Missing
-    from benchmarks.invariants.losses import INVARIANTS
 
     warnings.simplefilter("ignore")
-    library = importlib.import_module(f"benchmarks.peers.rl_{library_name}").LIBRARY
+    module = "benchmarks.ours.rl_functions" if library_name == OURS else f"benchmarks.peers.rl_{library_name}"
+    library = importlib.import_module(module).LIBRARY
     results: dict[str, dict[str, str]] = {}
     for invariant in INVARIANTS:
         outcome, why = "pass", ""
@@ -103,7 +104,7 @@ def judged(name: str, root: Path, seeds: int) -> dict[str, Any]:
 
 def page(found: Sequence[Mapping[str, Any]], seeds: int) -> str:
     """The matrix as Markdown."""
-    from benchmarks.invariants.losses import INVARIANTS
+    from benchmarks.invariants.all import INVARIANTS
 
     names = [f"{library['name']} {library['version']}".strip() for library in found]
     lines = [
@@ -112,9 +113,9 @@ def page(found: Sequence[Mapping[str, Any]], seeds: int) -> str:
         f"{len(INVARIANTS)} invariants and known traps of multi-turn reinforcement learning, each on {seeds} random batches against our",
         "functions and against those of verl, TRL and torchrl that can be called by themselves on a CPU. The page is written by",
         "`python -m benchmarks.rl_conformance`; the invariants are in benchmarks/invariants, the calls of each library in",
-        "benchmarks/peers/rl_*.py. tests/models/test_rl_conformance.py holds ours to them at every test run, together with",
-        "those that need more than one function: what becomes of a crash, a cut, a stored token id or a version, what may not change",
-        "an update.",
+        "benchmarks/peers/rl_*.py, of ours in benchmarks/ours/rl_functions.py. tests/models/test_rl_conformance.py holds ours to them",
+        "at every test run, together with those that need more than one function: what becomes of a crash, a cut, a stored",
+        "token id or a version, what may not change an update.",
         "",
         "A function is judged by itself. A fail does not say that the library's own callers meet it: they may never hand in such a batch.",
         "– stands for no such function or argument.",

@@ -116,7 +116,7 @@ def measure(folder: Path, python: Path, repeats: int, console: Console) -> dict[
         (name, batches): (
             [str(python), str(HERE / "peers/trl_sft.py"), str(folder), batches, settings]
             if name == "TRL"
-            else [sys.executable, "-m", "benchmarks.peers.flywheel_sft", str(folder), str(folder / f"{batches}.json"), settings]
+            else [sys.executable, "-m", "benchmarks.ours.sft_steps", str(folder), str(folder / f"{batches}.json"), settings]
         )
         for batches in ("padded", "packed")
         for name in ("TRL", "Flywheel")

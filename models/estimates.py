@@ -1,5 +1,5 @@
 """Memory, floating-point operations and time of training and generation, as formulas with their sources. Pure arithmetic on shapes
-(models/shapes.py); no torch, no measuring. What a run needs of these is pipelines/plan/plan.py's business.
+(models/shapes.py); no torch, no measuring. What a run needs of these is pipelines/plan/planner.py's business.
 
 Sources: ZeRO, arXiv 1910.02054; activation recomputation, 2205.05198; scaling laws, 2001.08361; PaLM, 2204.02311; PagedAttention,
 2309.06180. Bytes are bytes, operations count a multiply-add as two.

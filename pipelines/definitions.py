@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import carrier, checks, collection, datasets, release, routing, seed, training
+from assets import carrier, checks, collection, datasets, release, routing, seed, training, value_gate
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
@@ -20,6 +20,7 @@ from pipelines.schedules import build_schedules
 from pipelines.sensors import build_sensors
 from pipelines.stage_runner import PipesStageRunner
 from warehouse.home import Home
+from warehouse.stages import joint_name
 
 
 class EnvironmentProfile(ProfileResource):
@@ -58,7 +59,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
         ],
         asset_checks=[
             *(checks.build_gate(gate) for gate in checks.GATES),
-            checks.build_value_gate((*domains, *(training.joint_name(group) for group in joint))),
+            value_gate.build_value_gate((*domains, *(joint_name(group) for group in joint))),
         ],
         jobs=JOBS,
         schedules=build_schedules(profile),

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from assets.iteration_keys import SEED_ITERATION
 from warehouse import registry
 from warehouse.errors import CheckpointError, ConfigError, IterationLocked, UnknownId, UnknownTable
 from warehouse.locks import LOOKED_AT_S, FileLock
 from warehouse.query import connect, run
+from warehouse.stages import SEED_ITERATION
 from warehouse.tables import Warehouse, check_iteration
 
 ROWS_SHOWN = 200

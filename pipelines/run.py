@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from assets.iteration_keys import SEED_ITERATION
 from assets.profile import Profile
 from pipelines import prefect_server, profiles
 from pipelines.executor import lock_path, reap_dead_runs
@@ -32,6 +31,7 @@ from sandbox.browser.chromium import find_chromium
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
+from warehouse.stages import SEED_ITERATION
 
 POLL_S = 1.0
 MAX_LAUNCHES = 3

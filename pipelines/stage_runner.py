@@ -16,7 +16,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.requests import StageRequest, StageResult
-from assets.resources import StageRunner
+from assets.resources import ERROR_TYPE, StageRunner
 from pipelines.processes import die_with
 from pipelines.step_server import RUN_PID_VARIABLE
 from pipelines.work_folder import ERROR, REQUEST, ROOM_FOR_A_WORD, finished_result, start_afresh, work_folder
@@ -101,6 +101,6 @@ class PipesStageRunner(StageRunner):
         is_final = left["type"] in NO_RETRY
         return dg.Failure(
             description=f"{request.stage} of iteration {request.iteration}: {left['type']}: {left['message']}",
-            metadata={"worker folder": dg.MetadataValue.path(str(folder)), FINAL: is_final},
+            metadata={"worker folder": dg.MetadataValue.path(str(folder)), ERROR_TYPE: left["type"], FINAL: is_final},
             allow_retries=not is_final,
         )

@@ -12,8 +12,9 @@ from rich.table import Table as RichTable
 
 from assets.iteration_keys import next_key
 from assets.partitions import ITERATIONS
+from warehouse.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.query import connect
-from warehouse.statistics import TaskCount, macro_average
+from warehouse.stages import rank
 from warehouse.tables import Warehouse
 
 
@@ -95,51 +96,34 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     return Status(home=str(warehouse.home.root), iterations=iterations)
 
 
-_STAGE_ORDER = ("seed_policy", "ct_dataset", "sft_dataset", "ct_model", "sft_model", "rl_", "merged_policy", "released_policy")
-
-
-def _place(stage: str) -> tuple[int, str]:
-    """In the order in which an iteration makes them."""
-    return next((place for place, name in enumerate(_STAGE_ORDER) if stage.startswith(name)), len(_STAGE_ORDER)), stage
-
-
 def _successes(con: duckdb.DuckDBPyConnection) -> dict[str, list[Success]]:
-    rows = con.execute(
-        "select iteration, checkpoint_role, checkpoint_id, split, task_name, num_success, num_episodes from evaluations order by all"
-    ).fetchall()
-    groups: dict[tuple[str, str, str, str], list[TaskCount]] = {}
-    for iteration, role, checkpoint, split, task, num_success, num_episodes in rows:
-        groups.setdefault((iteration, role, checkpoint, split), []).append(
-            TaskCount(task=task, num_success=num_success, num_episodes=num_episodes)
-        )
     found: dict[str, list[Success]] = {}
-    for (iteration, role, checkpoint, split), counts in groups.items():
-        estimate = macro_average(counts)
-        found.setdefault(iteration, []).append(
+    for one in evaluations(con):
+        estimate = one.success
+        found.setdefault(one.iteration, []).append(
             Success(
-                role=role,
-                checkpoint_id=checkpoint,
-                split=split,
+                role=one.role,
+                checkpoint_id=one.checkpoint_id,
+                split=one.split,
                 mean=estimate.mean,
                 standard_error=estimate.standard_error,
                 low=estimate.interval.low,
                 high=estimate.interval.high,
                 num_tasks=estimate.num_tasks,
                 num_episodes=estimate.num_episodes,
-                num_success=sum(count.num_success for count in counts),
+                num_success=sum(count.num_success for count in one.tasks),
             )
         )
     return found
 
 
-def success_table(status: Status, split: str = "holdout") -> RichTable:
+def success_table(status: Status, split: str = REPORTED_SPLIT) -> RichTable:
     """Success by iteration and stage, for the terminal."""
     table = RichTable(title=f"Greedy success on the {split} split (mean over tasks, 95 % interval)")
     for column in ("iteration", "policy", "success", "interval", "episodes"):
         table.add_column(column, justify="left" if column in ("iteration", "policy") else "right")
-    order = {"sft_model": 0, "merged_policy": 2}
     for iteration in status.iterations:
-        for item in sorted(iteration.success, key=lambda found: (order.get(found.role, 1), found.role)):
+        for item in iteration.success:
             if item.split == split:
                 table.add_row(
                     iteration.iteration,
@@ -162,7 +146,7 @@ def print_status(status: Status, console: Console) -> None:
     table.add_column("note")
     for iteration in status.iterations:
         datasets = [StageStatus(stage=stage, artefact=dataset, note="") for stage, dataset in iteration.datasets.items()]
-        for item in sorted([*datasets, *iteration.checkpoints], key=lambda item: _place(item.stage)):
+        for item in sorted([*datasets, *iteration.checkpoints], key=lambda item: rank(item.stage)):
             table.add_row(iteration.iteration, item.stage, item.artefact, item.note)
         if iteration.routes:
             routes = ", ".join(f"{num} {route}" for route, num in iteration.routes.items())

@@ -24,9 +24,9 @@ from assets.profile import Profile
 from pipelines.sandboxes import open_collector
 from pipelines.workers.evaluate import greedy_requests, task_counts
 from sandbox.task import Split
-from warehouse.budget_chart import BudgetPoint, budget_curves
 from warehouse.errors import ConfigError
-from warehouse.statistics import macro_average
+from warehouse.gain_charts import budget_chart
+from warehouse.statistics import Estimate, macro_average
 
 MAX_STEPS = 1000
 ALL_TASKS = "all tasks"
@@ -45,6 +45,17 @@ class StepBudget:
         steps = round(self.amount * request.task.max_steps) if self.is_multiple else int(self.amount)
         task = request.task.model_copy(update={"max_steps": min(MAX_STEPS, max(1, steps))})
         return request.model_copy(update={"task": task})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPoint:
+    """Greedy success of one domain's tasks under one step budget. `cut_off`: share of episodes that the budget ended."""
+
+    domain: str
+    label: str
+    success: Estimate
+    steps_per_episode: float
+    cut_off: float
 
 
 def parse_budgets(text: str) -> tuple[StepBudget, ...]:
@@ -102,7 +113,7 @@ def budget_points(budget: StepBudget, episodes: Sequence[Episode]) -> list[Budge
             groups[ALL_TASKS].append(episode)
     return [
         BudgetPoint(
-            domain=domain, label=budget.label, amount=budget.amount, success=macro_average(task_counts(group)),
+            domain=domain, label=budget.label, success=macro_average(task_counts(group)),
             steps_per_episode=fmean(len(episode.steps) for episode in group),
             cut_off=sum(episode.outcome is Outcome.TRUNCATED for episode in group) / len(group),
         )
@@ -129,7 +140,10 @@ def print_points(points: Sequence[BudgetPoint], title: str, console: Console) ->
 def write_points(points: Sequence[BudgetPoint], title: str, svg: Path | None, as_json: Path | None) -> None:
     """The curve as a drawing, the figures for a machine."""
     if svg is not None:
-        svg.write_text(budget_curves(points, title), encoding="utf-8")
+        curves = defaultdict[str, list[tuple[str, Estimate]]](list)
+        for point in points:
+            curves[point.domain].append((point.label, point.success))
+        svg.write_text(budget_chart(curves, title, alone=True), encoding="utf-8")
     if as_json is not None:
         rows = [
             {

@@ -1,91 +1,43 @@
-"""Pictures of the tables: success by stage, training curves, the routing flow, annotations, time. Each takes a connection and gives an SVG.
+"""Pictures of the tables: success by stage, the routing flow, mixtures, annotations, time. Each takes a connection and gives an SVG.
 
-The report and the metadata of Dagster's materializations show the same pictures. How lines and boxes are drawn is svg.py's business.
+The report and the metadata of Dagster's materializations show the same pictures. Training runs are run_charts.py's, gains gain_charts.py's;
+how lines and boxes are drawn is svg.py's business.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
+from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
 from warehouse.routing import reason_label
-from warehouse.statistics import Estimate, TaskCount, macro_average
-from warehouse.svg import COLOURS, Axis, Drawing, as_markdown, legend, short
-
-__all__ = [
-    "annotation_bars", "as_markdown", "iteration_curves", "mixture_bars", "panel", "role_name", "routing_flow", "stage_successes",
-    "success_by_stage", "time_bars", "training_curves",
-]  # fmt: skip
+from warehouse.stages import is_rl, role_name
+from warehouse.statistics import Estimate
+from warehouse.svg import COLOURS, Axis, Drawing, legend
 
 ROUTE_STYLE = {"sft": "teal", "ct": "amber", "withheld": "grey"}
 DECISION_STYLE = {"accept": "teal", "override": "violet", "beyond_repair": "grey"}
 COMPONENT_STYLE = {
     "demonstration": "amber", "correction": "violet", "approved": "teal", "rollout": "blue", "tutorial": "grey", "failure": "rose",
-    "demoted": "olive", "in_situ": "cyan", "general": "cyan",
+    "demoted": "olive", "in_situ": "cyan", "general": "brown",
 }  # fmt: skip
-CURVES = (
-    "loss", "eval_loss", "success", "reward", "entropy", "think_tokens_per_step", "steps_per_episode", "explained_variance", "kl",
-    "clip_fraction", "staleness_mean", "gate_explained_variance", "mismatch_kl", "value_loss", "tokens_per_step", "invalid_actions",
-    "grad_norm", "learning_rate",
-)  # fmt: skip
-"""Metrics worth a panel, the most telling first."""
-MAX_PANELS = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSuccess:
-    """Greedy success of what one stage of one iteration made, on one split."""
-
-    iteration: str
-    role: str
-    split: str
-    checkpoint_id: str
-    estimate: Estimate
-
-
-def stage_successes(con: duckdb.DuckDBPyConnection) -> list[StageSuccess]:
-    """Every evaluation, macro-averaged over tasks, in the order in which an iteration makes its policies."""
-    counts: dict[tuple[str, str, str, str], list[TaskCount]] = defaultdict(list)
-    query = (
-        "select iteration, checkpoint_role, split, checkpoint_id, task_name, num_success, num_episodes from evaluations "
-        "where num_episodes > 0 order by all"
-    )
-    for *key, task, num_success, num_episodes in con.execute(query).fetchall():
-        counts[key[0], key[1], key[2], key[3]].append(TaskCount(task=task, num_success=num_success, num_episodes=num_episodes))
-    found = [
-        StageSuccess(iteration=iteration, role=role, split=split, checkpoint_id=checkpoint_id, estimate=macro_average(of))
-        for (iteration, role, split, checkpoint_id), of in counts.items()
-    ]
-    return sorted(found, key=lambda s: (s.iteration, _role_rank(s.role), s.role, s.split))
-
-
-def role_name(role: str) -> str:
-    """`SFT`, `RL pointing`, `merged`: a stage as people call it."""
-    fixed = {"seed_policy": "random", "ct_model": "CT", "sft_model": "SFT", "merged_policy": "merged", "released_policy": "released"}
-    return fixed.get(role) or (f"RL {role[3:].replace('_', ' ')}" if role.startswith("rl_") else role)
-
-
-def _role_rank(role: str) -> int:
-    order = ("seed_policy", "ct_model", "sft_model", "rl", "merged_policy", "released_policy")
-    return order.index("rl" if role.startswith("rl_") else role) if role in order or role.startswith("rl_") else len(order)
 
 
 def _role_style(role: str) -> str:
-    if role.startswith("rl_"):
+    if is_rl(role):
         return "amber"
     return {"sft_model": "blue", "merged_policy": "teal", "released_policy": "violet"}.get(role, "grey")
 
 
-def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = "holdout", beside: str | None = "eval") -> str:
+def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = REPORTED_SPLIT, beside: str | None = "eval") -> str:
     """Success of every evaluated policy with its 95 % interval, iteration by iteration; hollow marks show the split `beside`."""
-    successes = stage_successes(con)
-    shown = [success for success in successes if success.split == split]
-    others = {(s.iteration, s.role): s.estimate for s in successes if s.split == beside and beside != split}
-    columns = list(dict.fromkeys((s.iteration, s.role) for s in shown))
+    found = evaluations(con)
+    shown = [(one, one.success) for one in found if one.split == split]
+    others = {(one.iteration, one.role): one.success for one in found if one.split == beside and beside != split}
+    columns = list(dict.fromkeys((one.iteration, one.role) for one, _ in shown))
     column_px, left, top, height = 78.0, 52.0, 44.0, 330.0
     width = max(600.0, left + column_px * len(columns) + 16)
     drawing = Drawing(width, height, f"Greedy success by iteration and stage, {split} split")
@@ -94,23 +46,23 @@ def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = "holdout", bes
     if not shown:
         drawing.text(left, 80, "nothing was evaluated yet", "muted")
         return drawing.render()
-    lows = [s.estimate.interval.low for s in shown] + [e.mean for e in others.values()]
+    lows = [success.interval.low for _, success in shown] + [other.mean for other in others.values()]
     axis = Axis(max(0.0, int(min(lows) * 10 - 0.2) / 10), 1.0, height - 54, top + 12)
     _grid(drawing, axis, left, drawing.width - 16, "{:.0%}")
     x_of = {column: left + column_px * (index + 0.5) for index, column in enumerate(columns)}
     _iteration_bands(drawing, columns, left, column_px, top, height)
-    path = [(x_of[s.iteration, s.role], axis.px(s.estimate.mean)) for s in shown if not s.role.startswith("rl_")]
+    path = [(x_of[one.iteration, one.role], axis.px(success.mean)) for one, success in shown if not is_rl(one.role)]
     drawing.polyline(path, "grey")
-    for success in shown:
-        _mark(drawing, x_of[success.iteration, success.role], axis, success, others.get((success.iteration, success.role)))
+    for one, success in shown:
+        _mark(drawing, x_of[one.iteration, one.role], axis, one, success, others.get((one.iteration, one.role)))
     return drawing.render()
 
 
-def _mark(drawing: Drawing, x: float, axis: Axis, success: StageSuccess, other: Estimate | None) -> None:
-    estimate, style = success.estimate, _role_style(success.role)
+def _mark(drawing: Drawing, x: float, axis: Axis, one: Evaluation, estimate: Estimate, other: Estimate | None) -> None:
+    style = _role_style(one.role)
     hint = (
-        f"{success.iteration} {role_name(success.role)}: {estimate.mean:.3f} ± {estimate.standard_error:.3f} "
-        f"[{estimate.interval.low:.3f}, {estimate.interval.high:.3f}], {estimate.num_episodes} episodes, {success.checkpoint_id}"
+        f"{one.iteration} {role_name(one.role)}: {estimate.mean:.3f} ± {estimate.standard_error:.3f} "
+        f"[{estimate.interval.low:.3f}, {estimate.interval.high:.3f}], {estimate.num_episodes} episodes, {one.checkpoint_id}"
     )
     drawing.polyline([(x, axis.px(estimate.interval.low)), (x, axis.px(estimate.interval.high))], style)
     if other is not None:
@@ -138,69 +90,6 @@ def _grid(drawing: Drawing, axis: Axis, left: float, right: float, form: str) ->
         y = axis.px(tick)
         drawing.line(left, y, right, y, "grid")
         drawing.text(left - 8, y + 4, form.format(tick), "small muted", "end")
-
-
-Series = Mapping[str, Sequence[tuple[int, float]]]
-"""Label -> (step, value)."""
-
-
-def training_curves(con: duckdb.DuckDBPyConnection, iteration: str, run: str) -> str:
-    """The curves of one training run; empty when it left none."""
-    query = "select metric, step, value from training_metrics where iteration = ? and run = ? order by metric, step"
-    metrics: dict[str, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-    for metric, step, value in con.execute(query, [iteration, run]).fetchall():
-        metrics[metric][""].append((step, value))
-    return _panels(metrics, f"{role_name(run)}, iteration {int(iteration)}")
-
-
-def iteration_curves(con: duckdb.DuckDBPyConnection, run: str) -> str:
-    """The curves of one stage, one line an iteration; empty when there are none."""
-    query = "select metric, iteration, step, value from training_metrics where run = ? order by metric, iteration, step"
-    metrics: dict[str, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
-    for metric, iteration, step, value in con.execute(query, [run]).fetchall():
-        metrics[metric][f"iteration {int(iteration)}"].append((step, value))
-    return _panels(metrics, role_name(run))
-
-
-def _panels(metrics: Mapping[str, Series], title: str) -> str:
-    names = [name for name in CURVES if name in metrics and _varies(metrics[name])][:MAX_PANELS]
-    if not names:
-        return ""
-    per_row = min(4, len(names))
-    width, height, top = 226.0, 138.0, 40.0
-    drawing = Drawing(per_row * width + 12, top + height * -(-len(names) // per_row), f"Training curves of {title}")
-    drawing.text(12, 20, title, "strong")
-    labels = list(dict.fromkeys(label for name in names for label in metrics[name]))
-    if labels != [""]:
-        legend(drawing, 26 + 7.4 * len(title), 20, [(COLOURS[i % len(COLOURS)], label) for i, label in enumerate(labels)])
-    for index, name in enumerate(names):
-        x, y = 12 + width * (index % per_row), top + height * (index // per_row)
-        panel(drawing, name, metrics[name], labels, (x + 40, y + 20, x + width - 16, y + height - 26))
-    return drawing.render()
-
-
-def panel(drawing: Drawing, name: str, series: Series, labels: Sequence[str], box: tuple[float, float, float, float]) -> None:
-    """One small chart inside `box` (left, top, right, bottom); a line a label, in the colour of its place among `labels`."""
-    left, top, right, bottom = box
-    values = [value for points in series.values() for _, value in points]
-    steps = [step for points in series.values() for step, _ in points]
-    y_axis = Axis(min(values), max(values), bottom, top)
-    x_axis = Axis(min(steps), max(steps), left, right)
-    drawing.text(left, top - 7, name.replace("_", " "), "small")
-    for tick in y_axis.ticks(4):
-        drawing.line(left, y_axis.px(tick), right, y_axis.px(tick), "grid")
-        drawing.text(left - 5, y_axis.px(tick) + 4, short(tick), "small muted", "end")
-    drawing.text(left, bottom + 15, str(min(steps)), "small muted")
-    drawing.text(right, bottom + 15, str(max(steps)), "small muted", "end")
-    for label, points in series.items():
-        style = COLOURS[labels.index(label) % len(COLOURS)]
-        drawing.polyline([(x_axis.px(step), y_axis.px(value)) for step, value in points], style)
-        drawing.circle(x_axis.px(points[-1][0]), y_axis.px(points[-1][1]), 2.5, style, f"{label} {short(points[-1][1])}".strip())
-
-
-def _varies(series: Series) -> bool:
-    values = {value for points in series.values() for _, value in points}
-    return len(values) > 1
 
 
 def routing_flow(con: duckdb.DuckDBPyConnection, iteration: str) -> str:

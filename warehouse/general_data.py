@@ -20,10 +20,9 @@ from warehouse.chat_formats import SHAREGPT_NAMES
 from warehouse.errors import ConfigError
 from warehouse.query import connect
 from warehouse.samples import GENERAL, sample_row
+from warehouse.stages import SEED_ITERATION
 from warehouse.tables import Warehouse
 
-SEED_ITERATION = "0000"
-"""General data are there before the first iteration, whenever they are imported."""
 _ROLES = {name: role for role, name in SHAREGPT_NAMES.items()} | {role: role for role in SHAREGPT_NAMES}
 
 
@@ -64,6 +63,7 @@ def import_general(warehouse: Warehouse, path: Path, *, name: str) -> Imported:
         sample_row("ct", origin=GENERAL, domain=GENERAL, messages=messages[:-1], response=messages[-1]["content"], prompt_loss=1.0)
         for messages in kept
     ]
+    # General data are there before the first iteration, whenever they are imported.
     warehouse.replace_partition("ct_samples", rows, iteration=SEED_ITERATION, stage=stage)
     return Imported(num_read=num_read, num_added=len(kept), num_duplicates=num_duplicates, num_without_answer=num_without_answer)
 

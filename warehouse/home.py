@@ -86,6 +86,11 @@ class Home:
         return folder
 
 
+def page_name(iteration: str, run: str | None = None) -> str:
+    """File among the reports of an iteration's page, or of a training run's."""
+    return f"iteration-{iteration}.html" if run is None else f"run-{iteration}-{run}.html"
+
+
 def is_full_disk(error: BaseException) -> bool:
     """Whether an error, of whatever library, says that the disk has no room."""
     if isinstance(error, OSError) and error.errno in FULL_DISK_ERRNOS:

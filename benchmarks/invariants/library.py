@@ -1,9 +1,9 @@
 """What an invariant of multi-turn reinforcement learning is a function of: a library's operations, batches of episodes, naive definitions.
 The invariants themselves: advantages.py, losses.py.
 
-Each invariant is a function of a library (an adapter to its functions, benchmarks/peers/rl_*.py) and a random generator; it raises
-AssertionError where the library breaks it, and Missing where the library has no function or argument for it. numpy only, so that it runs in
-the venv of any library. The traps were met by others in practice: each names where.
+Each invariant is a function of a library (an adapter to its functions: peers/rl_*.py, ours/rl_functions.py) and a random generator; it
+raises AssertionError where the library breaks it, and Missing where the library has no function or argument for it. numpy only, so that it
+runs in the venv of any library. The traps were met by others in practice: each names where.
 
 Shape suffixes: B episodes, T token positions of the longest, E episodes.
 """

@@ -1,4 +1,4 @@
-"""What must hold of any implementation of the losses of multi-turn reinforcement learning, and the list of all invariants.
+"""What must hold of any implementation of the losses of multi-turn reinforcement learning.
 
 As in advantages.py: functions of a library and a random generator. torch and numpy only.
 """
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.invariants.advantages import ADVANTAGE_INVARIANTS
 from benchmarks.invariants.library import Invariant, Library, LossCase
 
 
@@ -253,4 +252,3 @@ LOSS_INVARIANTS = (
     Invariant(check=masked_values_are_not_fitted, operation="value_loss", source="ROLL #447"),
     Invariant(check=explained_variance_ranks_critics, operation="explained_variance", source="the gate of value pretraining"),
 )
-INVARIANTS = (*ADVANTAGE_INVARIANTS, *LOSS_INVARIANTS)

@@ -1,3 +1,3 @@
-"""What a profile will take, and whether it can run, before anything runs. plan: time, memory and disk of each stage; workload: how much
-work there is; preflight: what can be checked; dry_run: `flywheel run --dry-run`.
+"""What a profile will take, and whether it can run, before anything runs. plan: time, memory and disk of each stage; planner: how
+they are reckoned; workload: how much work there is; preflight: what can be checked; dry_run: `flywheel run --dry-run`.
 """

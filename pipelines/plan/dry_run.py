@@ -11,11 +11,13 @@ from rich.table import Table
 
 from pipelines import profiles
 from pipelines.doctor import Check, Status
-from pipelines.plan.plan import Plan, StagePlan, in_bytes, make_plan
+from pipelines.plan.plan import Plan, StagePlan, in_bytes
+from pipelines.plan.planner import make_plan
 from pipelines.plan.preflight import policy_shape, preflight, see_machine
 from pipelines.plan.workload import Measured, measure
 from warehouse.home import Home
 from warehouse.query import connect
+from warehouse.stages import is_rl
 from warehouse.tables import Warehouse
 
 SHOWN_PARTS_FROM = 1e8
@@ -83,7 +85,7 @@ def _memory_parts(plan: Plan) -> list[str]:
     """What training's memory is made of, where it matters: of supervised stages, and of the specialist that needs most."""
     if plan.shape.num_parameters < SHOWN_PARTS_FROM:
         return []
-    specialists = [stage for stage in plan.first if stage.stage.startswith("rl_")]
+    specialists = [stage for stage in plan.first if is_rl(stage.stage)]
     shown = [stage for stage in plan.first if stage.memory_parts and stage not in specialists]
     shown += [max(specialists, key=lambda stage: stage.memory_bytes)] if specialists else []
     return [f"{stage.stage}: {stage.memory_parts}" for stage in shown]
@@ -121,19 +123,23 @@ def rests_on(plan: Plan) -> list[str]:
             "of plan.standing_tokens and plan.response_tokens."
         ]
     if plan.machine.num_gpus:
+        prompts = f" and {settings.generation_mfu:.0%} in reading prompts" if plan.answers_on_gpus else ""
         lines.append(
             f"Speed is a GPU's data sheet, {settings.gpu_peak_tflops:g} TFLOP/s and {settings.gpu_bandwidth_gb_s:g} GB/s, at "
-            f"{settings.training_mfu:.0%} of the peak in training and {settings.generation_mfu:.0%} in reading prompts; none of it was "
-            "measured here, and nothing is saved by prefix caches."
+            f"{settings.training_mfu:.0%} of the peak in training{prompts}; none of it was measured here, and nothing is saved by prefix "
+            "caches."
         )
     else:
+        lines.append(f"Training is as fast as on two quiet cores: {settings.cpu_training_gflops:g} GFLOP/s.")
+    if not plan.answers_on_gpus:
         lines.append(
-            f"Speed is what two quiet cores did: {settings.cpu_training_gflops:g} GFLOP/s in training, {settings.cpu_decode_gflops:g} in "
-            f"writing answers, {1000 * settings.env_cpu_s:.0f} ms of CPU a step."
+            f"Answers are as fast as on two quiet cores: {settings.cpu_prefill_gflops:g} GFLOP/s in reading prompts, "
+            f"{settings.cpu_decode_gflops:g} in writing."
         )
     lines.append(
-        f"A step of a session takes {settings.env_latency_s:g} s, {plan.profile.sandbox.num_sessions} sessions at once. Memory is reckoned "
-        "by the formulas of models/estimates.py, with a tenth for fragments."
+        f"A step of a session takes {settings.env_latency_s:g} s and {1000 * settings.env_cpu_s:.0f} ms of CPU, "
+        f"{plan.profile.sandbox.num_sessions} sessions at once. Memory is reckoned by the formulas of models/estimates.py, with a tenth "
+        "for fragments."
     )
     return lines
 

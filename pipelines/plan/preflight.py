@@ -30,6 +30,7 @@ from sandbox.sources import kind_of
 from warehouse.errors import CheckpointError, FlywheelError
 from warehouse.home import Home
 from warehouse.mixing import PoolName
+from warehouse.stages import is_rl
 
 COMMAND_TIMEOUT_S = 15.0
 SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
@@ -232,7 +233,7 @@ def check_host_memory(plan: Plan) -> Check:
     """Memory of the machine, where that is what stages run in."""
     free = float(psutil.virtual_memory().available)
     stages = (*plan.seed, *plan.first, *plan.later)
-    specialists = max((stage.memory_bytes for stage in stages if stage.stage.startswith("rl_") and not stage.num_gpus), default=0.0)
+    specialists = max((stage.memory_bytes for stage in stages if is_rl(stage.stage) and not stage.num_gpus), default=0.0)
     needed = max(plan.at_once * specialists, max((stage.memory_bytes for stage in stages if not stage.num_gpus), default=0.0))
     found = f"{in_bytes(needed)} at the most, {in_bytes(free)} available"
     return _graded("memory", needed, free, found, "Run fewer stages or sessions at once: --set max_parallel=1 --set sandbox.num_sessions=8")

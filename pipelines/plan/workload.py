@@ -13,11 +13,11 @@ from typing import Literal
 import duckdb
 
 from assets.profile import Profile
-from assets.training import joint_name, rl_stage
 from models.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
 from pipelines.workers.context import pool_tasks
 from sandbox.task import Task
+from warehouse.stages import joint_name, rl_stage
 
 Kind = Literal["supervised", "rl", "acting", "small"]
 MIN_EPISODES = 30

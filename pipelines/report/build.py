@@ -2,7 +2,7 @@
 for each training run; they link to each other and lie in one folder.
 
 What they say is overview.py, gains.py, runs.py and episodes.py; pictures are warehouse/charts.py and
-warehouse/run_charts.py; how it looks is *.html. All is read from the tables, so any old iteration can be reported.
+warehouse/*_charts.py; how it looks is *.html. All is read from the tables, so any old iteration can be reported.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from pipelines.report import gains as gains_of
 from pipelines.report import overview
 from pipelines.report import runs as runs_of
 from pipelines.report.episodes import trajectories
-from warehouse import charts, run_charts
+from warehouse import charts, gain_charts, run_charts
 from warehouse.errors import ConfigError
-from warehouse.home import Home, atomic_write
+from warehouse.evaluations import REPORTED_SPLIT, evaluations
+from warehouse.home import Home, atomic_write, page_name
 from warehouse.iterations_graph import iterations_graph
 from warehouse.merge_report import mixtures_chart
 from warehouse.query import connect
-from warehouse.run_charts import page_name
+from warehouse.stages import rank, role_name
 from warehouse.svg import STYLE
 from warehouse.tables import Warehouse
 
@@ -75,8 +76,8 @@ def _environment(index: str) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals.update(
-        index=index, page_name=page_name, role_name=charts.role_name, split=overview.REPORTED_SPLIT, svg=_svg, svg_style=_svg(STYLE),
-        interval_mark=lambda estimate: _svg(run_charts.interval_mark(estimate)),
+        index=index, page_name=page_name, role_name=role_name, split=REPORTED_SPLIT, svg=_svg, svg_style=_svg(STYLE),
+        interval_mark=lambda estimate: _svg(gain_charts.interval_mark(estimate)),
     )  # fmt: skip
     return environment
 
@@ -90,20 +91,19 @@ def _everything(
     con: duckdb.DuckDBPyConnection, warehouse: Warehouse, home: Home, keys: list[str], runs: list[runs_of.RunName]
 ) -> dict[str, object]:
     seconds = overview.stage_seconds(home)
-    order = {"ct_model": 0, "sft_model": 1}
-    names = sorted(sorted({run.run for run in runs}), key=lambda run: order.get(run, 2))
+    names = sorted({run.run for run in runs}, key=rank)
     return {
         "iterations": keys,
         "runs": runs,
         "tiles": overview.tiles(con, seconds) if keys else [],
-        "success": _svg(charts.success_by_stage(con, split=overview.REPORTED_SPLIT)),
-        "successes": charts.stage_successes(con),
+        "success": _svg(charts.success_by_stage(con)),
+        "successes": evaluations(con),
         "heat": overview.heat(con),
         "releases": overview.releases(con),
         "flows": [_svg(charts.routing_flow(con, key)) for key in keys],
         "mixtures": _drawn(charts.mixture_bars(con, kind) for kind in ("sft", "ct")),
         "annotations": _drawn([charts.annotation_bars(con)]),
-        "curves": _drawn(charts.iteration_curves(con, run) for run in names),
+        "curves": _drawn(run_charts.iteration_curves(con, run) for run in names),
         "trajectories": {key: trajectories(con, key) for key in keys},
         "lineage": _svg(iterations_graph(con).to_svg()) if keys else "",
         "times": _drawn([charts.time_bars(seconds)]),
@@ -112,7 +112,7 @@ def _everything(
 
 
 def _iteration(con: duckdb.DuckDBPyConnection, key: str, keys: list[str]) -> dict[str, object]:
-    gains = gains_of.iteration_gains(con, key, overview.REPORTED_SPLIT)
+    gains = gains_of.iteration_gains(con, key, REPORTED_SPLIT)
     by_rl = [(gain.domain, gain.gain.difference) for gain in gains.gains if gain.gain is not None]
     runs = runs_of.runs(con, key)
     return {
@@ -120,12 +120,17 @@ def _iteration(con: duckdb.DuckDBPyConnection, key: str, keys: list[str]) -> dic
         "iterations": keys,
         "gains": gains,
         "tiles": gains_of.tiles(gains),
-        "gain_chart": _svg(run_charts.gain_chart([(domain, of.mean, of.interval) for domain, of in by_rl])) if by_rl else "",
+        "gain_chart": _svg(gain_charts.gain_chart([(domain, of.mean, of.interval) for domain, of in by_rl])) if by_rl else "",
         "mixtures_chart": _svg(mixtures_chart(gains.mixtures)),
-        "budget_chart": _svg(run_charts.budget_chart(gains.budgets)),
+        "budget_chart": _svg(_budget_chart(gains)),
         "runs": runs,
-        "curves": _drawn(charts.training_curves(con, key, run.run) for run in runs),
+        "curves": _drawn(run_charts.training_curves(con, key, run.run) for run in runs),
     }
+
+
+def _budget_chart(gains: gains_of.IterationGains) -> str:
+    curves = {name: [(str(budget), success) for budget, success in curve] for name, curve in gains.budgets.items()}
+    return gain_charts.budget_chart(curves, "Greedy success within a step budget")
 
 
 def _run(con: duckdb.DuckDBPyConnection, name: runs_of.RunName) -> dict[str, object]:

@@ -12,25 +12,14 @@ from dataclasses import dataclass
 import duckdb
 
 from pipelines.report.overview import Tile
-from warehouse.charts import role_name
-from warehouse.merge_report import Mixture, Retention, mixtures, retentions
+from warehouse.evaluations import Evaluation, evaluations, success_by_domain
+from warehouse.merge_results import Mixture, Retention, mixtures, retentions
+from warehouse.stages import is_rl, rl_stage, role_name
 from warehouse.statistics import Difference, Estimate, PairedComparison, TaskCount, compare_paired, macro_average
 
 Outcomes = Mapping[tuple[str, Hashable], bool]
 """(task, seed) → solved. Crashed episodes have no outcome."""
 MAX_BUDGETS = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """A policy that an iteration evaluated."""
-
-    role: str
-    checkpoint_id: str
-
-    @property
-    def name(self) -> str:
-        return role_name(self.role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +42,7 @@ class DomainGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationGains:
-    policies: tuple[Evaluated, ...]
+    policies: tuple[Evaluation, ...]
     domains: tuple[str, ...]
     success: Mapping[tuple[str, str], Estimate]
     """(role, domain) → success; the domain "" is the mean over all tasks."""
@@ -62,19 +51,6 @@ class IterationGains:
     merge_weights: Mapping[str, float]
     mixtures: Sequence[Mixture]
     """what the search of the merge's weights tried."""
-
-
-def evaluated_policies(con: duckdb.DuckDBPyConnection, iteration: str, split: str) -> list[Evaluated]:
-    """The policies of an iteration that were evaluated on a split, in the order in which they are made."""
-    query = "select distinct checkpoint_role, checkpoint_id from evaluations where iteration = ? and split = ? and num_episodes > 0"
-    order = ("seed_policy", "ct_model", "sft_model", "rl", "merged_policy", "released_policy")
-
-    def rank(policy: Evaluated) -> tuple[int, str]:
-        kind = "rl" if policy.role.startswith("rl_") else policy.role
-        return (order.index(kind) if kind in order else len(order), policy.role)
-
-    rows = con.execute(query, [iteration, split]).fetchall()
-    return sorted((Evaluated(role=role, checkpoint_id=checkpoint_id) for role, checkpoint_id in rows), key=rank)
 
 
 _EPISODES = """
@@ -98,26 +74,12 @@ def compared(after: Outcomes, before: Outcomes) -> PairedComparison | None:
     return compare_paired(after, before) if after.keys() & before.keys() else None
 
 
-def counts(con: duckdb.DuckDBPyConnection, iteration: str, role: str, split: str) -> dict[str, list[TaskCount]]:
-    """Solved and counted episodes of each task, by domain."""
-    query = (
-        "select domain, task_name, num_success, num_episodes from evaluations "
-        "where iteration = ? and checkpoint_role = ? and split = ? and num_episodes > 0 order by all"
-    )
-    found: dict[str, list[TaskCount]] = defaultdict(list)
-    for domain, task, num_success, num_episodes in con.execute(query, [iteration, role, split]).fetchall():
-        found[domain].append(TaskCount(task=task, num_success=num_success, num_episodes=num_episodes))
-    return dict(found)
-
-
 def iteration_gains(con: duckdb.DuckDBPyConnection, iteration: str, split: str) -> IterationGains:
     """Everything that an iteration's page says about what was gained, on one split."""
-    policies = evaluated_policies(con, iteration, split)
-    by_role = {policy.role: counts(con, iteration, policy.role, split) for policy in policies}
-    domains = sorted({domain for of in by_role.values() for domain in of})
+    policies = evaluations(con, iteration=iteration, split=split)
+    domains = sorted({domain for policy in policies for domain in policy.counts})
     kept = {retention.domain: retention for retention in retentions(con, iteration, split)}
-    success = {(role, domain): macro_average(of[domain]) for role, of in by_role.items() for domain in domains if domain in of}
-    success |= {(role, ""): macro_average([count for of_domain in of.values() for count in of_domain]) for role, of in by_role.items()}
+    success = success_by_domain(con, iteration, split) | {(policy.role, ""): policy.success for policy in policies}
     return IterationGains(
         policies=tuple(policies), domains=tuple(domains), success=success,
         gains=tuple(_gain(con, iteration, split, domain, success, kept.get(domain)) for domain in domains),
@@ -145,7 +107,7 @@ def _gain(
     con: duckdb.DuckDBPyConnection, iteration: str, split: str, domain: str, success: Mapping[tuple[str, str], Estimate],
     kept: Retention | None,
 ) -> DomainGain:  # fmt: skip
-    roles = {"start": "sft_model", "specialist": f"rl_{domain}", "merged": "merged_policy"}
+    roles = {"start": "sft_model", "specialist": rl_stage(domain), "merged": "merged_policy"}
     solved = {name: outcomes(con, iteration, role, split, domain) for name, role in roles.items()}
     beside = compared(solved["merged"], solved["specialist"])
     return DomainGain(
@@ -156,7 +118,7 @@ def _gain(
 
 
 def _budgets(
-    con: duckdb.DuckDBPyConnection, iteration: str, split: str, policies: Sequence[Evaluated]
+    con: duckdb.DuckDBPyConnection, iteration: str, split: str, policies: Sequence[Evaluation]
 ) -> dict[str, list[tuple[int, Estimate]]]:
     """Success of each policy within so many steps. A policy is not told its budget, and greedy episodes repeat: an episode that was solved
     in n steps is solved under every budget of at least n, and under none below."""
@@ -167,7 +129,7 @@ def _budgets(
         for task, _, solved, num_steps in con.execute(_EPISODES, params).fetchall():
             by_task[task].append(num_steps if solved else None)
         if by_task:
-            found[policy.name] = by_task
+            found[role_name(policy.role)] = by_task
     longest = max((steps or 0 for of_policy in found.values() for of in of_policy.values() for steps in of), default=0)
     budgets = _budget_steps(longest) if longest > 1 else []
     return {name: [(budget, macro_average(_within(of, budget))) for budget in budgets] for name, of in found.items()}
@@ -194,6 +156,6 @@ def merge_weights(con: duckdb.DuckDBPyConnection, iteration: str) -> dict[str, f
     weights = json.loads(row[0]).get("weights") if row else None
     if not isinstance(weights, dict):
         return {}
-    stages = con.execute("select checkpoint_id, stage from checkpoints where iteration = ? and starts_with(stage, 'rl_')", [iteration])
-    stage_of: dict[str, str] = dict(stages.fetchall())
+    made = con.execute("select checkpoint_id, stage from checkpoints where iteration = ?", [iteration]).fetchall()
+    stage_of = {checkpoint_id: stage for checkpoint_id, stage in made if is_rl(stage)}
     return {stage_of.get(str(parent), str(parent)): float(weight) for parent, weight in weights.items()}

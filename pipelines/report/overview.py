@@ -14,11 +14,10 @@ import duckdb
 from pydantic import ValidationError
 
 from assets.requests import StageResult
-from warehouse.charts import StageSuccess, role_name, stage_successes
+from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
 from warehouse.home import Home
+from warehouse.stages import SEED_ITERATION, is_rl, role_name
 from warehouse.statistics import difference
-
-REPORTED_SPLIT = "holdout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +48,12 @@ class Heat:
 def iterations(con: duckdb.DuckDBPyConnection) -> list[str]:
     """Iterations that made a checkpoint or a route, the seed left out."""
     query = "select iteration from checkpoints union select iteration from routes order by 1"
-    return [iteration for (iteration,) in con.execute(query).fetchall() if iteration != "0000"]
+    return [iteration for (iteration,) in con.execute(query).fetchall() if iteration != SEED_ITERATION]
 
 
 def tiles(con: duckdb.DuckDBPyConnection, seconds: Mapping[str, Mapping[str, float]]) -> list[Tile]:
     """Where the wheel started, where it stands, and what it took."""
-    result = _gain(stage_successes(con))
+    result = _gain(evaluations(con, split=REPORTED_SPLIT))
     num, crashed, steps = _one(con, "select count(*), count(*) filter (outcome = 'crashed'), coalesce(sum(num_steps), 0) from episodes")
     result.append(Tile(label="episodes", value=f"{num:,}", note=f"{steps:,} steps, {crashed} crashed"))
     overrides, accepts = _one(
@@ -67,18 +66,17 @@ def tiles(con: duckdb.DuckDBPyConnection, seconds: Mapping[str, Mapping[str, flo
     return result
 
 
-def _gain(successes: Sequence[StageSuccess]) -> list[Tile]:
-    shown = [success for success in successes if success.split == REPORTED_SPLIT]
-    start = next((success for success in shown if success.role == "sft_model"), None)
-    end = next((success for success in reversed(shown) if success.role in ("merged_policy", "released_policy")), None)
+def _gain(evaluated: Sequence[Evaluation]) -> list[Tile]:
+    start = next((one for one in evaluated if one.role == "sft_model"), None)
+    end = next((one for one in reversed(evaluated) if one.role in ("merged_policy", "released_policy")), None)
     result = []
-    for label, success in (("seed SFT", start), (f"after iteration {int(end.iteration)}" if end else "", end)):
-        if success is not None:
-            estimate = success.estimate
+    for label, one in (("seed SFT", start), (f"after iteration {int(end.iteration)}" if end else "", end)):
+        if one is not None:
+            estimate = one.success
             note = f"± {estimate.standard_error:.3f}, {estimate.num_episodes} episodes of {estimate.num_tasks} tasks"
             result.append(Tile(label=label, value=f"{estimate.mean:.3f}", note=note))
     if start is not None and end is not None:
-        gain = difference(start.estimate, end.estimate)
+        gain = difference(start.success, end.success)
         verdict = "excludes zero" if gain.interval.excludes_zero else "includes zero"
         note = f"[{100 * gain.interval.low:+.1f}, {100 * gain.interval.high:+.1f}] {verdict}"
         result.append(Tile(label="gain, points", value=f"{100 * gain.mean:+.1f}", note=note))
@@ -87,16 +85,13 @@ def _gain(successes: Sequence[StageSuccess]) -> list[Tile]:
 
 def heat(con: duckdb.DuckDBPyConnection) -> Heat:
     """Success by task and policy on the reported split; the RL specialists are left to the chart."""
-    query = (
-        "select iteration, checkpoint_role, task_name, domain, num_success, num_episodes from evaluations "
-        "where split = ? and not starts_with(checkpoint_role, 'rl_') and num_episodes > 0 order by all"
-    )
-    rows = con.execute(query, [REPORTED_SPLIT]).fetchall()
-    present = {(iteration, role) for iteration, role, *_ in rows}
-    order = [key for key in dict.fromkeys((s.iteration, s.role) for s in stage_successes(con)) if key in present]
+    shown = [one for one in evaluations(con, split=REPORTED_SPLIT) if not is_rl(one.role)]
+    order = list(dict.fromkeys((one.iteration, one.role) for one in shown))
     cells: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = defaultdict(dict)
-    for iteration, role, task, domain, solved, num in rows:
-        cells[domain, task][iteration, role] = (solved, num)
+    for one in shown:
+        for domain, counts in one.counts.items():
+            for count in counts:
+                cells[domain, count.task][one.iteration, one.role] = (count.num_success, count.num_episodes)
     return Heat(
         columns=tuple(f"{int(iteration)} {role_name(role)}" for iteration, role in order),
         rows=tuple(
@@ -132,7 +127,7 @@ def stage_seconds(home: Home) -> dict[str, dict[str, float]]:
             # A result of an older version, or one that is being replaced right now: its time is not known.
             continue
         iteration = path.parent.parent.name
-        label = "seed" if iteration == "0000" else f"iteration {int(iteration)}"
+        label = "seed" if iteration == SEED_ITERATION else f"iteration {int(iteration)}"
         seconds.setdefault(label, {})[path.parent.name] = duration_s
     return seconds
 

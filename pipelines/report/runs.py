@@ -10,10 +10,12 @@ from typing import Any
 import duckdb
 
 from pipelines.report.episodes import EpisodeCard, evaluated, learned_from
-from pipelines.report.gains import Outcomes, compared, counts, evaluated_policies, outcomes
-from pipelines.report.overview import REPORTED_SPLIT, Tile
-from warehouse.charts import role_name
-from warehouse.run_charts import Group, Points, change_mark, run_curves, run_groups
+from pipelines.report.gains import Outcomes, compared, outcomes
+from pipelines.report.overview import Tile
+from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
+from warehouse.gain_charts import change_mark
+from warehouse.run_charts import Group, Points, run_curves, run_groups
+from warehouse.stages import is_rl, rank, role_name
 from warehouse.statistics import PairedComparison, TaskCount, macro_average
 
 CHANGED_SHOWN = 2
@@ -64,28 +66,27 @@ class RunData:
 
 
 def runs(con: duckdb.DuckDBPyConnection, iteration: str | None = None) -> list[RunName]:
-    """Every training run that left curves, those of reinforcement learning last, as an iteration makes them."""
+    """Every training run that left curves, in the order in which an iteration makes them."""
     query = "select distinct iteration, run from training_metrics where ? is null or iteration = ? order by all"
-    order = {"ct_model": 0, "sft_model": 1}
     found = [RunName(iteration=key, run=run) for key, run in con.execute(query, [iteration, iteration]).fetchall()]
-    return sorted(found, key=lambda name: (name.iteration, order.get(name.run, 2), name.run))
+    return sorted(found, key=lambda name: (name.iteration, rank(name.run)))
 
 
 def run_data(con: duckdb.DuckDBPyConnection, name: RunName) -> RunData:
     """All of a run's page. What was not measured is left out."""
     checkpoint_id, parents, config = _checkpoint(con, name)
     curves = run_curves(con, name.iteration, name.run)
-    before_role = "sft_model" if name.run.startswith("rl_") else None
-    ids = {policy.role: policy.checkpoint_id for policy in evaluated_policies(con, name.iteration, REPORTED_SPLIT)}
+    before_role = "sft_model" if is_rl(name.run) else None
+    evaluated_of = {one.role: one for one in evaluations(con, iteration=name.iteration, split=REPORTED_SPLIT)}
     before, after = (outcomes(con, name.iteration, role, REPORTED_SPLIT) for role in (before_role or "", name.run))
-    tasks = _tasks(con, name, before_role, _own_domains(con, name))
+    tasks = _tasks(evaluated_of.get(before_role or ""), evaluated_of.get(name.run), _own_domains(con, name))
     own_tasks = {task.task for task in tasks if task.is_own}
     own, others = (_compared_on(before, after, own_tasks, among=among) for among in (True, False))
     return RunData(
         name=name, checkpoint_id=checkpoint_id, parents=parents, before_role=before_role, own=own, others=others, tasks=tuple(tasks),
         tiles=tuple(_tiles(con, name, curves, tasks, own)), groups=tuple(run_groups(con, name.iteration, name.run)),
         episodes=tuple(learned_from(con, name.iteration, name.run)), settings=tuple(_settings(config)),
-        changed=tuple(_changed(con, name, ids, before_role, before, after, own_tasks)),
+        changed=tuple(_changed(con, name, evaluated_of, before_role, before, after, own_tasks)),
     )  # fmt: skip
 
 
@@ -102,18 +103,19 @@ def _own_domains(con: duckdb.DuckDBPyConnection, name: RunName) -> set[str]:
     return {domain for (domain,) in con.execute(query, [name.iteration, name.run]).fetchall()}
 
 
-def _tasks(con: duckdb.DuckDBPyConnection, name: RunName, before_role: str | None, own_domains: set[str]) -> list[TaskChange]:
-    found: dict[tuple[str, str], dict[str, TaskCount]] = {}
-    for role in (before_role, name.run):
-        for of_domain, of in (counts(con, name.iteration, role, REPORTED_SPLIT) if role else {}).items():
-            for count in of:
-                found.setdefault((of_domain, count.task), {})[str(role)] = count
+def _tasks(before: Evaluation | None, after: Evaluation | None, own_domains: set[str]) -> list[TaskChange]:
+    """Every task that one of the two was evaluated on, those of the run's own domains first."""
+    first, second = _by_task(before), _by_task(after)
     tasks = []
-    for (of_domain, task), by_role in found.items():
-        before, after = by_role.get(before_role or ""), by_role.get(name.run)
-        mark = change_mark(before.rate if before else None, after.rate if after else None)
-        tasks.append(TaskChange(task=task, domain=of_domain, is_own=of_domain in own_domains, before=before, after=after, mark=mark))
+    for of_domain, task in first.keys() | second.keys():
+        was, now = first.get((of_domain, task)), second.get((of_domain, task))
+        mark = change_mark(was.rate if was else None, now.rate if now else None)
+        tasks.append(TaskChange(task=task, domain=of_domain, is_own=of_domain in own_domains, before=was, after=now, mark=mark))
     return sorted(tasks, key=lambda task: (not task.is_own, task.domain, task.task))
+
+
+def _by_task(one: Evaluation | None) -> dict[tuple[str, str], TaskCount]:
+    return {(domain, count.task): count for domain, of in one.counts.items() for count in of} if one is not None else {}
 
 
 def _compared_on(before: Outcomes, after: Outcomes, own_tasks: set[str], *, among: bool) -> PairedComparison | None:
@@ -151,8 +153,8 @@ def _tiles(
 
 
 def _changed(
-    con: duckdb.DuckDBPyConnection, name: RunName, ids: Mapping[str, str], before_role: str | None, before: Outcomes, after: Outcomes,
-    own_tasks: set[str],
+    con: duckdb.DuckDBPyConnection, name: RunName, evaluated_of: Mapping[str, Evaluation], before_role: str | None, before: Outcomes,
+    after: Outcomes, own_tasks: set[str],
 ) -> list[EpisodeCard]:  # fmt: skip
     """Instances that only one of the two solves: the first of each, by task and seed, won ones first."""
     cards: list[EpisodeCard] = []
@@ -165,7 +167,7 @@ def _changed(
                 reason = f"{'before' if role == before_role else 'after'} the run; an instance that it {word}"
                 instances = [(task, int(str(seed)))]
                 kind = "solved" if solved else "failed"
-                cards += evaluated(con, name.iteration, ids[role], instances, REPORTED_SPLIT, kind, reason)
+                cards += evaluated(con, name.iteration, evaluated_of[role].checkpoint_id, instances, REPORTED_SPLIT, kind, reason)
     return cards
 
 

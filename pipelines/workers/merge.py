@@ -28,10 +28,8 @@ from pipelines.workers.evaluate import evaluation_rows, greedy_requests, task_co
 from pipelines.workers.storing import store_checkpoint
 from sandbox.task import Split
 from warehouse import registry
+from warehouse.stages import SPECIALIST
 from warehouse.statistics import macro_average
-
-SPECIALIST = "specialist"
-"""Method of the rows of a specialist as it is, where the corner of the method's simplex is another policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.checks import GATES, build_gate, build_value_gate
+from assets.checks import GATES, build_gate
 from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
+from assets.profile import Profile
+from assets.requests import StageRequest, StageResult
+from assets.resources import ERROR_TYPE, ProfileResource, StageRunner, WarehouseResource
+from assets.training import build_rl_asset
+from assets.value_gate import VALUE_GATE, build_value_gate
+from pipelines import profiles
 from warehouse import registry
 from warehouse.home import Home
 from warehouse.tables import Warehouse
@@ -115,10 +120,10 @@ def value_gate(warehouse: Warehouse, **config: Any) -> tuple[dg.AssetCheckEvalua
     return found, run.success
 
 
-def gate_metrics(warehouse: Warehouse, *, passed: list[float]) -> None:
+def gate_metrics(warehouse: Warehouse, *, passed: list[float], checkpoint_id: str = "rl_pointing") -> None:
     figures = {"value_gate": passed, "gate_explained_variance": [0.05, 0.06], "value_loss_now": [0.4, 0.3]}
     rows = [
-        {"run": "rl_pointing", "step": step, "metric": metric, "value": value, "checkpoint_id": "rl_pointing"}
+        {"run": "rl_pointing", "step": step, "metric": metric, "value": value, "checkpoint_id": checkpoint_id}
         for metric, values in figures.items()
         for step, value in enumerate(values, start=1)
     ]
@@ -140,6 +145,69 @@ def test_a_critic_that_passed_and_a_specialist_without_one_are_let_through(wareh
     assert value_gate(warehouse, gate_policy="block")[0].passed
     metrics(warehouse, "rl_pointing", steers=[], explained=[])
     assert value_gate(warehouse, algorithm="grpo", gate_policy="block")[0].passed
+
+
+class SmokeProfile(ProfileResource):
+    def load(self) -> Profile:
+        return profiles.load("smoke")
+
+
+class FailingRunner(StageRunner):
+    """A worker that trained, left its curves and ended with an error."""
+
+    error: str
+
+    def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
+        raise dg.Failure("the critic explains 0.060", metadata={ERROR_TYPE: self.error}, allow_retries=False)
+
+    def forget(self, iteration: str, stage: str) -> None: ...
+
+
+def trained(warehouse: Warehouse, instance: dg.DagsterInstance, error: str) -> dg.ExecuteInProcessResult:
+    """A run of reinforcement learning and the check behind it, whose worker ended with this error."""
+    instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
+    register(warehouse, "sft_model")
+    for kind in ("sft", "ct"):
+        member = {"dataset_id": f"data-{kind}", "kind": kind, "sample_id": "s", "component": "general", "weight": 1.0}
+        warehouse.replace_partition("datasets", [member], iteration="0001", stage=f"{kind}_dataset")
+    return dg.materialize(
+        [build_rl_asset("pointing"), build_value_gate(("pointing",))],
+        instance=instance,
+        partition_key="0001",
+        resources={
+            "tables": WarehouseResource(root=str(warehouse.home.root)), "profile": SmokeProfile(), "runner": FailingRunner(error=error),
+        },
+        raise_on_error=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("error", ["ValueGateNotPassed", "NothingToLearn"])
+def test_a_run_that_its_gate_ended_has_a_failed_check_that_says_how_far_the_critic_got(tmp_path: Path, error: str) -> None:
+    warehouse, check = Warehouse(Home(tmp_path)), dg.AssetCheckKey(dg.AssetKey(["rl_model", "pointing"]), VALUE_GATE)
+    gate_metrics(warehouse, passed=[0.0, 0.0])
+    with dg.DagsterInstance.ephemeral() as instance:
+        run = trained(warehouse, instance, error)
+        assert not run.success and run.get_asset_check_evaluations() == [], "the op of the check is skipped"
+        told = [
+            record.event.dagster_event.asset_check_evaluation_data
+            for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=5)
+            if record.event is not None and record.event.dagster_event is not None and record.status.value == "FAILED"
+        ]
+    if error == "NothingToLearn":
+        assert told == [], "the gate has nothing to do with it"
+        return
+    (found,) = told
+    assert (found.passed, found.severity, found.partition) == (False, dg.AssetCheckSeverity.ERROR, "0001")
+    assert found.metadata["explained_variance"].value == pytest.approx(0.06)
+    assert found.description == "explained variance 0.060: the run failed and left no policy. the critic explains 0.060"
+
+
+def test_the_check_of_a_run_without_a_policy_can_be_run_again(warehouse: Warehouse) -> None:
+    """Curves of a failed run stand under the checkpoint that it began with, also where an earlier run of the stage made one."""
+    gate_metrics(warehouse, passed=[0.0, 0.0], checkpoint_id="sft")
+    found, went_on = value_gate(warehouse, gate_policy="fallback")
+    assert not found.passed and not went_on and found.severity is dg.AssetCheckSeverity.ERROR
+    assert found.metadata["explained_variance"].value == pytest.approx(0.06) and "left no policy" in str(found.description)
 
 
 def test_every_table_has_a_suite_in_some_gate_and_the_seed_has_its_own() -> None:

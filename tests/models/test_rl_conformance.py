@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from benchmarks.invariants.all import INVARIANTS
 from benchmarks.invariants.library import Invariant, naive_gae
-from benchmarks.invariants.losses import INVARIANTS
-from benchmarks.peers.rl_ours import LIBRARY
+from benchmarks.ours.rl_functions import LIBRARY
 from models.ppo.advantages import decoupled_gae
 from models.ppo.buffer import Trajectory, Turn, trajectory, turn_batches
 from models.ppo.config import PpoConfig

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from pipelines import cli
+from pipelines import cli, table_commands
 from pipelines.executor import lock_path
 from pipelines.instance import prepare
 from warehouse import registry
@@ -97,7 +97,7 @@ def test_an_iteration_to_come_has_no_past(fails: Say, tmp_path: Path):
 
 def test_rows_wider_than_the_terminal_are_printed_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path))
-    monkeypatch.setattr(cli, "console", Console(width=80))
+    monkeypatch.setattr(table_commands, "console", Console(width=80))
     ids = ", ".join(f"'checkpoint-{number:016d}' as column_{number}" for number in range(6))
     lines = CliRunner().invoke(cli.app, ["sql", f"select {ids}"]).output.splitlines()
     assert [line.split() for line in lines[1:]] == [[f"column_{number}", f"checkpoint-{number:016d}"] for number in range(6)]

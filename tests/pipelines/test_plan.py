@@ -19,8 +19,9 @@ from models.shapes import KNOWN_CONFIGS, shape_of
 from pipelines import cli, profiles
 from pipelines.doctor import Check
 from pipelines.plan import preflight
-from pipelines.plan.dry_run import dry_run, in_time
-from pipelines.plan.plan import GIB, Machine, Plan, make_plan
+from pipelines.plan.dry_run import dry_run, in_time, rests_on
+from pipelines.plan.plan import GIB, Machine, Plan
+from pipelines.plan.planner import make_plan
 from pipelines.plan.workload import Measured, Workload, measure
 from warehouse.errors import CheckpointError, ConfigError
 from warehouse.home import Home
@@ -144,6 +145,22 @@ def test_more_work_takes_longer_and_specialists_go_side_by_side() -> None:
     assert alone.elapsed(alone.first) > short.elapsed(short.first)
     assert short.seconds(3) == pytest.approx(short.seconds(1) + 2 * short.elapsed(short.later))
     assert short.disk_bytes(3) > short.disk_bytes(1)
+
+
+def test_an_engine_that_is_kept_off_the_gpus_answers_at_the_cpus_speed() -> None:
+    card = Machine(num_cores=2, num_gpus=1, gpu_memory_bytes=80 * GIB, gpu_names=("card",))
+    slow = {"plan__cpu_decode_gflops": 0.01}
+    with_gpu, without = plan_of("quickstart", card, **slow), plan_of("quickstart", **slow)
+    kept_off = plan_of("quickstart", card, engine__device="cpu", **slow)
+    assert with_gpu.answers_on_gpus and not kept_off.answers_on_gpus
+    for name in ("rollouts", "evaluations", "merged_policy"):
+        gpu, off, cpu = (stage(plan, name) for plan in (with_gpu, kept_off, without))
+        assert off.seconds == cpu.seconds > gpu.seconds and (gpu.num_gpus, off.num_gpus) == (1, 0)
+        assert off.memory_bytes == cpu.memory_bytes, "of the machine: a process, its sessions and the engine"
+    gpu, off, cpu = (stage(plan, "rl_forms") for plan in (with_gpu, kept_off, without))
+    assert gpu.seconds < off.seconds < cpu.seconds, "learning is on the GPU in either case"
+    assert off.num_gpus == 1 and "engine" in gpu.memory_parts and "engine" not in off.memory_parts
+    assert "in writing" in rests_on(kept_off)[2] and "data sheet" in rests_on(kept_off)[1] and "prompts" not in rests_on(kept_off)[1]
 
 
 def test_the_quickstart_is_planned_as_long_as_it_takes() -> None:

@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 from pipelines import cli
 from pipelines.report.build import build_iteration, build_report, build_run
 from pipelines.report.gains import iteration_gains, merge_weights
-from pipelines.report.overview import REPORTED_SPLIT, stage_seconds
+from pipelines.report.overview import stage_seconds
 from pipelines.workers.__main__ import _write_pages
 from pipelines.workers.context import WorkerContext
 from warehouse.errors import ConfigError
-from warehouse.home import Home
+from warehouse.evaluations import REPORTED_SPLIT
+from warehouse.home import Home, page_name
 from warehouse.identity import bytes_id
 from warehouse.query import connect
-from warehouse.run_charts import page_name
 from warehouse.tables import Warehouse
 
 HOSTILE = '<script>alert("instruction")</script> & more'

@@ -35,7 +35,7 @@ from sandbox.actions import Finished
 from warehouse import registry
 from warehouse.errors import CheckpointError, NothingToLearn, StorageFull, ValueGateNotPassed
 from warehouse.home import Home
-from warehouse.merge_report import kept_by_search, mixtures
+from warehouse.merge_results import kept_by_search, mixtures
 from warehouse.query import connect
 
 

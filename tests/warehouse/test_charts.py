@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 import duckdb
 import pytest
 
-from warehouse import charts
+from warehouse import charts, run_charts
 from warehouse.query import connect
-from warehouse.svg import Axis, Drawing, short
+from warehouse.svg import Axis, Drawing, as_markdown, short
 from warehouse.tables import Warehouse
 
 HOSTILE = '<script>alert("&")</script>'
@@ -32,8 +32,8 @@ PICTURES: dict[str, Callable[[duckdb.DuckDBPyConnection], str]] = {
     "flow": lambda con: charts.routing_flow(con, "0001"),
     "annotations": charts.annotation_bars,
     "mixture": lambda con: charts.mixture_bars(con, "sft"),
-    "run": lambda con: charts.training_curves(con, "0001", "sft_model"),
-    "iterations": lambda con: charts.iteration_curves(con, "rl_forms"),
+    "run": lambda con: run_charts.training_curves(con, "0001", "sft_model"),
+    "iterations": lambda con: run_charts.iteration_curves(con, "rl_forms"),
 }
 
 
@@ -88,8 +88,8 @@ def test_curves_of_one_run_and_of_all_iterations(warehouse: Warehouse) -> None:
         ]
         warehouse.replace_partition("training_metrics", rows, iteration=iteration, stage="rl_forms")
     with connect(warehouse) as con:
-        one, both = texts(charts.training_curves(con, "0001", "rl_forms")), texts(charts.iteration_curves(con, "rl_forms"))
-    assert one[0] == "RL forms, iteration 1" and {"reward", "kl"} <= set(one)
+        one, both = texts(run_charts.training_curves(con, "0001", "rl_forms")), texts(run_charts.iteration_curves(con, "rl_forms"))
+    assert one[0] == "RL forms, iteration 1" and {"reward", "KL"} <= set(one)
     assert "entropy" not in one and "updates" not in one, "flat lines and unknown metrics take no panel"
     assert {"iteration 1", "iteration 2"} <= set(both)
 
@@ -106,7 +106,7 @@ def test_bars_of_mixtures_annotations_and_time(planted: Warehouse) -> None:
 def test_a_picture_travels_as_markdown(planted: Warehouse) -> None:
     with connect(planted) as con:
         svg = charts.success_by_stage(con)
-    markdown = charts.as_markdown(svg, "success")
+    markdown = as_markdown(svg, "success")
     assert markdown.startswith("![success](data:image/svg+xml;base64,") and markdown.endswith(")")
     assert base64.b64decode(markdown.split(",")[1][:-1]).decode() == svg
 

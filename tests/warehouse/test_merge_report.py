@@ -9,18 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from warehouse.budget_chart import BudgetPoint, budget_curves
+from warehouse.evaluations import success_by_domain
+from warehouse.gain_charts import budget_chart
 from warehouse.home import Home
-from warehouse.merge_report import (
-    kept_by_search,
-    mixtures,
-    mixtures_chart,
-    mixtures_table,
-    retention_table,
-    retentions,
-    successes,
-    successes_table,
-)  # fmt: skip
+from warehouse.merge_report import mixtures_chart, mixtures_table, retention_table, successes_table
+from warehouse.merge_results import kept_by_search, mixtures, retentions
 from warehouse.query import connect
 from warehouse.statistics import TaskCount, macro_average
 from warehouse.tables import Warehouse
@@ -64,7 +57,7 @@ def test_retention_is_of_each_specialist_on_its_own_domain(warehouse: Warehouse)
     table = retention_table(list(kept.values()))
     assert "| forms | holdout | 0.800" in table and "99%" in table and "44%" in table
     assert retention_table([]).startswith("no specialist")
-    lines = successes_table(successes(connect(warehouse), ITERATION)).splitlines()
+    lines = successes_table(success_by_domain(connect(warehouse), ITERATION)).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| rl_forms", "| rl_pointing", "| rl_joint_forms_pointing", "| merged_policy"]
     assert lines[0] == "| policy | forms | pointing |"
     assert lines[4].startswith("| rl_joint_forms_pointing | 0.950 [") and lines[4].endswith("– |")
@@ -103,13 +96,11 @@ def test_where_corners_are_not_the_specialists_these_are_told_beside(warehouse: 
 
 
 def test_the_budget_curve_has_a_line_a_domain() -> None:
-    points = [
-        BudgetPoint(
-            domain=domain, label=f"{amount}x", amount=amount, steps_per_episode=3.0, cut_off=0.1,
-            success=macro_average([TaskCount(task="a", num_success=int(5 * amount), num_episodes=20)]),
-        )
-        for domain in ("forms", "pointing") for amount in (2.0, 0.5, 1.0)
-    ]  # fmt: skip
-    svg = budget_curves(points, "by budget")
+    curves = {
+        domain: [(f"{amount}x", macro_average([TaskCount(task="a", num_success=int(5 * amount), num_episodes=20)])) for amount in amounts]
+        for domain, amounts in (("forms", (0.5, 1.0, 2.0)), ("pointing", (0.5, 2.0)))
+    }
+    svg = budget_chart(curves, "by budget", alone=True)
     ElementTree.fromstring(svg)
-    assert svg.index("0.5x</text>") < svg.index("1.0x</text>") < svg.index("2.0x</text>") and budget_curves([], "none") == ""
+    assert svg.index("0.5x</text>") < svg.index("1.0x</text>") < svg.index("2.0x</text>") and budget_chart({}, "none") == ""
+    assert svg.count("<circle") == 2 + 5 and "pointing, 2.0x: 0.500 [" in svg

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from agent.episode import EpisodeRequest
 from models import checkpoint
-from pipelines.merge_command import merge_checkpoints, merge_config, parse_weights
+from pipelines.merge import merge_checkpoints, merge_config, parse_weights
 from pipelines.step_budgets import parse_budgets
 from sandbox.task import Task
 from tests.models.merge_helpers import read_all, write_parent

@@ -1,6 +1,6 @@
 """Our supervised training as a contestant of benchmarks/sft_throughput.py: rows of the very samples that the peer reads at each step.
 
-    python -m benchmarks.peers.flywheel_sft FOLDER BATCHES.json SETTINGS.json
+    python -m benchmarks.ours.sft_steps FOLDER BATCHES.json SETTINGS.json
 """
 
 from __future__ import annotations

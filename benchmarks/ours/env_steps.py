@@ -57,7 +57,7 @@ class Ours:
         is_large = window == WINDOWS["720p"]
         pool: SessionPool | Fleet
         if kind == "fleet":
-            sources = f"benchmarks.peers.flywheel_steps:{'large' if is_large else 'small'}"
+            sources = f"benchmarks.ours.env_steps:{'large' if is_large else 'small'}"
             pool = Fleet(FleetSettings(max_workers=1, sessions_per_worker=1, recycle_resets=ENDLESS, page_sources=sources))
         else:
             pool = SessionPool(large() if is_large else small(), kind=kind, size=1, upkeep=Upkeep(recycle_resets=ENDLESS))  # type: ignore[arg-type]

@@ -1,0 +1,56 @@
+"""What commands share: options, the home that they are given, and where they print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from warehouse.errors import ConfigError
+from warehouse.home import Home
+
+if TYPE_CHECKING:
+    from warehouse.tables import Warehouse
+
+console = Console()
+
+HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]
+ProfileOption = Annotated[
+    str, typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="A profile's name (quickstart, smoke) or the path of a YAML file.")
+]
+SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]
+AsOfOption = Annotated[str | None, typer.Option("--as-of", help="See the tables as they were after this iteration, e.g. 0002.")]
+
+
+def warehouse_of(home: Home) -> Warehouse:
+    """The tables of a home. What reads them takes half a second to import: only for the commands that do."""
+    from warehouse.tables import Warehouse
+
+    return Warehouse(home)
+
+
+def home_of(path: Path | None) -> Home:
+    """The home of --home, else of the environment; it need not be there yet."""
+    return Home(path.absolute()) if path is not None else Home.from_env()
+
+
+def made_home(path: Path | None) -> Home:
+    """The same, for commands that only look at what is there. Raises ConfigError where there is none."""
+    home = home_of(path)
+    home.check_exists()
+    return home
+
+
+def overrides(items: list[str] | None) -> dict[str, Any]:
+    """What --set says, by key. Raises ConfigError."""
+    from pipelines.profiles import parse_value
+
+    found = {}
+    for item in items or []:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set {item!r} is not KEY=VALUE, e.g. --set rl.rounds=4")
+        found[key] = parse_value(value, f"the value of --set {item!r}")
+    return found
