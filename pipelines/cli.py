@@ -28,7 +28,6 @@ app = typer.Typer(
 )
 app.add_typer(sandbox, name="sandbox")
 app.add_typer(policy, name="policy")
-app.command()(tasks)
 app.add_typer(imports, name="import")
 
 
@@ -118,7 +117,7 @@ def evaluate(
         )
 
 
-ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, merge)
+ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, merge, tasks)
 for command in ELSEWHERE:
     app.command()(command)
 
