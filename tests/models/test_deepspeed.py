@@ -27,7 +27,7 @@ from models.checkpoint import load_model, read_card, save, verify
 from models.families import load_policy
 from models.metrics import read_metrics
 from models.supervised.config import SupervisedConfig
-from models.supervised.distributed import _end, _trained
+from models.supervised.distributed import _trained
 from models.supervised.fitting import weighted_loss
 from models.supervised.run import TrainingSample, train_supervised
 from warehouse.errors import ModelError, TrainingDiverged
@@ -187,18 +187,6 @@ def test_processes_end_with_torchrun(seed_checkpoint: Path, tmp_path: Path) -> N
             run.result()
     while processes_of(tmp_path / "cut.run"):
         time.sleep(0.05)  # the test's timeout says when that is too long
-
-
-def test_what_outlives_torchrun_is_ended_with_it() -> None:
-    left = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!"], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert left.stdout is not None
-    child = psutil.Process(int(left.stdout.readline()))
-    left.wait()
-    _end(left)  # type: ignore[arg-type]
-    psutil.wait_procs([child], timeout=10)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-    left.stdout.close()
-    _end(left)  # type: ignore[arg-type]
 
 
 def test_adapters_that_come_back_under_other_names_are_not_passed_over(seed_checkpoint: Path, tmp_path: Path) -> None:
