@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,7 +17,8 @@ from agent.policy import Message, Policy, Prompt, Sampling
 from models.checkpoint import read_card, save
 from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
-from models.http.config import Capabilities, EngineChoice, HttpEngineConfig
+from models.http.config import Capabilities, EngineChoice, HttpEngineConfig, ServerKind
+from models.http.dialects import KINDS
 from models.http.engine import HttpEngine
 from models.server.settings import ServerSettings
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, OurServer, Reply, our_server, played_server, prompt
@@ -208,6 +209,11 @@ def test_an_engine_that_is_closed_under_an_answer_says_so(server: OurServer) -> 
 
 
 # ---- servers of other kinds, played
+
+
+def test_every_kind_of_server_that_a_profile_may_name_is_described() -> None:
+    assert KINDS.keys() == set(get_args(ServerKind))
+
 
 OK: dict[str, str] = {}
 
