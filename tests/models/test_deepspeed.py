@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from agent.policy import Message
 from models.adapters import prepare_for_training
 from models.batching import EncodedSample, PlannedBatches, plan_batches, share_out
-from models.checkpoint import load_model, read_card, save, verify
+from models.checkpoint import read_card, save, verify
 from models.families import load_policy
 from models.metrics import read_metrics
 from models.supervised.config import SupervisedConfig
@@ -106,7 +106,7 @@ def test_two_processes_learn_what_one_does(stage: int | None, alone: Path, seed_
     assert seen == list(range(1, 13))
     assert verify(tmp_path / "end") == card
     assert sorted(card.files) == sorted(read_card(alone).files), "an ordinary checkpoint: nothing of DeepSpeed's is in it"
-    ours, theirs = (load_model(folder).state_dict() for folder in (alone, tmp_path / "end"))
+    ours, theirs = (load_policy(folder).state_dict() for folder in (alone, tmp_path / "end"))
     for name, weight in ours.items():
         torch.testing.assert_close(theirs[name], weight, atol=2e-5, rtol=0)
     assert not list((tmp_path / "end.run").glob("checkpoint-*"))
@@ -119,7 +119,7 @@ def test_one_process_of_zero_learns_packed_rows_in_bfloat16(seed_checkpoint: Pat
     train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / "end", stage="sft_model", iteration="0001")
     losses = [point.metrics["loss"] for point in read_metrics(tmp_path / "end.run")]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
-    assert load_model(tmp_path / "end").dtype == torch.float32
+    assert load_policy(tmp_path / "end").dtype == torch.float32
 
 
 KILLED = """
