@@ -32,6 +32,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.venv import python_of
 from sandbox.browser.chromium import find_chromium
 from sandbox.miniwob.source import MiniWobSource
 
@@ -52,6 +53,10 @@ class Contestant:
     venv: str | None = None
     packages: tuple[str, ...] = ()
     episodes_per_block: int
+
+    def python(self, root: Path) -> Path:
+        """The interpreter that runs it."""
+        return Path(sys.executable) if self.venv is None else python_of(root / self.venv, self.packages)
 
 
 BROWSERGYM = ("browsergym-miniwob==0.14.3", "playwright==1.44.0")
@@ -162,21 +167,6 @@ class Worker:
                 continue
 
 
-def python_of(contestant: Contestant, root: Path, console: Console) -> Path:
-    """The interpreter that runs a contestant; makes its venv on first use."""
-    if contestant.venv is None:
-        return Path(sys.executable)
-    folder = root / contestant.venv
-    ready = folder / "ready.json"
-    wanted = json.dumps(contestant.packages)
-    if not ready.exists() or ready.read_text() != wanted:
-        console.print(f"making {folder} with {', '.join(contestant.packages)} …")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *contestant.packages], check=True)
-        ready.write_text(wanted)
-    return folder / "bin/python"
-
-
 @dataclass(slots=True, kw_only=True)
 class Samples:
     """What one contestant's blocks took."""
@@ -212,7 +202,7 @@ def measure(
     with ExitStack() as stack:
         crews = {
             contestant.name: [
-                stack.enter_context(Worker(contestant, window, python_of(contestant, root, console), logs[contestant.name]))
+                stack.enter_context(Worker(contestant, window, contestant.python(root), logs[contestant.name]))
                 for _ in range(num_workers)
             ]
             for contestant in contestants

@@ -33,8 +33,9 @@ from rich.table import Table
 
 from sandbox.actions import Click
 from sandbox.client import RemoteSession, SandboxClient
-from sandbox.server.tokens import TOKENS_FILE_VARIABLE, read_tokens
+from sandbox.server.tokens import TOKENS_FILE_VARIABLE
 from sandbox.sources import tasks_of
+from sandbox.tokens import read_tokens
 from warehouse.errors import SandboxError
 
 TTL_S = 3

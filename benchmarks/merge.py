@@ -30,6 +30,7 @@ from rich.table import Table
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from benchmarks.common.venv import python_of
 from models import checkpoint
 
 WEIGHTS = (0.5, 0.3, 0.2)
@@ -156,17 +157,9 @@ def measured(command: Sequence[str | Path]) -> Run:
     return Run(**json.loads(ran.stdout.splitlines()[-1]))
 
 
-def mergekit_in(root: Path, console: Console) -> Path:
-    """mergekit's command; makes its venv on first use."""
-    folder = root / "mergekit"
-    wanted = [MERGEKIT, f"torch=={version('torch')}"]
-    ready = folder / "ready.json"
-    if not ready.exists() or json.loads(ready.read_text()) != wanted:
-        console.print(f"making {folder} with {', '.join(wanted)} …")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(folder / "bin/python"), "-m", "pip", "install", "--quiet", *wanted], check=True)
-        ready.write_text(json.dumps(wanted))
-    return folder / "bin/mergekit-yaml"
+def mergekit_in(root: Path) -> Path:
+    """mergekit's command."""
+    return python_of(root / "mergekit", (MERGEKIT, f"torch=={version('torch')}")).with_name("mergekit-yaml")
 
 
 def our_command(method: str, base: Path, parents: Sequence[Path], output: Path, *more: str) -> list[str | Path]:
@@ -270,7 +263,7 @@ def main() -> None:
     options.root.mkdir(parents=True, exist_ok=True)
     base, parents = make_family(options.root, options.layers)
     size_gb = sum(path.stat().st_size for path in parents[0].glob("*.safetensors")) / 1e9
-    mergekit = None if options.no_peer else mergekit_in(options.venvs.absolute(), console)
+    mergekit = None if options.no_peer else mergekit_in(options.venvs.absolute())
     figures: list[Figure] = []
     agreements: list[Agreement] = []
     for method in options.methods:

@@ -18,33 +18,28 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TORCH = ("torch==2.13.0", "numpy")
+from benchmarks.common.venv import TORCH, TRL, python_of
+
 OURS = "ours"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """A library: what is installed without its dependencies, and with them."""
-
-    bare: tuple[str, ...]
-    whole: tuple[str, ...]
-
-
 PEERS = {
-    "verl": Peer(
-        bare=("verl==0.9.1", "transformers==5.10.0", "tokenizers==0.22.1", "accelerate", "peft", "datasets", "torchdata", "safetensors",
-              "regex"),
-        whole=("packaging", "omegaconf", "codetiming", "dill", "hydra-core", "pandas", "tensordict==0.10.0", "ray", "psutil", "pyyaml",
-               "huggingface_hub>=1.5,<2"),
+    "verl": (
+        TORCH,
+        ("packaging", "omegaconf", "codetiming", "dill", "hydra-core", "pandas", "tensordict==0.10.0", "ray", "psutil", "pyyaml",
+         "huggingface_hub>=1.5,<2"),
+        ("--no-deps", "verl==0.9.1", "transformers==5.10.0", "tokenizers==0.22.1", "accelerate", "peft", "datasets", "torchdata",
+         "safetensors", "regex"),
     ),
-    "trl": Peer(bare=(), whole=("trl==1.16.0", "transformers==5.23.0")),
-    "torchrl": Peer(bare=("torchrl==0.14.1", "tensordict==0.14.3", "hoptorch>=0.1.4"),
-                    whole=("cloudpickle", "packaging", "importlib_metadata", "orjson", "pyvers")),
+    "trl": TRL,
+    "torchrl": (
+        TORCH,
+        ("cloudpickle", "packaging", "importlib_metadata", "orjson", "pyvers"),
+        ("--no-deps", "torchrl==0.14.1", "tensordict==0.14.3", "hoptorch>=0.1.4"),
+    ),
 }  # fmt: skip
+"""What is installed for each library, in turn: with its dependencies, then without."""
 SYMBOLS = {"pass": "pass", "fail": "**fail**", "missing": "–"}
 
 
@@ -79,22 +74,8 @@ def judge(library_name: str, seeds: int) -> dict[str, Any]:
     }
 
 
-def python_of(name: str, root: Path) -> Path:
-    """The interpreter of a library's venv, made on first use."""
-    peer, folder = PEERS[name], root / name
-    python = folder / "bin" / "python"
-    if not python.exists():
-        print(f"making {folder}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet"]
-        for extra in ([*TORCH], [*peer.whole], ["--no-deps", *peer.bare] if peer.bare else []):
-            if extra:
-                subprocess.run([*install, *extra], check=True)
-    return python
-
-
 def judged(name: str, root: Path, seeds: int) -> dict[str, Any]:
-    python = Path(sys.executable) if name == OURS else python_of(name, root)
+    python = Path(sys.executable) if name == OURS else python_of(root / name, *PEERS[name])
     command = [str(python), "-m", "benchmarks.rl_conformance", "--library", name, "--seeds", str(seeds)]
     environment = os.environ | {"PYTHONPATH": ".", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, timeout=600)

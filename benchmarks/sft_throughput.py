@@ -31,8 +31,9 @@ from rich.table import Table
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks.common.venv import TRL, python_of
+
 HERE = Path(__file__).resolve().parent
-TORCH, TRL = "torch==2.13.0", ("trl==1.16.0", "transformers==5.23.0")
 VOCABULARY = 8192
 NUM_SAMPLES = 2000
 UNCOUNTED_STEPS = 2
@@ -53,19 +54,6 @@ class Figure:
     first_loss: float
     last_loss: float
     curve_gap: float
-
-
-def python_of(root: Path, console: Console) -> Path:
-    """The interpreter of TRL's venv; makes it on first use, torch's CPU build first."""
-    folder = root / "trl"
-    python = folder / "bin/python"
-    if not (folder / "ready").exists():
-        console.print(f"installing {TORCH} and {TRL[0]} into {folder}")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        for packages in ((TORCH,), TRL):
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
-        (folder / "ready").touch()
-    return python
 
 
 def make_samples(seed: int) -> list[dict[str, list[int]]]:
@@ -168,7 +156,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures and curves here as well")
     arguments = parser.parse_args()
     console = Console()
-    python = python_of(arguments.root.resolve(), console)
+    python = python_of(arguments.root.resolve() / "trl", *TRL)
     folder = arguments.root.resolve() / "sft"
     folder.mkdir(parents=True, exist_ok=True)
     prepare(folder, python, {**SETTINGS, "steps": arguments.steps})

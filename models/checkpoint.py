@@ -7,7 +7,6 @@ only imported by the functions that need them, so merging and reporting stay lig
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from models.model_files import CARD_FILE, WEIGHT_SUFFIX
 from models.safetensors_stream import read_layout
 from warehouse.errors import CheckpointError, StorageFull
-from warehouse.home import is_full_disk
+from warehouse.home import is_full_disk, sync
 from warehouse.identity import digests_id, file_digest
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ def write(
             versions={package: version(package) for package in VERSIONED_PACKAGES}, files=digests,
         )
         (aside / CARD_FILE).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        _flush(aside)
+        for path in (*aside.iterdir(), aside):
+            sync(path)
         move(aside, folder)
     except Exception as error:  # each library that writes here says it in an exception of its own
         if is_full_disk(error):
@@ -104,11 +104,7 @@ def move(source: Path, folder: Path) -> None:
     if folder.exists():
         folder.rename(old)
     source.rename(folder)
-    descriptor = os.open(folder.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -152,20 +148,6 @@ def stored_dtype(folder: Path) -> str | None:
     return _DTYPES.get(found.pop()) if len(found) == 1 else None
 
 
-def load_model(folder: Path) -> PreTrainedModel:
-    """The checked model of a checkpoint, in float32 and eval mode."""
-    verify(folder)
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    import models.shift_qwen3  # noqa: F401  registers the model class
-
-    with quiet():
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model.eval()
-    return model
-
-
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The checked tokenizer of a checkpoint."""
     verify(folder)
@@ -188,12 +170,3 @@ def quiet() -> Iterator[None]:
     finally:
         if was_on:
             logging.enable_progress_bar()
-
-
-def _flush(folder: Path) -> None:
-    for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

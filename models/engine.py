@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,7 @@ class EmbeddedEngine:
     """A Policy on a model of its own. It answers from a copy of the weights: training the model changes nothing until `load_weights`.
 
     A response's `versions` are those given to `load_weights` (at first `version`): where weights change in the middle of an answer its
-    tokens differ. A critic that is handed in estimates, at each response token, what the episode will still earn: `Response.values`.
+    tokens differ.
     """
 
     is_continuous = True
@@ -69,36 +69,23 @@ class EmbeddedEngine:
     def __init__(
         self, model: PreTrainedModel, codec: ChatCodec | PreTrainedTokenizerFast, checkpoint_id: str, *, version: int = 0,
         settings: EngineSettings | None = None, critic: Critic | None = None, dtype: str | None = None, device: str | None = None,
+        gives_away: bool = False,
     ) -> None:  # fmt: skip
-        """`dtype` and `device` are of the copy; none: the model's own. Raises ModelError for a model that no backend can run."""
-        own = copy.deepcopy(model).eval()
+        """`dtype` and `device` are of the copy; none: the model's own. `gives_away`: nobody else has the model, and no copy is made.
+        `critic` is for callers who want values with their tokens: a copy of it estimates, at each, what the episode will still earn
+        (`Response.values`). Training does without: it estimates anew, with the critic that it has by then. Raises ModelError for a model
+        that no backend can run."""
+        own = (model if gives_away else copy.deepcopy(model)).eval()
         if device is not None:
             own = cast("PreTrainedModel", cast("torch.nn.Module", own).to(device))
         if dtype is not None:  # buffers such as the frequencies of rotary positions stay in float32, as from_pretrained leaves them
             for weight in own.parameters():
                 weight.data = weight.data.to(getattr(torch, dtype))
-        self._serve(own, codec, checkpoint_id, version, settings, critic)
-
-    @classmethod
-    def from_checkpoint(
-        cls, folder: Path, *, dtype: str = "float32", device: str | torch.device | None = None, settings: EngineSettings | None = None
-    ) -> EmbeddedEngine:
-        """Open a checkpoint folder. Raises CheckpointError when it is not whole, ModelError when no backend can run the model."""
-        engine = cls.__new__(cls)
-        model = load_policy(folder, dtype=dtype, device=device)
-        engine._serve(model, load_codec(folder), read_card(folder).checkpoint_id, 0, settings, None)
-        return engine
-
-    def _serve(
-        self, model: PreTrainedModel, codec: ChatCodec | PreTrainedTokenizerFast, checkpoint_id: str, version: int,
-        settings: EngineSettings | None, critic: Critic | None,
-    ) -> None:  # fmt: skip
-        settings = settings or EngineSettings()
         self._codec: ChatCodec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
         self._critic = copy.deepcopy(critic).eval() if critic is not None else None
-        eos = frozenset(self._codec.eos_token_ids)
-        is_fast = isinstance(model, ShiftQwen3ForCausalLM) and runs_fast(model)
-        backend: Backend = ShiftBackend(cast(ShiftQwen3ForCausalLM, model), eos) if is_fast else HuggingFaceBackend(model, eos)
+        settings, eos = settings or EngineSettings(), frozenset(self._codec.eos_token_ids)
+        is_fast = isinstance(own, ShiftQwen3ForCausalLM) and runs_fast(own)
+        backend: Backend = ShiftBackend(cast(ShiftQwen3ForCausalLM, own), eos) if is_fast else HuggingFaceBackend(own, eos)
         self._scheduler = Scheduler(backend, settings, policy_id=checkpoint_id, version=version)
         self._answers: dict[Row, Future[Response]] = {}
         self._watchers: dict[Row, _Watcher] = {}
@@ -106,6 +93,14 @@ class EmbeddedEngine:
         self._inbox: list[Callable[[], None]] = []
         self._is_working = self._is_closed = False
         self._worker = ThreadPoolExecutor(1, "engine", initializer=torch.set_num_threads, initargs=(settings.num_threads,))
+
+    @classmethod
+    def from_checkpoint(
+        cls, folder: Path, *, dtype: str = "float32", device: str | torch.device | None = None, settings: EngineSettings | None = None
+    ) -> EmbeddedEngine:
+        """Open a checkpoint folder. Raises CheckpointError when it is not whole, ModelError when no backend can run the model."""
+        model = load_policy(folder, dtype=dtype, device=device)
+        return cls(model, load_codec(folder), read_card(folder).checkpoint_id, settings=settings, gives_away=True)
 
     @property
     def policy_id(self) -> str:
@@ -133,32 +128,20 @@ class EmbeddedEngine:
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
         """One response per prompt, in order; a prompt with no room left for an answer gets a Response without tokens. Who is cancelled
         takes its prompts back. Raises ModelError for a closed engine, a broken model and a prompt that cannot be encoded."""
-        answers = self._ask(prompts)
+        answers: list[Future[Response]] = [Future() for _ in prompts]
+        self._begin({answer: partial(self._take, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)})
         try:
             return list(await asyncio.gather(*map(asyncio.wrap_future, answers)))
         finally:
             for answer in answers:
                 answer.cancel()
 
-    def answer(self, prompts: Sequence[Prompt]) -> list[Response]:
-        """What `act` does, for a thread without an event loop."""
-        return [answer.result() for answer in self._ask(prompts)]
-
     def start(self, request: Request, on_token: OnToken) -> Future[Response]:
         """Begin to answer tokens, for whoever wants to see each as it is written: `on_token` is called in the worker's thread, and must
         neither block nor raise. Cancelling the future takes the request back; one with no room for an answer gets a Response without
         tokens. Raises ModelError for a closed engine."""
         answer: Future[Response] = Future()
-
-        def take() -> None:
-            try:
-                self._add(request, answer, on_token)
-            except Exception as error:
-                with suppress(InvalidStateError):
-                    answer.set_exception(error)
-
-        self._post(take)
-        answer.add_done_callback(self._take_back)
+        self._begin({answer: partial(self._add, request, answer, on_token)})
         return answer
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
@@ -172,34 +155,24 @@ class EmbeddedEngine:
         self._post(swap)
         done.result()
 
-    def load_critic(self, critic: Critic | None) -> None:
-        """Estimate values by a copy of this critic from now on; None: no values."""
-        own, done = copy.deepcopy(critic).eval() if critic is not None else None, Future[None]()
-        self._post(lambda: _settle(done, lambda: setattr(self, "_critic", own)))
-        done.result()
-
     def close(self) -> None:
         """End the worker thread; answers under way end in ModelError. May be called twice."""
         with self._lock:
             self._is_closed = True
         self._worker.shutdown(wait=True)
 
-    def _ask(self, prompts: Sequence[Prompt]) -> list[Future[Response]]:
-        answers: list[Future[Response]] = [Future() for _ in prompts]
+    def _begin(self, takes: Mapping[Future[Response], Callable[[], None]]) -> None:
+        """Have the worker take requests, all before its next step. What one raises, as a codec may, belongs to its own answer alone."""
 
-        def take() -> None:
-            for prompt, answer in zip(prompts, answers, strict=True):
-                try:
-                    self._take(prompt, answer)
-                except Exception as error:  # of a codec: it belongs to this prompt alone
-                    with suppress(InvalidStateError):
-                        answer.set_exception(error)
+        def take_all() -> None:
+            for answer, take in takes.items():
+                with _failing(answer):
+                    take()
 
-        if answers:
-            self._post(take)
-        for answer in answers:
+        if takes:
+            self._post(take_all)
+        for answer in takes:
             answer.add_done_callback(self._take_back)
-        return answers
 
     def _take_back(self, answer: Future[Response]) -> None:
         if answer.cancelled():
@@ -293,11 +266,17 @@ class EmbeddedEngine:
 
 def _settle(future: Future[Any], make: Callable[[], Any]) -> None:
     """Give a future what `make` returns or raises; one that was cancelled meanwhile stays so."""
-    try:
+    with _failing(future):
         result = make()
+        with suppress(InvalidStateError):
+            future.set_result(result)
+
+
+@contextmanager
+def _failing(future: Future[Any]) -> Iterator[None]:
+    """What is raised within becomes the future's error; one that was cancelled meanwhile stays so."""
+    try:
+        yield
     except Exception as error:
         with suppress(InvalidStateError):
             future.set_exception(error)
-    else:
-        with suppress(InvalidStateError):
-            future.set_result(result)

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from pipelines.processes import wait_for_end
+from warehouse.processes import wait_for_end
 
 
 def main(pid: int, command: Sequence[str]) -> int:

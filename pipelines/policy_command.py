@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import typer
 from pydantic import ValidationError
 from rich.console import Console
 
-from sandbox.server.tokens import make_token, read_private
+from sandbox.tokens import own_token
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 
@@ -99,8 +98,8 @@ def serve(
 
 
 async def _serve(engine: ServedEngine, token: str, token_place: str, settings: ServerSettings, host: str, port: int) -> None:
-    from models.server.serve import address_of, bind
     from models.server.serve import serve as run_server
+    from sandbox.http_serving import address_of, bind, is_loopback
 
     with bind(host, port) as listener:
 
@@ -109,7 +108,7 @@ async def _serve(engine: ServedEngine, token: str, token_place: str, settings: S
             served = f"{engine.policy_id} as {settings.model_name!r}, {engine.max_context} tokens of context"
             console.print(f"serves: {served}", soft_wrap=True, highlight=False)
             console.print(f"token: in {token_place}", soft_wrap=True, highlight=False)
-            if not _is_loopback(host):
+            if not is_loopback(host):
                 console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
             sys.stdout.flush()
 
@@ -122,18 +121,9 @@ def weight_roots(home: Home, further: Sequence[Path]) -> list[Path]:
     return [home.root / "checkpoints", *(root.absolute() for root in further)]
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def server_token(home: Home, variable: str, environ: Mapping[str, str] = os.environ) -> tuple[str, str]:
     """The server's token, and in words where it is from. Raises ConfigError."""
     if token := environ.get(variable, "").strip():
         return token, f"the variable {variable}"
     path = home.root / "policy" / "token"
-    if not path.exists():
-        make_token(path)
-    return read_private(path).strip(), f"the file {path}"
+    return own_token(path), f"the file {path}"

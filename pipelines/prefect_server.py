@@ -19,10 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from pipelines.processes import die_with_parent
 from warehouse.errors import StageFailed
 from warehouse.home import Home, atomic_write
 from warehouse.locks import FileLock
+from warehouse.processes import die_with_parent
 
 PREFERRED_PORT = 4200
 START_TIMEOUT_S = 180.0

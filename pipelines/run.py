@@ -25,12 +25,12 @@ from pipelines.executor import lock_path, reap_dead_runs
 from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
-from pipelines.processes import end_group
 from pipelines.stage_runner import FINAL
 from sandbox.browser.chromium import find_chromium
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
+from warehouse.processes import end_group
 from warehouse.stages import SEED_ITERATION
 
 POLL_S = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import sys
 from pathlib import Path
@@ -69,7 +68,7 @@ def serve(
 async def _serve(home: Home, host: str, port: int, size: int, workers: int | None, settings: ServerSettings) -> None:
     from sandbox.fleet.manager import Fleet
     from sandbox.fleet.settings import FleetSettings
-    from sandbox.server.serve import address_of, bind
+    from sandbox.http_serving import address_of, bind, is_loopback
     from sandbox.server.serve import serve as run_server
     from sandbox.server.tokens import server_tokens
 
@@ -82,20 +81,13 @@ async def _serve(home: Home, host: str, port: int, size: int, workers: int | Non
         def ready() -> None:
             console.print(f"sandbox server: {address_of(listener)}", soft_wrap=True)
             console.print(f"token: in {place}", soft_wrap=True, highlight=False)
-            if not _is_loopback(host):
+            if not is_loopback(host):
                 console.print(f"[yellow]{host} can be reached from other machines, and what travels is not encrypted.[/]")
             sys.stdout.flush()
 
         async with Fleet(fleet) as pool:
             await run_server(pool, tokens, settings, listener, ready)
     console.print("every session is released")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @sandbox.command("sessions")

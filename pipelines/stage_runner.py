@@ -17,10 +17,10 @@ import dagster as dg
 
 from assets.requests import StageRequest, StageResult
 from assets.resources import ERROR_TYPE, StageRunner
-from pipelines.processes import die_with
 from pipelines.step_server import RUN_PID_VARIABLE
 from pipelines.work_folder import ERROR, REQUEST, ROOM_FOR_A_WORD, finished_result, start_afresh, work_folder
 from warehouse.home import Home, atomic_write
+from warehouse.processes import die_with
 
 FRESH_TAG = "flywheel/fresh"
 """On a run that works its stages again, whatever earlier runs left of them."""

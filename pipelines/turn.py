@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from pipelines import step_server
 from pipelines.instance import open_instance, prepare
-from pipelines.processes import die_with_parent
 from warehouse.errors import FlywheelError
 from warehouse.home import Home
+from warehouse.processes import die_with_parent
 
 if TYPE_CHECKING:
     import dagster as dg

@@ -19,9 +19,9 @@ from pipelines import prefect_server, profiles
 from pipelines.executor import reap_dead_runs
 from pipelines.instance import PROJECT, check_room, open_instance
 from pipelines.jobs import DAGSTER_URL_VARIABLE
-from pipelines.processes import end_group
 from warehouse.errors import ConfigError
 from warehouse.home import Home
+from warehouse.processes import end_group
 
 DAGSTER_DEV = ("-m", "dagster", "dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port")
 POLL_S = 0.5

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from warehouse.catalogue import TABLES
 from warehouse.chat_formats import CHAT_FORMATS, ChatFormat, has_loss_on_prompt
 from warehouse.errors import ConfigError, StorageFull, UnknownId
-from warehouse.home import is_full_disk
+from warehouse.home import is_full_disk, sync
 from warehouse.query import connect
 from warehouse.relations import LINEAGE_SQL
 from warehouse.tables import Warehouse
@@ -181,8 +181,7 @@ def _write_chats(
                 if record is not None:
                     write(record)
         write(None)
-        file.flush()
-        os.fsync(file.fileno())
+    sync(folder / chat.file_name)
     for name, text in chat.side_files(dataset, bool(num_images)).items():
         _write_text(folder / name, text)
     notes = {"note": chat.note(has_prompt_loss), "num_images": len(images)}
@@ -262,5 +261,4 @@ def _quoted(text: str) -> str:
 def _write_text(path: Path, text: str) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    sync(path)

@@ -120,14 +120,17 @@ def atomic_write(path: Path, data: bytes) -> None:
         if is_full_disk(error):
             raise StorageFull(f"no room for {path} ({len(data)} bytes): free space on its disk and run the stage again") from error
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename or a new file survive a power cut. Some file systems cannot sync a folder; a rename itself is atomic all the same."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder, survive a power cut. Raises OSError for a file; some file systems cannot sync a folder, and a
+    rename in it is atomic all the same."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from models.generation.rows import Row
+
 SLOT_STEP = 64
 """Slots come in such steps, so that rows stay aligned in memory."""
 MOST_SPARE_SLOTS = 512
@@ -42,6 +44,13 @@ class Target:
         self._rows: slice | Tensor = slice(first, first + count) if self._is_run else torch.tensor(places, device=arena.device)
         self._flat: dict[int, Tensor] = {}
         self._slots: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def of_pending(cls, arena: Arena, rows: Sequence[Row], places: Sequence[int]) -> Target:
+        """For a pass that reads all pending tokens of these rows, which the arena makes room for."""
+        num_tokens, starts = max(row.num_pending for row in rows), [row.num_cached for row in rows]
+        arena.reserve(max(places) + 1, max(starts) + num_tokens)
+        return cls(arena, places, starts, num_tokens, max(len(row.tokens) for row in rows))
 
     def exchange(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store new keys and values (B, H, T, K) of a layer; returns all that the pass may read of it, each (B, H, num_read, K)."""

@@ -136,20 +136,16 @@ class HuggingFaceBackend:
         return torch.stack(logits)
 
     def _read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        num_tokens, starts = max(row.num_pending for row in rows), [row.num_cached for row in rows]
-        lengths = [len(row.tokens) for row in rows]
-        self.arena.reserve(max(places) + 1, max(starts) + num_tokens)
-        target = Target(self.arena, places, starts, num_tokens, max(lengths))
+        target = Target.of_pending(self.arena, rows, places)
         pad = rows[0].tokens[-1]  # any token: what stands on the right of a row's last token is never attended to
-        ids = [row.tokens[row.num_cached :] + [pad] * (num_tokens - row.num_pending) for row in rows]
+        ids = [row.tokens[row.num_cached :] + [pad] * (target.num_tokens - row.num_pending) for row in rows]
         last = [row.num_pending - 1 for row in rows]
         images = joined(_unseen(rows[0])) if len(rows) == 1 else {}
         logits_BTV, kept = self._forward(rows, target, ids, last, {name: part.to(self.arena.device) for name, part in images.items()})
         return logits_BTV[torch.arange(len(rows)), torch.tensor([kept.index(position) for position in last])]
 
     def step(self, rows: Sequence[Row]) -> Tensor:
-        starts = [row.num_cached for row in rows]
-        target = Target(self.arena, range(len(rows)), starts, 1, max(starts) + 1)
+        target = Target.of_pending(self.arena, rows, range(len(rows)))
         return self._forward(rows, target, [row.tokens[-1:] for row in rows], [0], {})[0][:, 0]
 
     def _forward(

@@ -102,20 +102,16 @@ class ShiftBackend:
         return Row.of(request)
 
     def read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:
-        num_tokens, starts = max(row.num_pending for row in rows), [row.num_cached for row in rows]
-        lengths = [len(row.tokens) for row in rows]
-        self.arena.reserve(max(places) + 1, max(starts) + num_tokens)
-        target = Target(self.arena, places, starts, num_tokens, max(lengths))
-        reach = len(self._shift)
+        target = Target.of_pending(self.arena, rows, places)
+        num_tokens, reach = target.num_tokens, len(self._shift)
         windows = [self._window(row.tokens, row.num_cached, reach, num_tokens) for row in rows]
         embedded = functional.embedding(torch.tensor(windows, device=self._device), self._embedding)
         x_BTD = embedded[:, reach:]
         for back, weight in enumerate(self._shift, start=1):
             x_BTD = x_BTD + weight(embedded[:, reach - back : reach - back + num_tokens])
-        starts_B1 = torch.tensor(starts, device=self._device).unsqueeze(1)
-        positions_BT = starts_B1 + torch.arange(num_tokens, device=self._device)
+        positions_BT = torch.tensor(target.starts, device=self._device).unsqueeze(1) + torch.arange(num_tokens, device=self._device)
         rotary = self._rotary_PL2QK[positions_BT.clamp(max=self.max_positions - 1)]
-        last_B = torch.tensor(lengths, device=self._device) - starts_B1.squeeze(1) - 1
+        last_B = torch.tensor([row.num_pending - 1 for row in rows], device=self._device)
         return self._read_layers(x_BTD, rotary, target, positions_BT, last_B)
 
     def _read_layers(self, x_BTD: Tensor, rotary: Tensor, target: Target, positions_BT: Tensor, last_B: Tensor) -> Tensor:
@@ -136,15 +132,15 @@ class ShiftBackend:
         return self._logits(x_BTD[:, 0])
 
     def step(self, rows: Sequence[Row]) -> Tensor:
-        num_rows, reach, starts = len(rows), len(self._shift), [row.num_cached for row in rows]
-        target = Target(self.arena, range(num_rows), starts, 1, max(starts) + 1)
+        num_rows, reach = len(rows), len(self._shift)
+        target = Target.of_pending(self.arena, rows, range(num_rows))
         recent = functional.embedding(
             torch.tensor([self._window(row.tokens, row.num_cached, reach, 1) for row in rows], device=self._device), self._embedding
         )
         x_BD = recent[:, reach]
         for back, weight in enumerate(self._shift, start=1):
             x_BD = x_BD + weight(recent[:, reach - back])
-        starts_B = torch.tensor(starts, device=self._device)
+        starts_B = torch.tensor(target.starts, device=self._device)
         rotary = self._rotary_PL2QK[starts_B]
         hidden = torch.arange(target.num_read, device=self._device) > starts_B.unsqueeze(1)
         bias_BS = torch.zeros(hidden.shape, dtype=x_BD.dtype, device=self._device).masked_fill_(hidden, -torch.inf)

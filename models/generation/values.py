@@ -1,4 +1,5 @@
-"""Values of finished answers: the critic's forward pass over prompt and answer. What a critic is: models/ppo/critic.py.
+"""Values of finished answers, for callers who want them with their tokens (EmbeddedEngine's `critic`): the critic's forward pass over
+prompt and answer. What a critic is: models/ppo/critic.py.
 
 Shape suffixes: B rows, T positions, N answer tokens of all rows.
 """

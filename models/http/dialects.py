@@ -4,6 +4,8 @@ Chat          POST /v1/chat/completions  messages in; ids and log-probabilities 
 Completions   POST /v1/completions       token ids in, so that nothing is read anew
 SglangTokens  POST /generate             token ids in, SGLang's own route, which gives ids and log-probabilities
 
+Which routes and fields a kind of server has, and how it is told to load weights, is its entry in KINDS, at the end.
+
 Fields are those of the servers' sources and documents as of November 2026: vLLM's `return_token_ids`, `prompt_token_ids`, `token_ids`
 (vllm/entrypoints), SGLang's `meta_info.output_token_logprobs` (sglang/srt/managers), llama.cpp's `id` beside each log-probability.
 """
@@ -11,9 +13,9 @@ Fields are those of the servers' sources and documents as of November 2026: vLLM
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from agent.policy import Message, Sampling
 from models.http.config import ServerKind
@@ -21,6 +23,8 @@ from warehouse.errors import ModelError
 
 BROKEN_OFF = ("abort", "error")
 """Reasons of an end that is the server's fault, as when it drops what runs to take new weights."""
+OWN_FIELD = "flywheel"
+"""Where our server says what no other does: what it gives, and whose weights wrote an answer."""
 UNNAMED = "default"
 TOKEN_ID_PREFIX = "token_id:"
 
@@ -68,27 +72,57 @@ class Dialect(Protocol):
     def is_broken_off(self, data: Any) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """How a kind of server is told to answer with other weights."""
+
+    takes: Literal["checkpoints", "adapters"]
+    path: str
+    body: Callable[[str, str, int], dict[str, Any]]
+    """Of the folder, the checkpoint's id, and its version."""
+    confirmed_by: str | None = None
+    """Field of its answer without which it did not load them; None: the status says all."""
+    forbidden_code: str | None = None
+    """What it calls the refusal of a folder that it may not load from; None: it cannot be asked in advance."""
+    answers_as: str | None = None
+    """Name of the model that has the weights then; None: as before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What is known of a kind of server before it is asked anything."""
+
+    owner: str | None = None
+    """Who owns its models, as its list of them says."""
+    declares_in: str | None = None
+    """Field of that list in which it says itself what it gives; None: it is found out."""
+    neutral: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that leave sampling as it was asked for, where a server would take more from the model's generation_config."""
+    chat_fields: Mapping[str, Any]
+    """Fields with which a chat completion tells all that it can of tokens."""
+    takes_conversation: bool = False
+    """Whether it is told which conversation a prompt continues; others find common beginnings by themselves."""
+    tokens: Callable[[Kind], Dialect]
+    """Its route for prompts of token ids."""
+    loading: Loading | None = None
+
+
+def kind_owning(owner: Any) -> ServerKind:
+    """The kind of server whose list of models names this owner; openai where none does."""
+    return next((name for name, kind in KINDS.items() if kind.owner is not None and kind.owner == owner), "openai")
+
+
 def dialect_for(kind: ServerKind, *, sends_token_ids: bool) -> Dialect:
-    if not sends_token_ids:
-        return Chat(kind)
-    return SglangTokens() if kind == "sglang" else Completions(kind)
-
-
-def _neutral(kind: ServerKind) -> dict[str, Any]:
-    """Sampling as it was asked for and nothing else: both servers would take top-k and penalties from the model's generation_config."""
-    return {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0} if kind in ("vllm", "sglang") else {}
+    return KINDS[kind].tokens(KINDS[kind]) if sends_token_ids else Chat(KINDS[kind])
 
 
 class Chat:
     path = "/v1/chat/completions"
     top_fields: Mapping[str, Any] = {"logprobs": True, "top_logprobs": 1}
 
-    def __init__(self, kind: ServerKind) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._kind = kind
-        wanted: dict[str, Any] = {"logprobs": True, "return_token_ids": True}
-        if kind == "sglang":
-            wanted = {"logprobs": True, "return_meta_info": True, "return_prompt_token_ids": True}
-        self.extras: Sequence[Mapping[str, Any]] = (wanted, {"logprobs": True}, {})
+        self.extras: Sequence[Mapping[str, Any]] = (kind.chat_fields, {"logprobs": True}, {})
 
     def body(self, ask: Ask) -> dict[str, Any]:
         messages = [{"role": message.role, "content": _content(message, ask.images)} for message in ask.messages]
@@ -116,7 +150,7 @@ class Completions:
     path = "/v1/completions"
     top_fields: Mapping[str, Any] = {"logprobs": 1}
 
-    def __init__(self, kind: ServerKind) -> None:
+    def __init__(self, kind: Kind) -> None:
         self._kind = kind
         self.extras: Sequence[Mapping[str, Any]] = ({"logprobs": 1, "return_token_ids": True}, {"logprobs": 1}, {})
 
@@ -147,9 +181,12 @@ class SglangTokens:
     extras: Sequence[Mapping[str, Any]] = ({"return_logprob": True}, {})
     top_fields: Mapping[str, Any] = {"return_logprob": True, "top_logprobs_num": 1}
 
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+
     def body(self, ask: Ask) -> dict[str, Any]:
         sampling = ask.sampling
-        parameters = _neutral("sglang") | {
+        parameters = dict(self._kind.neutral) | {
             "temperature": sampling.temperature, "top_p": sampling.top_p, "max_new_tokens": sampling.max_new_tokens,
             "sampling_seed": sampling.seed, "stop": list(ask.stop),
         }  # fmt: skip
@@ -171,16 +208,16 @@ class SglangTokens:
         return isinstance(reason, dict) and reason.get("type") in BROKEN_OFF
 
 
-def _common(ask: Ask, kind: ServerKind) -> dict[str, Any]:
+def _common(ask: Ask, kind: Kind) -> dict[str, Any]:
     sampling = ask.sampling
     fields: dict[str, Any] = {
         "max_tokens": sampling.max_new_tokens, "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed,
     }  # fmt: skip
     if ask.stop:
         fields["stop"] = list(ask.stop)
-    if kind == "flywheel" and ask.conversation is not None:  # others find common beginnings by themselves
+    if kind.takes_conversation and ask.conversation is not None:
         fields["conversation"] = ask.conversation
-    return fields | _neutral(kind)
+    return fields | dict(kind.neutral)
 
 
 def _wanted_ids(ask: Ask) -> list[int]:
@@ -216,7 +253,7 @@ def _answer(
     top_logprob: float | None,
 ) -> Answer:
     """Prompt ids stand at the top of a chat completion and in the choice of a completion; ours tells versions in `flywheel`."""
-    own = choice.get("flywheel") or {}
+    own = choice.get(OWN_FIELD) or {}
     prompt = choice.get("prompt_token_ids") or data.get("prompt_token_ids") or (choice.get("meta_info") or {}).get("prompt_token_ids")
     if token_ids is not None and logprobs is not None and len(token_ids) != len(logprobs):
         raise ModelError(f"a server gave {len(token_ids)} token ids and {len(logprobs)} log-probabilities for one answer")
@@ -262,3 +299,35 @@ def _meta_tokens(meta: Any) -> tuple[tuple[int, ...] | None, tuple[float, ...] |
     if entries is None:
         return None, None
     return tuple(int(entry[1]) for entry in entries), tuple(float(entry[0]) for entry in entries)
+
+
+_CHAT_IDS = {"logprobs": True, "return_token_ids": True}
+_PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+KINDS: Mapping[ServerKind, Kind] = {
+    "flywheel": Kind(
+        owner="flywheel", declares_in=OWN_FIELD, chat_fields=_CHAT_IDS, takes_conversation=True, tokens=Completions,
+        loading=Loading(
+            takes="checkpoints", path="/v1/weights", confirmed_by="policy_id", forbidden_code="folder_not_allowed",
+            body=lambda folder, checkpoint_id, version: {"folder": folder, "policy_id": checkpoint_id, "version": version},
+        ),
+    ),
+    "vllm": Kind(
+        owner="vllm", neutral=_PLAIN_SAMPLING, chat_fields=_CHAT_IDS, tokens=Completions,
+        loading=Loading(
+            takes="adapters", path="/v1/load_lora_adapter", answers_as="policy",
+            body=lambda folder, checkpoint_id, version: {"lora_name": "policy", "lora_path": folder, "load_inplace": True},
+        ),
+    ),
+    "sglang": Kind(
+        owner="sglang", neutral=_PLAIN_SAMPLING, tokens=SglangTokens,
+        chat_fields={"logprobs": True, "return_meta_info": True, "return_prompt_token_ids": True},
+        loading=Loading(
+            takes="checkpoints", path="/update_weights_from_disk", confirmed_by="success",
+            body=lambda folder, checkpoint_id, version: {
+                "model_path": folder, "weight_version": checkpoint_id, "abort_all_requests": False
+            },
+        ),
+    ),
+    "openai": Kind(chat_fields=_CHAT_IDS, tokens=Completions),
+}  # fmt: skip
+"""All that differs between kinds of servers."""

@@ -20,7 +20,7 @@ from models.chat import ChatCodec
 from models.checkpoint import read_card, write
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
-from models.http.dialects import Answer, Ask, dialect_for
+from models.http.dialects import KINDS, Answer, Ask, Loading, dialect_for
 from models.http.probe import may_load_from, probe
 from models.model_files import ADAPTER_CONFIG_FILE, SINGLE_FILE, companions
 from sandbox.loop_thread import LoopThread
@@ -56,9 +56,12 @@ class HttpEngine:
 
     is_continuous = True
 
-    def __init__(self, config: HttpEngineConfig, *, folder: Path | None = None, codec: ChatCodec | None = None) -> None:
+    def __init__(
+        self, config: HttpEngineConfig, *, folder: Path | None = None, codec: ChatCodec | None = None, wants: str | None = None
+    ) -> None:
         """Asks the server what it gives. `codec` makes token ids of messages and text of token ids; without one the server does. `folder`
-        is the checkpoint whose configuration and tokenizer new weights of a learner are handed over with. Raises ConfigError for a
+        is the checkpoint whose configuration and tokenizer new weights of a learner are handed over with. An answer of other weights than
+        the checkpoint `wants`, or what is loaded later, is refused; none: whatever the server has will do. Raises ConfigError for a
         missing token or model, EngineUnreachable, ModelError."""
         if config.send == "token_ids" and codec is None:
             raise ConfigError("send is token_ids, which wants a codec: open the engine with HttpEngine.of_checkpoint")
@@ -73,7 +76,7 @@ class HttpEngine:
         self._dialect = dialect_for(self._capabilities.server, sends_token_ids=config.send == "token_ids")
         self._model = self._capabilities.model
         self._weights = _Weights(self._capabilities.policy_id)
-        self._asked_for: set[str] = set()
+        self._asked_for = set[str]() if wants is None else {wants}
         """Weights that this engine wanted, now or before; empty: whatever the server has."""
 
     @classmethod
@@ -83,11 +86,10 @@ class HttpEngine:
         from models.families import load_codec
 
         checkpoint_id = read_card(folder).checkpoint_id
-        engine = cls(config, folder=folder, codec=load_codec(folder))
+        engine = cls(config, folder=folder, codec=load_codec(folder), wants=checkpoint_id)
         try:
             if engine.policy_id != checkpoint_id:
                 engine.load_checkpoint(folder, checkpoint_id)
-            engine._asked_for = {checkpoint_id}  # nothing was asked of what the server had before
         except BaseException:
             engine.close()
             raise
@@ -115,7 +117,7 @@ class HttpEngine:
         """Raises ModelError, which says what is missing, where a learner's weights could not be handed over."""
         if self._config.exchange is None or self._folder is None:
             raise ModelError(NO_EXCHANGE)
-        self._require_loading("a learner's weights", "checkpoints")
+        self._loading_of("a learner's weights", "checkpoints")
         exchange = Path(self._config.exchange).absolute()
         if not self._run(may_load_from(self._client, self._capabilities, exchange)):
             raise ModelError(
@@ -183,33 +185,30 @@ class HttpEngine:
         the server cannot."""
         path = str(folder.absolute())
         if (folder / ADAPTER_CONFIG_FILE).is_file():
-            self._require_loading(f"an adapter, {checkpoint_id}", "adapters")
+            loading = self._loading_of(f"an adapter, {checkpoint_id}", "adapters")
         else:
-            self._require_loading(f"a whole checkpoint, {checkpoint_id} in {path}", "checkpoints")
-        self._asked_for |= {self.policy_id, checkpoint_id}
-        self._run(self._tell_to_load(path, checkpoint_id, version))
+            loading = self._loading_of(f"a whole checkpoint, {checkpoint_id} in {path}", "checkpoints")
+        self._asked_for = (self._asked_for or {self.policy_id}) | {checkpoint_id}
+        self._run(self._tell_to_load(loading, path, checkpoint_id, version or 0))
         self._weights = _Weights(checkpoint_id, version if version is not None else self._weights.version)
 
-    def _require_loading(self, what: str, kind: str) -> None:
-        if (loads := self._capabilities.loads) != kind:
+    def _loading_of(self, what: str, kind: str) -> Loading:
+        loading, loads = KINDS[self._capabilities.server].loading, self._capabilities.loads
+        if loading is None or loads != kind:
             raise ModelError(
                 f"{self._config.base_url} ({self._capabilities.server}) answers with {self.policy_id} and cannot be told to load {what}: "
                 f"it loads {loads}. Start it on the checkpoint that is wanted, or take one that loads checkpoints (flywheel policy serve, "
                 "SGLang)"
             )
+        return loading
 
-    async def _tell_to_load(self, path: str, checkpoint_id: str, version: int | None) -> None:
-        kind = self._capabilities.server
-        if kind == "flywheel":
-            await self._client.post("/v1/weights", {"folder": path, "policy_id": checkpoint_id, "version": version or 0})
-        elif kind == "sglang":
-            body = {"model_path": path, "weight_version": checkpoint_id, "abort_all_requests": False}
-            done = await self._client.post("/update_weights_from_disk", body)
-            if not done.get("success"):
-                raise ModelError(f"{self._config.base_url} did not take the weights of {checkpoint_id}: {done.get('message')}")
-        else:
-            await self._client.tell("/v1/load_lora_adapter", {"lora_name": "policy", "lora_path": path, "load_inplace": True})
-            self._model = "policy"
+    async def _tell_to_load(self, loading: Loading, path: str, checkpoint_id: str, version: int) -> None:
+        body = loading.body(path, checkpoint_id, version)
+        if loading.confirmed_by is None:
+            await self._client.tell(loading.path, body)
+        elif not (done := await self._client.post(loading.path, body)).get(loading.confirmed_by):
+            raise ModelError(f"{self._config.base_url} did not take the weights of {checkpoint_id}: {done.get('message')}")
+        self._model = loading.answers_as or self._model
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
         """Answer with a learner's weights: they are written to the `exchange` folder, beside the configuration and tokenizer of the

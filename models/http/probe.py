@@ -18,53 +18,50 @@ from agent.policy import Message, Sampling
 from models.chat import ChatCodec
 from models.checkpoint import read_card
 from models.http.client import HttpClient, Refused
-from models.http.config import Capabilities, HttpEngineConfig, ServerKind
-from models.http.dialects import Answer, Ask, Dialect, dialect_for
+from models.http.config import Capabilities, HttpEngineConfig
+from models.http.dialects import KINDS, Answer, Ask, Dialect, dialect_for, kind_owning
 from models.model_files import CARD_FILE
 from warehouse.errors import ConfigError, ModelError
 
 QUESTION = (Message(role="user", content="Say something."),)
 TOLERANCE = 1e-3
 """Log-probabilities that differ by less are the same, in nats."""
-OWN_FIELD = "flywheel"
-FOLDER_NOT_ALLOWED = "folder_not_allowed"
-"""What our server calls the refusal of a folder that is below none of its roots (models/server/app.py)."""
-OWNERS: Mapping[str, ServerKind] = {"flywheel": "flywheel", "vllm": "vllm", "sglang": "sglang"}
 
 
 async def probe(client: HttpClient, config: HttpEngineConfig, codec: ChatCodec | None) -> tuple[Capabilities, Mapping[str, Any]]:
     """What the server gives, and the fields to ask for it with. Raises ModelError where it cannot answer at all."""
     entry = await _model_entry(client, config)
     model = config.model or str(entry.get("id") or "")
-    kind = config.server if config.server != "auto" else OWNERS.get(str(entry.get("owned_by")), "openai")
+    kind = config.server if config.server != "auto" else kind_owning(entry.get("owned_by"))
     dialect = dialect_for(kind, sends_token_ids=config.send == "token_ids")
-    if kind == "flywheel":
-        return _declared(entry, model), dialect.extras[0]
+    if (declares_in := KINDS[kind].declares_in) is not None:
+        return _declared(entry.get(declares_in), model), dialect.extras[0]
     ids = codec.encode(QUESTION).token_ids if config.send == "token_ids" and codec is not None else None
     asking = _Asking(client, dialect, model, ids)
     extras, answer = await asking.richest()
     follows_temperature, follows_top_p = (False, False) if answer.logprobs is None else await asking.what_logprobs_follow(extras)
-    loads = {"vllm": "adapters", "sglang": "checkpoints"}.get(kind, "nothing")
+    loading = KINDS[kind].loading
     found = Capabilities.model_validate(
         {
             "server": kind, "model": model, "policy_id": _policy_id(entry, model), "max_context": entry.get("max_model_len"),
             "prompt_token_ids": ids is not None or answer.prompt_token_ids is not None, "token_ids": answer.token_ids is not None,
             "logprobs": answer.logprobs is not None, "logprobs_follow_temperature": follows_temperature,
-            "logprobs_follow_top_p": follows_top_p, "loads": loads,
+            "logprobs_follow_top_p": follows_top_p, "loads": loading.takes if loading else "nothing",
         }
     )  # fmt: skip
     return found, extras
 
 
 async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -> bool:
-    """Whether a server may load what lies below a folder, as far as it tells. Ours is asked to load one that is not there, so that nothing
-    changes: it looks first whether it may. Raises EngineUnreachable, ModelError."""
-    if gives.loads != "checkpoints" or gives.server != "flywheel":
+    """Whether a server may load what lies below a folder, as far as it tells. One that can be asked is asked to load one that is not there,
+    so that nothing changes: it looks first whether it may. Raises EngineUnreachable, ModelError."""
+    loading = KINDS[gives.server].loading
+    if gives.loads != "checkpoints" or loading is None or loading.forbidden_code is None:
         return gives.loads == "checkpoints"
     try:
-        await client.post("/v1/weights", {"folder": str(folder.absolute() / "none-there"), "policy_id": "none", "version": 0})
+        await client.post(loading.path, loading.body(str(folder.absolute() / "none-there"), "none", 0))
     except Refused as error:
-        return error.code != FOLDER_NOT_ALLOWED
+        return error.code != loading.forbidden_code
     return True
 
 
@@ -98,9 +95,9 @@ def _policy_id(entry: Mapping[str, Any], model: str) -> str:
     return model
 
 
-def _declared(entry: Mapping[str, Any], model: str) -> Capabilities:
+def _declared(said: Any, model: str) -> Capabilities:
     try:
-        return Capabilities.model_validate({"model": model} | dict(entry.get(OWN_FIELD) or {}))
+        return Capabilities.model_validate({"model": model} | dict(said or {}))
     except ValidationError as error:
         raise ModelError(f"the list of models does not say what the server gives: is it Flywheel's, of this version? {error}") from error
 

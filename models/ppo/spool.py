@@ -8,7 +8,6 @@ only grows, by whole lines; a line that a kill cut off was never acknowledged an
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent.episode import Episode, EpisodeRequest
 from warehouse.errors import ModelError
-from warehouse.home import atomic_write, sync_folder
+from warehouse.home import atomic_write, sync
 
 ISSUED_FILE, BATCHES_FILE = "issued.jsonl", "batches.jsonl"
 
@@ -67,7 +66,7 @@ class EpisodeSpool:
         self._screenshots = folder / "screenshots"
         folder.mkdir(parents=True, exist_ok=True)
         for parent in (folder.parent, folder.parent.parent):
-            sync_folder(parent)
+            sync(parent)
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
@@ -113,9 +112,8 @@ class EpisodeSpool:
 
     def _sync(self) -> None:
         while self._unsynced:
-            with self._unsynced.pop().open("rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(self._folder)
+            sync(self._unsynced.pop())
+        sync(self._folder)
 
     def drop_pictures(self) -> None:
         """Once the warehouse has the episodes: remove the folder where it holds screenshots, which are large, and without which nothing

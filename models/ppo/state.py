@@ -21,6 +21,7 @@ from torch import nn
 
 from models.ppo.value_learner import Gate
 from warehouse.errors import CheckpointError
+from warehouse.home import sync
 
 COUNTERS_FILE = "counters.json"
 
@@ -52,11 +53,11 @@ def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module
         save_file(_optimizer_tensors(optimizer), str(aside / f"{name}.optimizer.safetensors"))
     (aside / COUNTERS_FILE).write_text(counters.model_dump_json(), encoding="utf-8")
     for path in (*aside.iterdir(), aside):
-        _sync(path)
+        sync(path)
     if target.exists():  # a state of this round that was renamed but whose run died before it went on
         shutil.rmtree(target)
     aside.rename(target)
-    _sync(folder)
+    sync(folder)
     for old in folder.iterdir():
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
@@ -103,15 +104,6 @@ def _has_frozen(module: nn.Module) -> bool:
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-
-
-def _sync(path: Path) -> None:
-    """Make a file, or the names in a folder, survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

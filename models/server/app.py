@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.chat import EncodedChat
 from models.http.config import Capabilities
 from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Writer
 from models.server.backend import ServedEngine
-from models.server.guard import App, Guard, Receive, Scope, Send
+from models.server.guard import Guard
 from models.server.metrics import MEDIA_TYPE, Metrics
 from models.server.problems import ApiError, TooLarge, answer_error, answer_unknown, answer_unreadable, closing, forbidden, wrong
 from models.server.prompts import encode_messages
@@ -35,9 +35,9 @@ from models.server.wire import (
     WeightsAnswer,
     WeightsRequest,
 )
+from sandbox.http_serving import unless_gone
 from warehouse.errors import FlywheelError, ModelError
 
-T = TypeVar("T")
 DESCRIPTION = """A policy, as OpenAI's interface has it. Every request needs `Authorization: Bearer TOKEN`.
 
 `return_token_ids` tells the tokens of prompt and answer, `logprobs` their log-probabilities under the distribution that was sampled from,
@@ -47,7 +47,7 @@ JSON_TYPE = "application/json"
 CLIENT_GONE = 499
 
 
-def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None = None) -> tuple[App, Service]:
+def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None = None) -> tuple[ASGIApp, Service]:
     """The ASGI application of a server, and what it runs on. Whoever opened the engine closes it. Raises ConfigError for a token that is
     not usable. Call it in the event loop that serves."""
     settings = settings or ServerSettings()
@@ -95,14 +95,14 @@ class _Routes:
 
     async def _answer(self, route: str, job: Job, writer: Writer, request: Request, *, streams: bool) -> Response:
         """Counted by its status; of a stream, by that of its beginning."""
-        count = self._service.metrics.requests
+        count, gone = self._service.metrics.requests, wrong("the client went away", status=CLIENT_GONE, code="gone")
         try:
-            leave = await unless_gone(request, self._service.enter())
+            leave = await unless_gone(request, self._service.enter(), gone)
             if streams:
                 count.labels(route, "200").inc()
                 return _Events(writer.events(self._service.parts(job)), leave)
             try:
-                parts = await unless_gone(request, self._all(job))
+                parts = await unless_gone(request, self._all(job), gone)
             finally:
                 leave()
         except ApiError as error:
@@ -181,23 +181,3 @@ class _Events(StreamingResponse):
         finally:
             await self._events.aclose()
             self._leave()
-
-
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result, unless the client goes away before: then the work is cancelled, and nobody reads the error."""
-    task = asyncio.ensure_future(work)
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    watch = asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise wrong("the client went away", status=CLIENT_GONE, code="gone")
-    finally:
-        for other in (watch, task):
-            other.cancel()
-        await asyncio.gather(watch, task, return_exceptions=True)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +31,7 @@ from models.supervised.config import SupervisedConfig
 from models.vision import ReadImage, read_images
 from warehouse.errors import FlywheelError, ModelError
 from warehouse.home import atomic_write
+from warehouse.processes import end_group
 
 JOB_FILE = "job.json"
 RESULT_FILE = "result.json"
@@ -41,7 +40,6 @@ LOG_FILE = "processes.log"
 WEIGHTS_FOLDER = "weights"
 IMAGES_FOLDER = "images"
 POLL_S = 0.2
-END_GRACE_S = 5.0
 LAST_WORDS = 2000
 """Characters of the log that an error repeats."""
 
@@ -115,7 +113,8 @@ def fit_in_processes(
         try:
             _watch(process, run_folder, num_seen, on_progress)
         finally:
-            _end(process)
+            end_group(process.pid)  # the processes that torchrun starts are in sessions of their own: they watch it, and end with it
+            process.wait()
     if not (run_folder / RESULT_FILE).exists():
         raise _failure(run_folder, process.returncode)
     return _trained(init, config, run_folder / WEIGHTS_FOLDER), json.loads((run_folder / RESULT_FILE).read_text())
@@ -165,19 +164,6 @@ def _watch(process: subprocess.Popen[bytes], run_folder: Path, num_seen: int, on
         if is_over:
             return
         time.sleep(POLL_S)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End torchrun, if it still runs, and what is left of its group. The processes that it started are in sessions of their own: they
-    watch it, and end with it."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            break
-        os.killpg(process.pid, sent)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=END_GRACE_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _failure(run_folder: Path, status: int) -> FlywheelError:

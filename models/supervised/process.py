@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
-import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,13 @@ import psutil
 from models.supervised.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
 from warehouse.errors import FlywheelError
 from warehouse.home import atomic_write
+from warehouse.processes import die_with
 
 
 def main(run_folder: Path) -> int:
     job = Job.model_validate_json((run_folder / JOB_FILE).read_text())
     die_with(job.launcher_pid)
-    die_with_parent(of=job.launcher_pid)
+    die_with_torchrun(job.launcher_pid)
     try:
         metrics = _fit(job, run_folder)
     except FlywheelError as error:
@@ -76,31 +75,17 @@ def prepare_deepspeed() -> None:
     compatible["deepspeed_shm_comm"] = False
 
 
-def die_with(pid: int) -> None:
-    """End this process when another one ends: a thread waits for that. Ends at once when it is gone already."""
-    threading.Thread(target=_watch_process, args=(pid,), name=f"watch-{pid}", daemon=True).start()
-
-
-def die_with_parent(*, of: int) -> None:
-    """End this process when its parent does, which is a child of process `of`; at once when it is gone already, and this one was handed on
-    to another."""
+def die_with_torchrun(launcher_pid: int) -> None:
+    """End this process when its parent does, which is a child of process `launcher_pid`; at once when it is gone already, and this one was
+    handed on to another."""
     parent = os.getppid()
     die_with(parent)
     try:
-        is_there = psutil.Process(parent).ppid() == of
+        is_there = psutil.Process(parent).ppid() == launcher_pid
     except psutil.NoSuchProcess:
         is_there = False
     if not is_there:
         os._exit(1)
-
-
-def _watch_process(pid: int) -> None:
-    try:
-        watched = os.pidfd_open(pid)
-        select.select([watched], [], [])
-    except ProcessLookupError:
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

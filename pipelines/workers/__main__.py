@@ -20,12 +20,12 @@ from pydantic import TypeAdapter
 
 from assets import requests
 from assets.requests import StageRequest, StageResult
-from pipelines.processes import die_with_parent
 from pipelines.work_folder import ERROR, REQUEST, RESULT, ROOM_FOR_A_WORD
 from pipelines.workers.context import WorkerContext
 from warehouse.errors import FlywheelError, StageFailed, StorageFull
 from warehouse.home import Home, atomic_write, is_full_disk
 from warehouse.locks import FileLock
+from warehouse.processes import die_with_parent
 
 WORKERS = {
     "initialise": "pipelines.workers.initialise",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
 from typing import Any, TypeVar
@@ -18,23 +18,25 @@ import msgpack
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp
 
 from sandbox import wire
 from sandbox.actions import Action
+from sandbox.http_serving import unless_gone
 from sandbox.pool_protocol import Pool
 from sandbox.server import bodies, calls, live
 from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.bodies import STARTED, STEPPED
-from sandbox.server.guard import App, Guard
+from sandbox.server.guard import Guard
 from sandbox.server.leases import Leases
 from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import BUSY, MEDIA_TYPE, RETRY_AFTER_S, problem_of
 from sandbox.server.settings import ServerSettings
-from sandbox.server.tokens import Tokens
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.sources import all_tasks, tasks_of
 from sandbox.task import Task
+from sandbox.tokens import Tokens
 from sandbox.wire import Codec
 from warehouse.errors import ConfigError, FlywheelError, SandboxBusy
 
@@ -54,7 +56,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = None) -> tuple[App, Leases]:
+def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = None) -> tuple[ASGIApp, Leases]:
     """The ASGI application of a server over a pool that has been entered, and its leases. The application's end releases them all."""
     settings = settings or ServerSettings()
     metrics = Metrics(pool)
@@ -99,6 +101,7 @@ def _add_sessions(app: FastAPI) -> None:
             leases.create(
                 client, body.task, screenshots=body.screenshots, ttl_s=body.ttl_s, wait_s=body.wait_s, key=body.key
             ),
+            SandboxBusy("The client went away while it waited."),
         )
         if body.task is None or body.seed is None:
             return answer(request, STARTED, calls.started(lease, await lease.granted()), 201)
@@ -212,26 +215,6 @@ def answer(request: Request, codec: Codec[T], value: T, status: int = 200) -> Re
     if MSGPACK_TYPE in request.headers.get("accept", ""):
         return Response(msgpack.packb(codec.to_plain(value), default=str), status, media_type=MSGPACK_TYPE)
     return Response(codec.to_json(value), status, media_type="application/json")
-
-
-async def unless_gone(request: Request, making: Awaitable[T]) -> T:
-    """The result, unless the client goes away before: then what was begun is cancelled."""
-    task = asyncio.ensure_future(making)
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    watch = asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise SandboxBusy("The client went away while it waited.")
-        return task.result()
-    finally:
-        watch.cancel()
-        if not task.done():
-            task.cancel()
 
 
 async def _problem(_: Request, error: Exception) -> Response:

@@ -12,20 +12,14 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import MEDIA_TYPE, TOO_LARGE, UNAUTHORIZED, unauthorized
-from sandbox.server.tokens import Tokens
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from sandbox.tokens import Tokens
 
 LOGIN_S = 12 * 3600.0
 LOGINS_KEPT = 1000
@@ -50,7 +44,7 @@ SECURITY_HEADERS = {
 class Guard:
     """ASGI middleware. Puts the client's name into the scope as `client_name`."""
 
-    def __init__(self, app: App, tokens: Tokens, metrics: Metrics, *, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens, metrics: Metrics, *, max_body_bytes: int) -> None:
         self._app, self._tokens, self._metrics, self._max_body_bytes = app, tokens, metrics, max_body_bytes
         self._logins: dict[str, tuple[str, float]] = {}
         """Client and end of each login, by the cookie's value."""

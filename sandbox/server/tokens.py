@@ -1,56 +1,20 @@
-"""Who may talk to a sandbox server: named tokens, from a file, the environment, or made at the first start. Never from a command line,
-where every process of the machine could read them.
+"""Who may talk to a sandbox server: tokens from a file, the environment, or made at the first start. Never from a command line, where
+every process of the machine could read them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import secrets
-import stat
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
+from sandbox.tokens import Tokens, own_token, read_token, read_tokens
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 
 TOKEN_VARIABLE = "FLYWHEEL_SANDBOX_TOKEN"
 TOKENS_FILE_VARIABLE = "FLYWHEEL_SANDBOX_TOKENS_FILE"
 DEFAULT_CLIENT = "default"
-MIN_LENGTH = 16
-
-
-class Tokens:
-    """Named tokens. Only their digests are kept; a comparison takes the same time whatever is wrong with what it is given."""
-
-    def __init__(self, by_client: Mapping[str, str]) -> None:
-        """Raises ConfigError for no token, a short one, or one with characters that a header cannot carry."""
-        if not by_client:
-            raise ConfigError("There is no token: a sandbox server without one would be open to all. Name one, or leave the file out.")
-        for client, token in by_client.items():
-            if len(token) < MIN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
-                raise ConfigError(
-                    f"The token of {client!r} is not usable: at least {MIN_LENGTH} printable ASCII characters without spaces are needed, "
-                    "for instance from `openssl rand -hex 32`."
-                )
-        self._digests = {client: _digest(token) for client, token in by_client.items()}
-        if len(set(self._digests.values())) < len(self._digests):
-            raise ConfigError(f"Two of the clients {', '.join(by_client)} have the same token: give each its own.")
-
-    def client(self, token: str) -> str | None:
-        """The name of the client that this is the token of."""
-        given, found = _digest(token), None
-        for client, digest in self._digests.items():
-            if hmac.compare_digest(given, digest):
-                found = client
-        return found
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def token_path(home: Home) -> Path:
@@ -65,9 +29,7 @@ def server_tokens(home: Home, environ: Mapping[str, str] = os.environ) -> tuple[
     if token := environ.get(TOKEN_VARIABLE):
         return Tokens({DEFAULT_CLIENT: token}), f"the variable {TOKEN_VARIABLE}"
     path = token_path(home)
-    if not path.exists():
-        make_token(path)
-    return Tokens({DEFAULT_CLIENT: read_private(path).strip()}), f"the file {path}"
+    return Tokens({DEFAULT_CLIENT: own_token(path)}), f"the file {path}"
 
 
 def client_token(home: Home | None = None, environ: Mapping[str, str] = os.environ) -> str:
@@ -80,42 +42,4 @@ def client_token(home: Home | None = None, environ: Mapping[str, str] = os.envir
             f"No token for the sandbox server: there is no {path}, which a server makes in its home. Set {TOKEN_VARIABLE}, or "
             "FLYWHEEL_HOME to the home that the server was started in."
         )
-    return read_private(path).strip()
-
-
-def read_tokens(path: Path) -> dict[str, str]:
-    """Tokens by client from a file of lines `name token`; empty lines and lines from # on are skipped. Raises ConfigError."""
-    found: dict[str, str] = {}
-    for number, line in enumerate(read_private(path).splitlines(), start=1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        if len(words) != 2 or words[0] in found:
-            raise ConfigError(f"{path}:{number}: one line a client is expected, `name token`, each name once; this line is not that.")
-        found[words[0]] = words[1]
-    return found
-
-
-def read_private(path: Path) -> str:
-    """A file that nobody else may read. Raises ConfigError."""
-    try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The token file {path} cannot be read: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"The token file {path} may be read by others (mode {mode & 0o777:o}): `chmod 600 {path}`, and use new tokens.")
-    return text
-
-
-def make_token(path: Path) -> None:
-    """Written aside and linked, so that another server of this home finds no token or a whole one; the first that links is everyone's."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # only its owner may read it
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-        with suppress(FileExistsError):
-            os.link(aside, path)
-    finally:
-        os.unlink(aside)
+    return read_token(path)

@@ -14,8 +14,8 @@ from sandbox.client import SandboxClient
 from sandbox.pool import SessionPool
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.server.tokens import Tokens
 from sandbox.sources import tasks_of
+from sandbox.tokens import Tokens
 
 TOKEN = "token-of-a-collector"
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from models.checkpoint import load_model, load_tokenizer, read_card, save, verify, write
+from models.checkpoint import load_tokenizer, read_card, save, verify, write
+from models.families import load_policy
 from models.model_files import CARD_FILE
 from warehouse.errors import CheckpointError
 
@@ -28,7 +29,7 @@ def test_what_was_saved_is_what_is_loaded(make_model: Callable[..., Any], tmp_pa
     )  # fmt: skip
     assert read_card(tmp_path / "one") == card == verify(tmp_path / "one")
     assert set(card.files) == {path.name for path in (tmp_path / "one").iterdir()} - {CARD_FILE}
-    opened = load_model(tmp_path / "one")
+    opened = load_policy(tmp_path / "one")
     assert not opened.training
     assert all(torch.equal(value, opened.state_dict()[name]) for name, value in model.state_dict().items())
     assert load_tokenizer(tmp_path / "one").get_vocab() == tokenizer.get_vocab()
@@ -54,7 +55,7 @@ def test_missing_cut_off_and_changed_files_are_named(checkpoint: Path, name: str
     for damaged in (whole[: len(whole) // 2], whole[:-1] + bytes([whole[-1] ^ 1])):
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=rf"{name}.*cut off or changed.*Rebuild"):
-            load_model(checkpoint)
+            load_policy(checkpoint)
     path.unlink()
     with pytest.raises(CheckpointError, match=rf"{name} is missing"):
         load_tokenizer(checkpoint)
@@ -62,7 +63,7 @@ def test_missing_cut_off_and_changed_files_are_named(checkpoint: Path, name: str
 
 def test_a_folder_without_a_card_or_with_a_broken_one_is_no_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a checkpoint"):
-        load_model(tmp_path / "nowhere")
+        load_policy(tmp_path / "nowhere")
     (checkpoint / CARD_FILE).write_text('{"checkpoint_id": "x"')
     with pytest.raises(CheckpointError, match="not a checkpoint card"):
         read_card(checkpoint)

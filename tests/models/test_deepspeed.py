@@ -23,11 +23,11 @@ from safetensors.torch import save_file
 from agent.policy import Message
 from models.adapters import prepare_for_training
 from models.batching import EncodedSample, PlannedBatches, plan_batches, share_out
-from models.checkpoint import load_model, read_card, save, verify
+from models.checkpoint import read_card, save, verify
 from models.families import load_policy
 from models.metrics import read_metrics
 from models.supervised.config import SupervisedConfig
-from models.supervised.distributed import _end, _trained
+from models.supervised.distributed import _trained
 from models.supervised.fitting import weighted_loss
 from models.supervised.run import TrainingSample, train_supervised
 from warehouse.errors import ModelError, TrainingDiverged
@@ -106,7 +106,7 @@ def test_two_processes_learn_what_one_does(stage: int | None, alone: Path, seed_
     assert seen == list(range(1, 13))
     assert verify(tmp_path / "end") == card
     assert sorted(card.files) == sorted(read_card(alone).files), "an ordinary checkpoint: nothing of DeepSpeed's is in it"
-    ours, theirs = (load_model(folder).state_dict() for folder in (alone, tmp_path / "end"))
+    ours, theirs = (load_policy(folder).state_dict() for folder in (alone, tmp_path / "end"))
     for name, weight in ours.items():
         torch.testing.assert_close(theirs[name], weight, atol=2e-5, rtol=0)
     assert not list((tmp_path / "end.run").glob("checkpoint-*"))
@@ -119,7 +119,7 @@ def test_one_process_of_zero_learns_packed_rows_in_bfloat16(seed_checkpoint: Pat
     train_supervised(config, samples(), init=seed_checkpoint, output=tmp_path / "end", stage="sft_model", iteration="0001")
     losses = [point.metrics["loss"] for point in read_metrics(tmp_path / "end.run")]
     assert sum(losses[-5:]) < 0.5 * sum(losses[:5])
-    assert load_model(tmp_path / "end").dtype == torch.float32
+    assert load_policy(tmp_path / "end").dtype == torch.float32
 
 
 KILLED = """
@@ -187,18 +187,6 @@ def test_processes_end_with_torchrun(seed_checkpoint: Path, tmp_path: Path) -> N
             run.result()
     while processes_of(tmp_path / "cut.run"):
         time.sleep(0.05)  # the test's timeout says when that is too long
-
-
-def test_what_outlives_torchrun_is_ended_with_it() -> None:
-    left = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!"], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert left.stdout is not None
-    child = psutil.Process(int(left.stdout.readline()))
-    left.wait()
-    _end(left)  # type: ignore[arg-type]
-    psutil.wait_procs([child], timeout=10)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-    left.stdout.close()
-    _end(left)  # type: ignore[arg-type]
 
 
 def test_adapters_that_come_back_under_other_names_are_not_passed_over(seed_checkpoint: Path, tmp_path: Path) -> None:

@@ -75,6 +75,10 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
+def answered(engine: EmbeddedEngine, prompts: Sequence[Prompt]) -> list[Response]:
+    return asyncio.run(engine.act(prompts))
+
+
 def test_callers_share_one_running_batch_and_leave_it_at_once(endless: EmbeddedEngine) -> None:
     pace = Pace(endless)
 
@@ -146,16 +150,17 @@ def test_values_are_the_critics(make_model: Callable[..., Any]) -> None:
     torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     engine = EmbeddedEngine(model, tokenizer, "checkpoint-a", critic=critic)
     asked = [prompt(text, 9, temperature=1.0) for text in ("see", "Find then hello", "Ok")]
-    answers = engine.answer(asked)
+    answers = answered(engine, asked)
     for answer in answers:
         ids = torch.tensor([answer.prompt_token_ids + answer.token_ids])
         with torch.no_grad():
             hidden = critic.backbone(input_ids=ids).last_hidden_state[0, len(answer.prompt_token_ids) - 1 : -1]
             expected = critic.head(hidden)[:, 0].tolist()
         assert answer.values == pytest.approx(expected, abs=1e-4)
-    engine.load_critic(None)
-    assert all(answer.values == () for answer in engine.answer(asked))
     engine.close()
+    plain = EmbeddedEngine(model, tokenizer, "checkpoint-a")
+    assert all(answer.values == () for answer in answered(plain, asked))
+    plain.close()
 
 
 def test_a_closed_engine_answers_nobody(endless: EmbeddedEngine) -> None:
@@ -181,14 +186,14 @@ def test_broken_weights_are_an_error_and_good_ones_mend_it(make_model: Callable[
     model, tokenizer = make_model()
     engine = EmbeddedEngine(model, tokenizer, "checkpoint-a")
     asked = [prompt("see", 5, conversation="one", temperature=1.0), prompt("Find hello", 5, conversation="two")]
-    before = engine.answer(asked)
+    before = answered(engine, asked)
     state = model.state_dict()
     broken = {name: torch.full_like(tensor, torch.nan) for name, tensor in state.items()}
     engine.load_weights(broken, "checkpoint-broken", 1)
     with pytest.raises(ModelError, match="weights have diverged"):
-        engine.answer(asked)
+        answered(engine, asked)
     engine.load_weights(state, "checkpoint-a", 0)
-    assert engine.answer(asked) == before
+    assert answered(engine, asked) == before
     engine.close()
 
 
@@ -239,16 +244,16 @@ def test_any_decoder_is_run_and_ids_without_meaning_do_no_harm() -> None:
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     engine = EmbeddedEngine(model, IdCodec(), "checkpoint-llama", settings=EngineSettings(max_context=40))
-    answers = engine.answer([
+    answers = answered(engine, [
         prompt("7 8 9", 6), prompt("2 0 1 2 2", 6), prompt("", 6), prompt("7 " * 35, 6), prompt("7 " * 34, 6), prompt("49", 6),
     ])
     assert [bool(answer.token_ids) for answer in answers] == [True, True, False, False, True, True]
     outside: Response | None = None
     with pytest.raises(ModelError, match="failed while it generated: IndexError"):
-        [outside] = engine.answer([prompt("7 1000000", 6)])
+        [outside] = answered(engine, [prompt("7 1000000", 6)])
     assert outside is None
-    assert engine.answer([prompt("7 8 9", 6)])[0].token_ids == answers[0].token_ids
+    assert answered(engine, [prompt("7 8 9", 6)])[0].token_ids == answers[0].token_ids
     state = {name: tensor * 2 for name, tensor in model.state_dict().items()}
     engine.load_weights(state, "checkpoint-twice", 3)
-    assert engine.answer([prompt("7 8 9", 6)])[0].versions[0] == 3
+    assert answered(engine, [prompt("7 8 9", 6)])[0].versions[0] == 3
     engine.close()

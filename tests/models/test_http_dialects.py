@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from agent.policy import Message, Prompt, Sampling
 from models.checkpoint import read_card
 from models.families import load_codec
-from models.http.config import Capabilities
+from models.http.config import Capabilities, ServerKind
+from models.http.dialects import KINDS
 from models.http.engine import HttpEngine
 from tests.models.policy_servers import OK, Reply, act, chat_answer, config, flaky, played_server, prompt
 from warehouse.errors import ConfigError, ModelError
 
 pytestmark = pytest.mark.usefixtures("engine_token")
+
+
+def test_every_kind_of_server_that_a_profile_may_name_is_described() -> None:
+    assert KINDS.keys() == set(get_args(ServerKind))
 
 
 def vllm(*, processed: bool, root: str = "elsewhere") -> Callable[[str, str, Any], Reply]:

@@ -17,7 +17,8 @@ import torch
 
 from agent.policy import Message
 from models.batching import EncodedSample, tensors
-from models.checkpoint import Card, load_model, load_tokenizer, read_card, save
+from models.checkpoint import Card, load_tokenizer, read_card, save
+from models.families import load_policy
 from models.metrics import MetricLog, Progress, read_metrics
 from models.supervised.checkpoints import COMPLETE_FILE
 from models.supervised.config import SupervisedConfig
@@ -260,7 +261,7 @@ def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path:
     chosen = select_samples(load_tokenizer(seed_checkpoint), noise, 0.0, max_tokens=2048).samples
     held_out = hold_out(chosen, 0.3)[1]
     with torch.no_grad():
-        kept = float(weighted_loss(load_model(tmp_path / "out"), tensors(held_out, 0)))
+        kept = float(weighted_loss(load_policy(tmp_path / "out"), tensors(held_out, 0)))
     assert kept == pytest.approx(curve[best], abs=1e-5)
 
 
@@ -284,7 +285,7 @@ def test_nothing_to_learn_and_no_checkpoint_are_told(seed_checkpoint: Path, tmp_
 
 
 def test_the_loss_is_the_weighted_mean_over_tokens(seed_checkpoint: Path) -> None:
-    model = load_model(seed_checkpoint)
+    model = load_policy(seed_checkpoint)
     ids = torch.tensor([[5, 6, 7, 8], [9, 10, model.config.pad_token_id, model.config.pad_token_id]])
     weights = torch.tensor([[0.0, 0.5, 0.0, 1.0], [0.0, 2.0, 0.0, 0.0]])
     logprobs = model(ids).logits.log_softmax(dim=-1)

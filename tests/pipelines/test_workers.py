@@ -19,7 +19,8 @@ from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
-from models.checkpoint import load_model, load_tokenizer, save, verify
+from models.checkpoint import load_tokenizer, save, verify
+from models.families import load_policy
 from models.ppo.config import PpoConfig
 from models.shift_qwen3 import initialise
 from pipelines.evaluate import evaluate_budgets
@@ -61,7 +62,7 @@ def seeded(tmp_path: Path) -> WorkerContext:
 def specialist(place: WorkerContext, stage: str, seed: int | None) -> str:
     """Register a checkpoint made from the seed policy; without `seed` its training moved nothing."""
     base = registry.made_by(place.warehouse, "0000", "seed_policy")
-    model, tokenizer = load_model(base.folder), load_tokenizer(base.folder)
+    model, tokenizer = load_policy(base.folder), load_tokenizer(base.folder)
     if seed is not None:
         initialise(model, seed)
     folder = place.home.checkpoints / "0001" / stage
@@ -97,8 +98,8 @@ def test_fixed_weights_are_taken_as_they_are(seeded: WorkerContext) -> None:
     assert result.checkpoint_id == merged.checkpoint_id == verify(merged.folder).checkpoint_id
     assert merged.parents == tuple(specialists.values())
     assert result.metrics == {"weight/rl_pointing": 0.25, "weight/rl_forms": 0.75} and result.details["search"] == []
-    first, second = (load_model(registry.find(seeded.warehouse, name).folder).state_dict() for name in specialists.values())
-    for name, tensor in load_model(merged.folder).state_dict().items():
+    first, second = (load_policy(registry.find(seeded.warehouse, name).folder).state_dict() for name in specialists.values())
+    for name, tensor in load_policy(merged.folder).state_dict().items():
         assert torch.equal(tensor, first[name] * 0.25 + second[name] * 0.75), name
 
 
@@ -128,9 +129,9 @@ def test_task_vectors_are_merged_on_the_checkpoint_they_came_from(seeded: Worker
     result = merge_worker.run(merge_request(specialists, settings, base.checkpoint_id), seeded)
     merged = registry.made_by(seeded.warehouse, "0001", "merged_policy")
     assert result.checkpoint_id == merged.checkpoint_id and merged.parents == (*specialists.values(), base.checkpoint_id)
-    start = load_model(base.folder).state_dict()
-    first, second = (load_model(registry.find(seeded.warehouse, name).folder).state_dict() for name in specialists.values())
-    for name, tensor in load_model(merged.folder).state_dict().items():
+    start = load_policy(base.folder).state_dict()
+    first, second = (load_policy(registry.find(seeded.warehouse, name).folder).state_dict() for name in specialists.values())
+    for name, tensor in load_policy(merged.folder).state_dict().items():
         added = ((first[name] - start[name]) * 0.5 + (second[name] - start[name]) * 0.5) * 2
         assert torch.equal(tensor, start[name] + added), name
 

@@ -14,8 +14,8 @@ from sandbox.fleet.manager import Fleet
 from sandbox.pool import SessionPool
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.server.tokens import Tokens
 from sandbox.task import Task
+from sandbox.tokens import Tokens
 from tests.sandbox.html_pages import HtmlSource
 
 T = TypeVar("T")

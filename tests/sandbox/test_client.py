@@ -17,8 +17,8 @@ from sandbox.client_sync import SyncSandbox
 from sandbox.loop_thread import LoopThread
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.server.tokens import Tokens
 from sandbox.session import Session, Transition
+from sandbox.tokens import Tokens
 from tests.sandbox.counting import TASK, CountingPool
 from warehouse.errors import AccessDenied, BrowserCrashed, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable, TaskError
 

@@ -19,9 +19,9 @@ from sandbox.loop_thread import LoopThread
 from sandbox.pool import SessionPool
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.server.tokens import Tokens
 from sandbox.sources import SOURCES
 from sandbox.task import Split, Task
+from sandbox.tokens import Tokens
 from warehouse.errors import TaskError
 
 TOKEN = "token-of-an-environment"

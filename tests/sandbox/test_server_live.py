@@ -11,7 +11,7 @@ from sandbox.actions import Click, Drag, ToolCall, TypeText
 from sandbox.browser.chromium import find_chromium
 from sandbox.client import SandboxClient
 from sandbox.server.serve import serving
-from sandbox.server.tokens import Tokens
+from sandbox.tokens import Tokens
 from tests.sandbox.counting import TASK, CountingPool
 
 TOKEN = "token-of-a-viewer-01"

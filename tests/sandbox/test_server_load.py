@@ -14,7 +14,7 @@ from sandbox.actions import Click, Wait
 from sandbox.client import SandboxClient
 from sandbox.server.serve import serving
 from sandbox.server.settings import ServerSettings
-from sandbox.server.tokens import Tokens
+from sandbox.tokens import Tokens
 from tests.sandbox.counting import TASK, CountingPool
 from warehouse.errors import AccessDenied
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.processes import end_group
+from warehouse.processes import end_group
 
 SLEEP = "import time; time.sleep(120)"
 DEADLINE_S = 30.0
@@ -72,7 +72,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def test_a_child_dies_with_its_parent(python):
-    child = f"from pipelines.processes import die_with_parent; die_with_parent(); print('ready', flush=True); {SLEEP}"
+    child = f"from warehouse.processes import die_with_parent; die_with_parent(); print('ready', flush=True); {SLEEP}"
     parent = python(FORWARD, child)
     pid = int(first_line(parent))
     assert first_line(parent) == "ready"
@@ -81,13 +81,13 @@ def test_a_child_dies_with_its_parent(python):
 
 
 def test_a_child_whose_parent_is_gone_already_ends_at_once(python):
-    process = python(f"from pipelines.processes import die_with_parent; die_with_parent(1 << 22); {SLEEP}")
+    process = python(f"from warehouse.processes import die_with_parent; die_with_parent(1 << 22); {SLEEP}")
     assert process.wait(DEADLINE_S) == 1
 
 
 def test_a_process_dies_with_another_that_is_not_its_parent(python):
     watched = python(SLEEP)
-    watching = python(f"import sys; from pipelines.processes import die_with; die_with({watched.pid}); print('ready', flush=True); {SLEEP}")
+    watching = python(f"import sys; from warehouse.processes import die_with; die_with({watched.pid}); print('ready', flush=True); {SLEEP}")
     assert first_line(watching) == "ready"
     assert watching.poll() is None
     watched.kill()
@@ -98,7 +98,7 @@ def test_a_process_dies_with_another_that_is_not_its_parent(python):
 def test_watching_a_process_that_is_gone_already_ends_at_once(python):
     watched = python("pass")
     watched.wait(DEADLINE_S)
-    watching = python(f"from pipelines.processes import die_with; die_with({watched.pid}); {SLEEP}")
+    watching = python(f"from warehouse.processes import die_with; die_with({watched.pid}); {SLEEP}")
     assert watching.wait(DEADLINE_S) == 1
 
 
@@ -107,6 +107,14 @@ def test_a_group_is_ended_with_its_grandchildren(python):
     grandchild = int(first_line(parent))
     end_group(parent.pid, grace_s=0.3)  # a machine that reaps no orphans shows their group until the end of it
     assert is_gone(parent.pid) and is_gone(grandchild)
+
+
+def test_what_is_left_of_a_group_is_ended_after_its_leader(python):
+    leader = python("import subprocess; print(subprocess.Popen(['sleep', '60']).pid)")
+    left = int(first_line(leader))
+    leader.wait(DEADLINE_S)
+    end_group(leader.pid)
+    assert within(lambda: is_gone(left))
 
 
 def test_what_ignores_the_request_is_killed(python):
@@ -122,25 +130,3 @@ def test_ending_a_group_that_is_gone_is_fine(python):
     process = python("pass")
     process.wait(DEADLINE_S)
     end_group(process.pid)
-
-
-def test_a_guarded_group_ends_with_the_one_who_asked_for_it(python):
-    asking = """
-import os, subprocess, sys
-command = [sys.executable, "-m", "pipelines.guard", str(os.getpid()), sys.executable, "-c", *sys.argv[1:]]
-subprocess.Popen(command, start_new_session=True).wait()
-"""
-    parent = python(asking, FORWARD, SLEEP)
-    grandchild = int(first_line(parent))
-    (guard,) = psutil.Process(parent.pid).children()
-    members = [guard, *guard.children(recursive=True)]
-    assert grandchild in [member.pid for member in members]
-    parent.kill()
-    assert within(lambda: all(is_gone(member.pid) for member in members))
-
-
-def test_a_guard_ends_as_its_program_does(python):
-    ran = subprocess.run(
-        [sys.executable, "-m", "pipelines.guard", str(os.getpid()), sys.executable, "-c", "raise SystemExit(7)"], start_new_session=True
-    )
-    assert ran.returncode == 7
