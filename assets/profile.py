@@ -43,7 +43,6 @@ class TaskSettings(_Settings):
     lists: tuple[str, ...] = Field(min_length=1, description="SOURCE:GROUP of each list, e.g. miniwob:quickstart (sandbox/sources.py)")
     domains: tuple[str, ...] = Field(min_length=1, description="what is collected, trained on and evaluated")
     rl_domains: tuple[str, ...] | None = Field(None, min_length=1, description="domains that get an RL specialist; null: all of them")
-
     joint: tuple[tuple[str, ...], ...] = Field(
         (),
         description="groups of domains that one more RL run each is trained on together, each domain with its part of the episodes: "

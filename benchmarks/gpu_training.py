@@ -147,7 +147,7 @@ def chat(name: str) -> tuple[Message, ...]:
 
 
 def encode(codec: VisionCodec, images: dict[str, bytes]) -> tuple[list[EncodedSample], Callable[[Sequence[str]], dict[str, Tensor]]]:
-    """A sample for each screen, and what looks at it: the vision tensors, made once."""
+    """A sample for each screen, and what loads it: the vision tensors, made once."""
     from models.batching import EncodedSample
 
     made = {name: codec.vision([name], images) for name in images}
@@ -166,7 +166,7 @@ def train(
     from models.supervised.config import SupervisedConfig
     from models.supervised.fitting import fit
 
-    samples, look = encode(codec, images)
+    samples, pixels = encode(codec, images)
     config = SupervisedConfig(
         steps=steps, learning_rate=1e-4, warmup_steps=2, batch_tokens=batch_tokens, save_every=10_000, log_every=1, bf16=bf16,
         gradient_checkpointing=checkpointing,
@@ -180,10 +180,10 @@ def train(
 
     prepare_for_training(model, config)
     with tempfile.TemporaryDirectory(prefix="flywheel-gpu-") as folder:
-        fit(model, samples, config, Path(folder) / "run", note, look=look)
+        fit(model, samples, config, Path(folder) / "run", note, pixels=pixels)
     longest = max(len(sample.token_ids) for sample in samples)
     num_rows = max(1, batch_tokens // longest)
-    return losses, moments, num_rows * longest, num_rows * int(look(samples[0].screenshot_ids)["pixel_values"].shape[0])
+    return losses, moments, num_rows * longest, num_rows * int(pixels(samples[0].screenshot_ids)["pixel_values"].shape[0])
 
 
 async def generate(model: Any, codec: VisionCodec, images: dict[str, bytes], *, num_tokens: int, temperature: float) -> tuple[Any, float]:

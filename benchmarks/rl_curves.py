@@ -34,10 +34,11 @@ from agent.episode import Episode, Outcome
 from agent.policy import Message
 from assets.profile import Profile
 from benchmarks.common.small_policy import Bar, Fumbler, base_policy, demonstration_samples, demonstrations, evaluation, tutorial_samples
+from models.batching import EncodedSample
 from models.checkpoint import load_tokenizer
 from models.ppo.config import PpoConfig
+from models.ppo.replay import ReplayPool
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
-from models.ppo.update import ReplayPool, ReplaySample
 from models.supervised.run import TrainingSample, encode_samples, train_supervised
 from pipelines import profiles
 from pipelines.sandboxes import open_collector
@@ -88,11 +89,10 @@ class Start:
     def replay(self) -> ReplayPool:
         return ReplayPool(sft=self._encoded(self.sft), ct=self._encoded(self.ct))
 
-    def _encoded(self, samples: list[TrainingSample]) -> list[ReplaySample]:
+    def _encoded(self, samples: list[TrainingSample]) -> list[EncodedSample]:
         tokenizer = load_tokenizer(self.folder)
         few = samples[:: max(1, len(samples) // MAX_REPLAY)]
-        encoded = encode_samples(tokenizer, few, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
-        return [ReplaySample(token_ids=tuple(each.token_ids), weights=tuple(each.loss_weights)) for each in encoded]
+        return encode_samples(tokenizer, few, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
 
 
 def profile_of(domain: str, seed: int) -> Profile:

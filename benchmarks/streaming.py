@@ -40,8 +40,8 @@ from assets.profile import Profile
 from benchmarks.common.small_policy import base_policy, demonstration_samples
 from models.engine import EmbeddedEngine
 from models.ppo.config import PpoConfig
+from models.ppo.replay import ReplayPool
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
-from models.ppo.update import ReplayPool
 from models.supervised.run import train_supervised
 from pipelines import profiles
 from pipelines.sandboxes import num_waiting, open_pool
@@ -61,7 +61,7 @@ STRAGGLER_S = 10.0
 ARMS: dict[str, dict[str, Any]] = {"rounds": {}, "streaming": {"streaming": True}}
 TARGET_SPEED, TARGET_BUSY = 2.5, 0.9
 SETTINGS: dict[str, Any] = {
-    "algorithm": "reinforce", "learning_rate": 3e-4, "warmup_updates": 4, "epochs": 1, "minibatch_episodes": 8, "max_kl": 0.2,
+    "algorithm": "reinforce", "learning_rate": 3e-4, "warmup_steps": 4, "epochs": 1, "minibatch_episodes": 8, "max_kl": 0.2,
     "replay_weight": 0.0, "off_policy": "decoupled", "max_staleness": 8, "adaptive_episodes": False,
 }  # fmt: skip
 START = {

@@ -1,38 +1,35 @@
 """Which samples a supervised run reads at which step: a plan made before the first step, a pure function of lengths, weights and a seed.
 
 A resumed run makes the same plan and goes on where it stopped. Tensors are made of a batch here too, padded or packed, and shared out over
-the processes of a run; the loss is models/supervised/fitting.py, attention over packed rows models/packing.py.
+the processes of a run; the loss is in models/training_forward.py, attention over packed rows in models/packing.py.
 
 Shapes: B rows, T tokens, S samples of a packed row. A sample's last token is only ever a target, so T leaves it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from models.vision import collate_vision
+from models.vision import PixelLoader, collate_vision
 from warehouse.errors import ModelError
 
 CHUNK_ROWS = 1024
 """Rows drawn at a time; a chunk's rows are sorted by length and cut into batches, so that little of a batch is padding."""
 _GOLDEN = (5**0.5 - 1) / 2
 Packing = Literal["padded", "packed"]
-Look = Callable[[Sequence[str]], Mapping[str, Tensor]]
-"""The vision tensors of one conversation that shows these screenshots; empty for none (models/vision.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedSample:
     """Token ids of a whole conversation, the weight of each in the loss, and how often to draw it relative to the others. `sample_id`
-    names it in messages. `screenshot_ids` are the images that it shows, in order; they are looked at when its batch is made."""
+    names it in messages. `screenshot_ids` are the images that it shows, in order; they are read when its batch is made."""
 
     token_ids: Sequence[int]
     loss_weights: Sequence[float]
@@ -114,9 +111,9 @@ class PlannedBatches(Dataset[dict[str, Any]]):
 
     def __init__(
         self, samples: Sequence[EncodedSample], plan: Sequence[Sequence[int]], pad_token_id: int, *, packing: Packing = "padded",
-        rank: int = 0, num_ranks: int = 1, look: Look | None = None,
+        rank: int = 0, num_ranks: int = 1, pixels: PixelLoader | None = None,
     ) -> None:
-        self._samples, self._plan, self._pad, self.packing, self.look = samples, plan, pad_token_id, packing, look
+        self._samples, self._plan, self._pad, self.packing, self.pixels = samples, plan, pad_token_id, packing, pixels
         self._rank, self._num_ranks = rank, num_ranks
 
     def __len__(self) -> int:
@@ -134,7 +131,7 @@ class PlannedBatches(Dataset[dict[str, Any]]):
         # A process without a share takes part all the same, with a sample that weighs nothing.
         own = self.samples_at(step) or [_without_weight(batch[0])]
         total = sum(sum(sample.loss_weights[1:]) for sample in batch)
-        return {**tensors(own, self._pad, self.packing, self.look), "total_weight": torch.tensor(total)}
+        return {**tensors(own, self._pad, self.packing, self.pixels), "total_weight": torch.tensor(total)}
 
 
 def _without_weight(sample: EncodedSample) -> EncodedSample:
@@ -144,10 +141,10 @@ def _without_weight(sample: EncodedSample) -> EncodedSample:
 
 
 def tensors(
-    samples: Sequence[EncodedSample], pad_token_id: int, packing: Packing = "padded", look: Look | None = None
+    samples: Sequence[EncodedSample], pad_token_id: int, packing: Packing = "padded", pixels: PixelLoader | None = None
 ) -> dict[str, Any]:
     """Samples as one batch: `input_ids`, `targets`, `loss_weights`, `lengths` where they are packed, `vision` where they show images;
-    see PlannedBatches. Raises ModelError for samples with images and no way to `look` at them."""
+    see PlannedBatches. Raises ModelError for samples with images and no `pixels` to load them."""
     ids = [torch.tensor(sample.token_ids) for sample in samples]
     weights = [torch.tensor(sample.loss_weights, dtype=torch.float32) for sample in samples]
     columns = {
@@ -159,12 +156,12 @@ def tensors(
         lengths = torch.tensor([len(row) - 1 for row in ids])
         return {**{name: torch.cat(rows).unsqueeze(0) for name, (rows, _) in columns.items()}, "lengths": lengths}
     batch: dict[str, Any] = {name: pad_sequence(rows, batch_first=True, padding_value=fill) for name, (rows, fill) in columns.items()}
-    return batch | _seen(samples, look)
+    return batch | _vision(samples, pixels)
 
 
-def _seen(samples: Sequence[EncodedSample], look: Look | None) -> dict[str, Any]:
+def _vision(samples: Sequence[EncodedSample], pixels: PixelLoader | None) -> dict[str, Any]:
     if not any(sample.screenshot_ids for sample in samples):
         return {}
-    if look is None:
+    if pixels is None:
         raise ModelError("samples show screenshots, but nothing was handed over to read them with: give train_supervised `read_image`")
-    return {"vision": collate_vision([look(sample.screenshot_ids) for sample in samples])}
+    return {"vision": collate_vision([pixels(sample.screenshot_ids) for sample in samples])}

@@ -1,5 +1,6 @@
 """The forward pass that training wants: final hidden states only where a token is learned, for ShiftQwen3 about a third cheaper than the
-model's own. The numbers and gradients are the model's (a test holds them to it); generation is models/generation.
+model's own; and the loss of supervised samples on it. The numbers and gradients are the model's (a test holds them to it); generation is
+models/generation.
 
 Most tokens of a policy's samples are context: of them the last layer needs keys and values only. Projections that read the same input
 are fused. Any other Hugging Face decoder goes through its own forward.
@@ -20,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
 from models.adapters import has_adapters
-from models.packing import Questions, Segments, attend, attend_from, questions
+from models.packing import Questions, Segments, attend, attend_from, questions, segments
 from models.shift_qwen3 import ShiftQwen3Model
 from models.vision import vision_inputs
 
@@ -39,6 +40,36 @@ def hidden_where(
     more |= vision_inputs(model, input_ids_BT, vision or {})
     hidden_BTD: Tensor = decoder(input_ids=input_ids_BT, use_cache=False, **more).last_hidden_state
     return hidden_BTD[wanted_BT]
+
+
+def weighted_loss(model: Any, batch: Mapping[str, Any], *, num_ranks: int = 1) -> Tensor:
+    """Mean negative log-likelihood of the targets, weighted: sum(w·nll) / sum(w), of a batch as models.batching.tensors makes it.
+
+    Logits are made only where a weight is positive. A process of several sees only its share of the batch and divides by the weight of
+    all (`total_weight`), times their number, because gradients are averaged over processes.
+    """
+    weights = batch["loss_weights"]
+    is_learned = weights > 0
+    if not bool(is_learned.any()):
+        is_learned[0, 0] = True  # weighs 0, but takes part in the backward pass that the other processes wait in
+    losses = functional.cross_entropy(_learned_logits(model, batch, is_learned).float(), batch["targets"][is_learned], reduction="none")
+    total_weight = batch["total_weight"] if "total_weight" in batch else weights.sum()
+    total: Tensor = (losses * weights[is_learned]).sum() / total_weight * num_ranks
+    return total
+
+
+def _learned_logits(model: Any, batch: Mapping[str, Any], is_learned: Tensor) -> Tensor:
+    """Logits (N, V) where a target is learned. What wraps a model (data parallelism, DeepSpeed) must see a call of the model itself."""
+    input_ids = batch["input_ids"]
+    layout = segments(batch["lengths"].tolist(), input_ids.device) if "lengths" in batch else None
+    if isinstance(model, PreTrainedModel):
+        logits: Tensor = model.get_output_embeddings()(hidden_where(model, input_ids, is_learned, layout, batch.get("vision")))
+        return logits
+    columns = is_learned.any(dim=0).nonzero().flatten()
+    more: dict[str, Any] = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
+    more |= vision_inputs(model, input_ids, batch.get("vision") or {})
+    kept: Tensor = model(input_ids=input_ids, use_cache=False, logits_to_keep=columns, **more).logits
+    return kept[is_learned[:, columns]]
 
 
 def _is_plain(decoder: ShiftQwen3Model) -> bool:

@@ -30,6 +30,8 @@ PATCH_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 TILE_FAMILIES = ("idefics3", "smolvlm")
 ReadImage = Callable[[str], bytes]
 """The bytes of a screenshot by its id."""
+PixelLoader = Callable[[Sequence[str]], Mapping[str, Tensor]]
+"""The vision tensors of one conversation that shows these screenshots; empty for none."""
 
 
 class ImageReader(Protocol):
@@ -176,12 +178,12 @@ def read_images(names: Sequence[str], read_image: ReadImage | None) -> dict[str,
     return {name: read_image(name) for name in names} if read_image else {}
 
 
-def look_with(codec: ChatCodec, read_image: ReadImage | None) -> Callable[[Sequence[str]], dict[str, Tensor]] | None:
-    """From the screenshots that a conversation shows to their vision tensors; None where the codec cannot see."""
+def pixel_loader(codec: ChatCodec, read_image: ReadImage | None) -> PixelLoader | None:
+    """What makes the vision tensors of samples for this codec; None where it cannot see."""
     if not isinstance(codec, VisionCodec):
         return None
-    seeing = codec
-    return lambda names: seeing.vision(names, read_images(names, read_image))
+    vision = codec.vision
+    return lambda names: vision(names, read_images(names, read_image))
 
 
 def collate_vision(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -130,8 +130,10 @@ def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture
     """The dataset that the `kind` stage of `iteration` trains on: its id and its rows for the table `datasets`.
 
     It holds what earlier iterations routed; withdrawn samples are left out, and general data that repeat the instruction of an instance
-    that is evaluated on. Row order does not matter. Raises ContaminatedDataset when a
-    sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an episode that cannot be found.
+    that is evaluated on. Row order does not matter.
+
+    Raises ContaminatedDataset when a sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an
+    episode that cannot be found.
     """
     params = {"iteration": iteration, "number": int(iteration), "giveaway_words": GIVEAWAY_WORDS}
     rows = con.sql(_MEMBERS, params=params).to_arrow_table().to_pylist()

@@ -1,7 +1,7 @@
 """Our own functions under the invariants of reinforcement learning (benchmarks/invariants/library.py).
 
-Rows of masked tokens are made into trajectories first, as episodes arrive: a turn for each run of response tokens, and what the environment
-paid between the end of a response and the next one belongs to that turn.
+Rows of masked tokens are made into trajectories first, as episodes arrive: a step for each run of response tokens, and what the environment
+paid between the end of a response and the next one belongs to that step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.invariants.library import Library, LossCase, Spans
 from models.ppo.advantages import batch_advantages, decoupled_gae, explained_variance, group_advantages, length_adaptive_lambda
-from models.ppo.buffer import Trajectory, Turn
+from models.ppo.buffer import Trajectory, TrajectoryStep
 from models.ppo.config import PpoConfig
 from models.ppo.critic import rewards_per_value
 from models.ppo.losses import Aggregation, LossSettings, kl_k3, policy_loss, token_weights, value_loss
@@ -29,22 +29,22 @@ def trajectories(spans: Spans) -> list[Trajectory]:
     items = []
     for row, mask in enumerate(spans.mask_BT):
         starts = [t for t in np.flatnonzero(mask) if t == 0 or not mask[t - 1]]
-        turns = []
+        steps = []
         for start, until in zip(starts, [*starts[1:], len(mask)], strict=True):
             length = int(mask[start:until].sum())
             paid = [float(reward) for reward in spans.rewards_BT[row, start:until]]
-            turn = Turn(
+            step = TrajectoryStep(
                 prompt_ids=(1,),
                 response_ids=(2,) * length,
                 logprobs=(0.0,) * length,
                 reward=sum(paid[length - 1 :]),
                 token_rewards=(*paid[: length - 1], 0.0),
             )
-            turns.append(turn)
+            steps.append(step)
         total = float(spans.rewards_BT[row].sum())
         after = spans.after(row)
         items.append(
-            Trajectory(episode_id=str(row), task_name="t", turns=tuple(turns), reward=total, is_truncated=after is not None)
+            Trajectory(episode_id=str(row), task_name="t", steps=tuple(steps), reward=total, is_truncated=after is not None)
         )  # fmt: skip
     return items
 
@@ -111,7 +111,10 @@ class Ours(Library):
             total = total + policy_loss(
                 torch.stack([logprobs_N, rest_N], dim=1), torch.zeros_like(step_N), case.old_logprobs[list(rows)][chosen],
                 case.advantages[list(rows)][chosen], weights_N,
-                LossSettings(clip_low=case.clip_low, clip_high=case.clip_high, dual_clip=case.dual_clip),
+                LossSettings(
+                    clip_low=case.clip_low, clip_high=case.clip_high, dual_clip=case.dual_clip, objective="clip", kl_coefficient=0.0,
+                    entropy_coefficient=0.0,
+                ),
             ).loss  # fmt: skip
         return total
 

@@ -1,8 +1,8 @@
-"""Episodes as arrays to learn from: trajectories of turns, and padded micro-batches of turns. No gradient, no model.
+"""Episodes as arrays to learn from: trajectories of steps, and padded micro-batches of steps. No gradient, no model.
 
-A turn's token ids and log-probabilities are the ones that were sampled and recorded; no answer is ever tokenised again.
+A step's token ids and log-probabilities are the ones that were sampled and recorded; no answer is ever tokenised again.
 
-Shape suffixes: B turns of a micro-batch, T positions (the last token of a sequence predicts nothing and is left out), N marked positions.
+Shape suffixes: B steps of a micro-batch, T positions (the last token of a sequence predicts nothing and is left out), N marked positions.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from agent.episode import CUT_OFF, Episode, Outcome, Step
 from agent.policy import Message
 from models.chat import ChatCodec
+from models.ppo.advantages import Floats
 from models.ppo.shaping import ShapingConfig, shaped_steps
-from models.vision import collate_vision, screenshot_ids
+from models.vision import VisionCodec, collate_vision, screenshot_ids
 from warehouse.errors import ModelError
 
 Reward = Literal["success", "score"]
-LookAt = Callable[[Sequence[str], Mapping[str, bytes]], Mapping[str, Tensor]]
-"""Vision tensors of the named screenshots, from image bytes by id: models.vision.VisionCodec.vision."""
+Pixels = Callable[[], Mapping[str, Tensor]]
+"""Makes the vision tensors of the screenshots that a prompt shows, anew each time: they are many times the size of an image file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class TrajectoryStep:
     """One step as tokens. `logprobs[i]` belongs to `response_ids[i]` under the distribution that was sampled from, and `versions[i]` counts
     the updates that the weights behind it had seen; without any, all tokens are taken to be the learner's own (staleness 0). `reward` is
-    earned at the last token; `token_rewards`, where there are any, are added token by token (a KL penalty). `see` makes the vision tensors
-    of the screenshots that the prompt shows, anew each time: they are many times the size of an image file."""
+    earned at the last token; `token_rewards`, where there are any, are added token by token (a KL penalty)."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
@@ -42,7 +41,7 @@ class Turn:
     reward: float
     versions: tuple[int, ...] = ()
     token_rewards: tuple[float, ...] = ()
-    see: Callable[[], Mapping[str, Tensor]] | None = field(default=None, repr=False, compare=False)
+    pixels: Pixels | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_tokens(self) -> int:
@@ -51,21 +50,21 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What a policy reads before it answers, as in Turn."""
+    """What a policy reads before it answers, as in TrajectoryStep."""
 
     prompt_ids: tuple[int, ...]
-    see: Callable[[], Mapping[str, Tensor]] | None = field(default=None, repr=False, compare=False)
+    pixels: Pixels | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode as turns. `reward` is the sum of theirs; `is_truncated`: a limit (of steps, of time) cut it off; `instance` names task
+    """One episode as steps. `reward` is the sum of theirs; `is_truncated`: a limit (of steps, of time) cut it off; `instance` names task
     and seed, which several attempts share; `is_success` is the stored verdict, whatever the reward was shaped to, and `shaping` what each
     component added. `final_state` is what the policy would have read next where a limit cut the episode off, if that was recorded."""
 
     episode_id: str
     task_name: str
-    turns: tuple[Turn, ...]
+    steps: tuple[TrajectoryStep, ...]
     reward: float
     is_truncated: bool
     instance: str = ""
@@ -74,12 +73,12 @@ class Trajectory:
     final_state: State | None = None
 
     @property
-    def tokens_per_turn(self) -> list[int]:
-        return [len(turn.response_ids) for turn in self.turns]
+    def tokens_per_step(self) -> list[int]:
+        return [len(step.response_ids) for step in self.steps]
 
     @property
     def num_response_tokens(self) -> int:
-        return sum(self.tokens_per_turn)
+        return sum(self.tokens_per_step)
 
 
 def trajectory(
@@ -87,20 +86,20 @@ def trajectory(
     *,
     reward: Reward = "success",
     shaping: ShapingConfig | None = None,
-    look: LookAt | None = None,
     codec: ChatCodec | None = None,
     never: Collection[int] = (),
 ) -> Trajectory | None:
     """The episode to learn from, or None where there is nothing to learn: the infrastructure failed (no reward, which is not a reward of
     0), or the policy never wrote a token.
 
-    `success` rewards the last turn with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last turn what is missing
+    `success` rewards the last step with the verdict, 0 or 1. `score` keeps each step's own reward and adds to the last step what is missing
     to the episode's score, so that the total is always the verified one; where time ran out nobody verified, and the steps' own stand.
-    `shaping` adds to that what shaping.py says, turn by turn.
-    `look` makes vision tensors of the screenshots that prompts name, for a policy that sees; `codec` encodes the one prompt that no engine
-    has, the state after a cut. A turn whose answer holds an id in `never` (models.generation.vision_units.placeholder_ids) is left out: a
-    server that does not exclude what stands for pictures sampled it from another distribution, and a model cannot read it as text. Raises
-    ModelError for a step whose tokens, log-probabilities and versions do not match: it was not sampled by an engine of this system.
+    `shaping` adds to that what shaping.py says, step by step. `codec` encodes the one prompt that no engine has, the state after a cut, and
+    makes pixels of the screenshots that prompts name, for a policy that sees. A step whose answer holds an id in `never`
+    (models.generation.vision_units.placeholder_ids) is left out: a server that does not exclude what stands for pictures sampled it from
+    another distribution, and a model cannot read it as text.
+
+    Raises ModelError for a step whose tokens, log-probabilities and versions do not match: it was not sampled by an engine of this system.
     """
     if episode.outcome is Outcome.CRASHED or episode.reward is None:
         return None
@@ -110,28 +109,28 @@ def trajectory(
                 f"step {step.step_index} of {episode.episode_id} has a response but not the ids of its tokens and its prompt's: learn "
                 "only from answers of an engine that tells them (docs/serving.md says which servers do)"
             )
-    steps = [step for step in episode.steps if step.response_token_ids and not is_left_out(step, never)]
-    turns = [_turn(step, step.reward if reward == "score" else 0.0, episode, look) for step in steps]
-    if not turns:
+    learned = [step for step in episode.steps if step.response_token_ids and not is_left_out(step, never)]
+    steps = [_as_tokens(step, step.reward if reward == "score" else 0.0, episode, codec) for step in learned]
+    if not steps:
         return None
     earned = min(1.0, max(-1.0, sum(step.reward for step in episode.steps)))
     score = earned if episode.outcome is Outcome.TIMEOUT else episode.reward
     total = score if reward == "score" else float(episode.is_success)
-    turns[-1] = replace(turns[-1], reward=total - sum(turn.reward for turn in turns[:-1]))
-    added = shaped_steps(episode, steps, shaping) if shaping is not None and shaping.shapes else {}
+    steps[-1] = replace(steps[-1], reward=total - sum(step.reward for step in steps[:-1]))
+    added = shaped_steps(episode, learned, shaping) if shaping is not None and shaping.shapes else {}
     for values in added.values():
-        turns = [replace(turn, reward=turn.reward + value) for turn, value in zip(turns, values, strict=True)]
+        steps = [replace(step, reward=step.reward + value) for step, value in zip(steps, values, strict=True)]
     sums = {name: sum(values) for name, values in added.items()}
     return Trajectory(
         episode_id=episode.episode_id,
         task_name=episode.request.task.name,
-        turns=tuple(turns),
+        steps=tuple(steps),
         reward=total + sum(sums.values()),
         is_truncated=episode.outcome in CUT_OFF,
         instance=f"{episode.request.task.task_id}/{episode.request.seed}",
         is_success=episode.is_success,
         shaping=sums,
-        final_state=_final_state(episode, look, codec),
+        final_state=_final_state(episode, codec),
     )
 
 
@@ -140,15 +139,15 @@ def is_left_out(step: Step, never: Collection[int]) -> bool:
     return not frozenset(never).isdisjoint(step.response_token_ids)
 
 
-def _final_state(episode: Episode, look: LookAt | None, codec: ChatCodec | None) -> State | None:
+def _final_state(episode: Episode, codec: ChatCodec | None) -> State | None:
     names = screenshot_ids(episode.final_messages)
     if codec is None or not episode.final_messages or not episode.screenshots.keys() >= set(names):
         return None
     ids = codec.encode(episode.final_messages, episode.screenshots).token_ids
-    return State(prompt_ids=tuple(ids), see=_seeing(episode.final_messages, episode, look))
+    return State(prompt_ids=tuple(ids), pixels=_pixels(episode.final_messages, episode, codec))
 
 
-def _turn(step: Step, reward: float, episode: Episode, look: LookAt | None) -> Turn:
+def _as_tokens(step: Step, reward: float, episode: Episode, codec: ChatCodec | None) -> TrajectoryStep:
     num_tokens = len(step.response_token_ids)
     if num_tokens != len(step.response_logprobs) or len(step.response_versions) not in (0, num_tokens):
         raise ModelError(
@@ -156,43 +155,43 @@ def _turn(step: Step, reward: float, episode: Episode, look: LookAt | None) -> T
             f"{len(step.response_logprobs)} log-probabilities ({len(step.response_versions)} versions): learn only from episodes whose "
             "engine returned one of each a token"
         )
-    return Turn(
+    return TrajectoryStep(
         prompt_ids=step.prompt_token_ids,
         response_ids=step.response_token_ids,
         logprobs=step.response_logprobs,
         reward=reward,
         versions=step.response_versions,
-        see=_seeing(step.messages, episode, look),
+        pixels=_pixels(step.messages, episode, codec),
     )
 
 
-def _seeing(messages: Sequence[Message], episode: Episode, look: LookAt | None) -> Callable[[], Mapping[str, Tensor]] | None:
+def _pixels(messages: Sequence[Message], episode: Episode, codec: ChatCodec | None) -> Pixels | None:
     names = screenshot_ids(messages)
-    return partial(look, names, episode.screenshots) if look is not None and names else None
+    return partial(codec.vision, names, episode.screenshots) if isinstance(codec, VisionCodec) and names else None
 
 
 def with_token_rewards(item: Trajectory, rewards_T: Sequence[float]) -> Trajectory:
     """The episode with more reward on each response token, in its total too."""
-    turns, start = [], 0
-    for turn in item.turns:
-        end = start + len(turn.response_ids)
-        earlier = turn.token_rewards or (0.0,) * len(turn.response_ids)
-        turns.append(replace(turn, token_rewards=tuple(a + float(b) for a, b in zip(earlier, rewards_T[start:end], strict=True))))
+    steps, start = [], 0
+    for step in item.steps:
+        end = start + len(step.response_ids)
+        earlier = step.token_rewards or (0.0,) * len(step.response_ids)
+        steps.append(replace(step, token_rewards=tuple(a + float(b) for a, b in zip(earlier, rewards_T[start:end], strict=True))))
         start = end
-    return replace(item, turns=tuple(turns), reward=item.reward + float(sum(rewards_T)))
+    return replace(item, steps=tuple(steps), reward=item.reward + float(sum(rewards_T)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRef:
-    """Where a turn of a batch comes from: index of its trajectory in the list at hand, index of the turn in it."""
+class StepRef:
+    """Where a step of a batch comes from: index of its trajectory in the list at hand, index of the step in it."""
 
     trajectory: int
-    turn: int
+    step: int
 
 
-def turn_refs(trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> list[TurnRef]:
-    """All turns of the chosen trajectories, in order."""
-    return [TurnRef(trajectory=i, turn=k) for i in chosen for k in range(len(trajectories[i].turns))]
+def step_refs(trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> list[StepRef]:
+    """All steps of the chosen trajectories, in order."""
+    return [StepRef(trajectory=i, step=k) for i in chosen for k in range(len(trajectories[i].steps))]
 
 
 def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
@@ -208,12 +207,12 @@ def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnBatch:
-    """Right-padded turns. `inputs_BT` is what a causal model reads, `response_BT` marks the positions whose *next* token was sampled and
+class StepBatch:
+    """Right-padded steps. `inputs_BT` is what a causal model reads, `response_BT` marks the positions whose *next* token was sampled and
     `first_BT` the first of these in each row; `targets_N` are the sampled tokens at the response positions, row by row. Padding stands on
     the right, where a causal model cannot see it, so no attention mask is needed. `vision` holds the tensors of the rows' images."""
 
-    refs: tuple[TurnRef, ...]
+    refs: tuple[StepRef, ...]
     inputs_BT: Tensor
     response_BT: Tensor
     first_BT: Tensor
@@ -223,45 +222,45 @@ class TurnBatch:
     vision: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def collate(trajectories: Sequence[Trajectory], refs: Sequence[TurnRef], *, pad_id: int, device: torch.device | None = None) -> TurnBatch:
-    """Pad turns into one batch."""
-    turns = [trajectories[ref.trajectory].turns[ref.turn] for ref in refs]
-    longest = max(turn.num_tokens for turn in turns)
-    ids_BT = torch.full((len(turns), longest), pad_id, dtype=torch.long)
-    response_BT = torch.zeros((len(turns), longest), dtype=torch.bool)
-    first_BT = torch.zeros((len(turns), longest), dtype=torch.bool)
-    for row, turn in enumerate(turns):
-        start, end = len(turn.prompt_ids), turn.num_tokens
-        ids_BT[row, :end] = torch.tensor(turn.prompt_ids + turn.response_ids)
+def collate(trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, pad_id: int, device: torch.device | None = None) -> StepBatch:
+    """Pad steps into one batch."""
+    steps = [trajectories[ref.trajectory].steps[ref.step] for ref in refs]
+    longest = max(step.num_tokens for step in steps)
+    ids_BT = torch.full((len(steps), longest), pad_id, dtype=torch.long)
+    response_BT = torch.zeros((len(steps), longest), dtype=torch.bool)
+    first_BT = torch.zeros((len(steps), longest), dtype=torch.bool)
+    for row, step in enumerate(steps):
+        start, end = len(step.prompt_ids), step.num_tokens
+        ids_BT[row, :end] = torch.tensor(step.prompt_ids + step.response_ids)
         response_BT[row, start:end] = True
         first_BT[row, start] = True
-    return TurnBatch(
+    return StepBatch(
         refs=tuple(refs),
         inputs_BT=ids_BT[:, :-1].to(device),
         response_BT=response_BT[:, 1:].to(device),
         first_BT=first_BT[:, 1:].to(device),
         targets_N=ids_BT[response_BT].to(device),
-        old_logprobs_N=torch.tensor([x for turn in turns for x in turn.logprobs], dtype=torch.float32, device=device),
+        old_logprobs_N=torch.tensor([x for step in steps for x in step.logprobs], dtype=torch.float32, device=device),
         rows_N=response_BT.nonzero()[:, 0].to(device),
-        vision=collate_vision([turn.see() if turn.see else {} for turn in turns]),
+        vision=collate_vision([step.pixels() if step.pixels else {} for step in steps]),
     )
 
 
-def turn_batches(
+def step_batches(
     trajectories: Sequence[Trajectory], chosen: Sequence[int], *, max_tokens: int, pad_id: int, device: torch.device | None = None
-) -> Iterator[TurnBatch]:
-    """All turns of the chosen trajectories in length-sorted micro-batches."""
-    refs = turn_refs(trajectories, chosen)
-    lengths = [trajectories[ref.trajectory].turns[ref.turn].num_tokens for ref in refs]
+) -> Iterator[StepBatch]:
+    """All steps of the chosen trajectories in length-sorted micro-batches."""
+    refs = step_refs(trajectories, chosen)
+    lengths = [trajectories[ref.trajectory].steps[ref.step].num_tokens for ref in refs]
     for group in microbatches(lengths, max_tokens):
         yield collate(trajectories, [refs[i] for i in group], pad_id=pad_id, device=device)
 
 
-def gathered(batch: TurnBatch, trajectories: Sequence[Trajectory], values: Sequence[NDArray[np.float64]]) -> Tensor:
+def gathered(batch: StepBatch, trajectories: Sequence[Trajectory], values: Sequence[Floats]) -> Tensor:
     """What `values[i][t]` says of response token t of trajectory i, for the batch's tokens (N), in float32."""
     parts = []
     for ref in batch.refs:
-        tokens = trajectories[ref.trajectory].tokens_per_turn
-        start = sum(tokens[: ref.turn])
-        parts.append(values[ref.trajectory][start : start + tokens[ref.turn]])
+        tokens = trajectories[ref.trajectory].tokens_per_step
+        start = sum(tokens[: ref.step])
+        parts.append(values[ref.trajectory][start : start + tokens[ref.step]])
     return torch.tensor(np.concatenate(parts), dtype=torch.float32, device=batch.targets_N.device)

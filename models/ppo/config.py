@@ -16,6 +16,7 @@ from models.ppo.shaping import ShapingConfig
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -56,7 +57,11 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     gamma: Annotated[float, Field(gt=0, le=1, description="discount per token or step; 1 in UI-TARS-2's sources")] = 1.0
     lambda_policy: Annotated[Fraction | None, Field(description="fixed trace of the policy's advantages; null: length-adaptive")] = None
     lambda_alpha: Annotated[
-        Positive, Field(description="length-adaptive lambda = 1 - 1/(alpha l), l response tokens (VAPO; UI-TARS-2)")
+        Positive,
+        Field(
+            description="length-adaptive lambda = 1 - 1/(alpha l), l the episode's response tokens (VAPO; UI-TARS-2); at level step too, "
+            "where it decays over steps: there it is no published quantity, and lambda_policy fixes it"
+        ),
     ] = 0.05
     lambda_floor: Annotated[
         Fraction, Field(description="lowest lambda; without it episodes below 1/alpha tokens would get a negative one")
@@ -122,11 +127,11 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     microbatch_tokens: Annotated[
         Count, Field(description="padded tokens of one forward pass; changes speed and memory, not the result")
     ] = 6144
-    learning_rate: Positive = 2e-4
-    warmup_updates: Annotated[Count, Field(description="optimizer steps of linear warm-up, once a run")] = 10
-    adam_beta1: Fraction = 0.9
-    adam_beta2: Fraction = 0.99
-    grad_clip: Positive = 1.0
+    learning_rate: Annotated[Positive, Field(description="of the policy, constant after the warm-up")] = 2e-4
+    warmup_steps: Annotated[Count, Field(description="optimizer steps of linear warm-up, once a run")] = 10
+    adam_beta1: Annotated[Beta, Field(description="decay of Adam's mean of gradients, the policy's")] = 0.9
+    adam_beta2: Annotated[Beta, Field(description="decay of Adam's mean of squared gradients, the policy's")] = 0.99
+    max_grad_norm: Annotated[Positive, Field(description="longer gradients are scaled down to this, the policy's and the critic's")] = 1.0
     replay_weight: Annotated[
         float, Field(ge=0, description="weight of the supervised loss on replayed samples (VAPO's auxiliary loss: 0.1)")
     ] = 0.1
@@ -134,8 +139,8 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     replay_ct: Annotated[int, Field(ge=0, description="CT samples an optimizer step")] = 16
 
     # Critic
-    critic_learning_rate: Positive = 5e-4
-    critic_weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    critic_learning_rate: Annotated[Positive, Field(description="of the critic, constant")] = 5e-4
+    critic_weight_decay: Annotated[float, Field(ge=0, description="AdamW, on all that the critic trains")] = 0.01
     critic_epochs: Annotated[Count, Field(description="passes over a round's episodes, after the gate")] = 1
     critic_minibatch_tokens: Annotated[Count, Field(description="padded tokens of one critic step")] = 6144
     value_clip: Annotated[float | None, Field(

@@ -15,20 +15,18 @@ from typing import Literal, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from models.adapter_config import AdapterConfig
 from models.adapters import is_frozen, prepare_for_training, trained_parameters
-from models.ppo.advantages import rewards_at_last_tokens
-from models.ppo.buffer import State, Trajectory, Turn, TurnBatch, turn_batches
+from models.ppo.advantages import Floats, rewards_at_last_tokens
+from models.ppo.buffer import State, StepBatch, Trajectory, TrajectoryStep, step_batches
 from models.ppo.losses import value_loss
 from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
 
 Level = Literal["token", "step"]
-Floats = NDArray[np.float64]
 
 
 class Critic(nn.Module):
@@ -56,7 +54,7 @@ class Critic(nn.Module):
         critic.head.to(model.device)
         return critic
 
-    def forward(self, batch: TurnBatch, level: Level) -> Tensor:
+    def forward(self, batch: StepBatch, level: Level) -> Tensor:
         """Values at the batch's response positions (level token) or first response positions (level step), row by row."""
         marked_BT = batch.response_BT if level == "token" else batch.first_BT
         return self.of_hidden(hidden_where(self.backbone, batch.inputs_BT, marked_BT, vision=batch.vision))
@@ -68,7 +66,7 @@ class Critic(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How turns are put into forward passes."""
+    """How steps are put into forward passes."""
 
     max_tokens: int
     pad_id: int
@@ -76,31 +74,31 @@ class Batching:
 
 def num_values(item: Trajectory, level: Level) -> int:
     """How many values an episode has: one a response token, or one a step."""
-    return item.num_response_tokens if level == "token" else len(item.turns)
+    return item.num_response_tokens if level == "token" else len(item.steps)
 
 
 def rewards_per_value(item: Trajectory, level: Level) -> Floats:
     """The episode's rewards on the axis of its values: at the last token of each step (what single tokens earned at these), or at the
     step."""
-    step_rewards = [turn.reward for turn in item.turns]
+    step_rewards = [step.reward for step in item.steps]
     if level == "step":
-        return np.array([reward + sum(turn.token_rewards) for reward, turn in zip(step_rewards, item.turns, strict=True)])
-    of_tokens = [x for turn in item.turns for x in (turn.token_rewards or (0.0,) * len(turn.response_ids))]
-    at_last_tokens: Floats = rewards_at_last_tokens(step_rewards, item.tokens_per_turn)
+        return np.array([reward + sum(step.token_rewards) for reward, step in zip(step_rewards, item.steps, strict=True)])
+    of_tokens = [x for step in item.steps for x in (step.token_rewards or (0.0,) * len(step.response_ids))]
+    at_last_tokens: Floats = rewards_at_last_tokens(step_rewards, item.tokens_per_step)
     return at_last_tokens + np.array(of_tokens, dtype=np.float64)
 
 
-def _slots(item: Trajectory, turn: int, level: Level) -> slice:
-    """Where a turn's values stand in its episode's vector."""
+def _slots(item: Trajectory, step: int, level: Level) -> slice:
+    """Where a step's values stand in its episode's vector."""
     if level == "step":
-        return slice(turn, turn + 1)
-    tokens = item.tokens_per_turn
-    start = sum(tokens[:turn])
-    return slice(start, start + tokens[turn])
+        return slice(step, step + 1)
+    tokens = item.tokens_per_step
+    start = sum(tokens[:step])
+    return slice(start, start + tokens[step])
 
 
-def _split(batch: TurnBatch, trajectories: Sequence[Trajectory], level: Level) -> list[tuple[int, slice]]:
-    return [(ref.trajectory, _slots(trajectories[ref.trajectory], ref.turn, level)) for ref in batch.refs]
+def _split(batch: StepBatch, trajectories: Sequence[Trajectory], level: Level) -> list[tuple[int, slice]]:
+    return [(ref.trajectory, _slots(trajectories[ref.trajectory], ref.step, level)) for ref in batch.refs]
 
 
 def _flat(values: Sequence[Floats], places: Sequence[tuple[int, slice]], device: torch.device) -> Tensor:
@@ -114,7 +112,7 @@ def predict(critic: Critic, trajectories: Sequence[Trajectory], *, level: Level,
     values = [np.zeros(num_values(item, level)) for item in trajectories]
     device = critic.head.weight.device
     everything = range(len(trajectories))
-    for batch in turn_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device):
+    for batch in step_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device):
         flat = critic(batch, level).double().cpu().numpy()
         position = 0
         for index, slots in _split(batch, trajectories, level):
@@ -134,9 +132,9 @@ def predict_final(critic: Critic, trajectories: Sequence[Trajectory], *, batchin
 
 
 def _as_episode(state: State, pad_id: int) -> Trajectory:
-    """A state as an episode of one turn, whose response is there only to be preceded."""
-    turn = Turn(prompt_ids=state.prompt_ids, response_ids=(pad_id,), logprobs=(0.0,), reward=0.0, see=state.see)
-    return Trajectory(episode_id="", task_name="", turns=(turn,), reward=0.0, is_truncated=False)
+    """A state as an episode of one step, whose response is there only to be preceded."""
+    step = TrajectoryStep(prompt_ids=state.prompt_ids, response_ids=(pad_id,), logprobs=(0.0,), reward=0.0, pixels=state.pixels)
+    return Trajectory(episode_id="", task_name="", steps=(step,), reward=0.0, is_truncated=False)
 
 
 def fit_epoch(
@@ -148,7 +146,7 @@ def fit_epoch(
     *,
     level: Level,
     batching: Batching,
-    grad_clip: float,
+    max_grad_norm: float,
     generator: np.random.Generator,
     old_values: Sequence[Floats] | None = None,
     value_clip: float | None = None,
@@ -157,7 +155,7 @@ def fit_epoch(
     held near `old_values` (see value_loss). Raises TrainingDiverged."""
     critic.train()
     device = critic.head.weight.device
-    batches = list(turn_batches(trajectories, chosen, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device))
+    batches = list(step_batches(trajectories, chosen, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device))
     losses: list[float] = []
     for index in generator.permutation(len(batches)):
         batch = batches[index]
@@ -168,7 +166,7 @@ def fit_epoch(
             raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(trained_parameters(critic), grad_clip)
+        nn.utils.clip_grad_norm_(trained_parameters(critic), max_grad_norm)
         optimizer.step()
         losses.append(loss.item())
     return float(np.mean(losses)) if losses else 0.0

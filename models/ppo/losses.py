@@ -31,14 +31,14 @@ class PolicyLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """What the loss of one run is made of; the fields are those of PpoConfig."""
+    """What the loss of one run is made of (update.loss_settings); PpoConfig describes each field and has its default."""
 
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    dual_clip: float | None = None
-    objective: Objective = "clip"
-    kl_coefficient: float = 0.0
-    entropy_coefficient: float = 0.0
+    clip_low: float
+    clip_high: float
+    dual_clip: float | None
+    objective: Objective
+    kl_coefficient: float
+    entropy_coefficient: float
 
 
 def log_ratio(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
@@ -127,8 +127,7 @@ def policy_loss(
     policy (k3), minus the entropy bonus; all under `weights_N`. A token whose correction is 0 is out of the policy loss: nothing of it,
     not even a number that is none, reaches loss or gradient through the objective. `positive_weights_N` weigh the log-likelihood of
     successful episodes' tokens (VAPO, arXiv 2504.05118, "positive example LM loss": L + mu NLL), of those tokens alone that are in the
-    policy loss. The approximate KL is against
-    `old_logprobs_N`.
+    policy loss. The approximate KL is against `old_logprobs_N`.
     """
     logprobs_N = log_distribution_NV.gather(1, tokens_N[:, None])[:, 0]
     kept_N = torch.ones_like(tokens_N, dtype=torch.bool) if correction_N is None else correction_N > 0

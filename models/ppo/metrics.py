@@ -1,16 +1,21 @@
 """What a round's episodes looked like, as numbers for curves. What the learner did with them is measured where it happens.
 
-Names are stable: reports and checks read them by name. docs/rl.md lists all.
+Names are stable: reports and checks read them by name. docs/rl.md lists them; those of time and queues (clocks.py, rollouts.py) are in
+docs/streaming.md.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from agent.episode import Episode, Outcome, Step
 from models.ppo.buffer import Trajectory, is_left_out
+
+FAR = 8
+"""Updates behind the learner from which on tokens are counted together."""
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
@@ -54,6 +59,23 @@ def trajectory_metrics(items: Sequence[Trajectory]) -> dict[str, float]:
     """`shaping/<component>`: what each component added to an episode's reward, on average; nothing without shaping."""
     names = sorted({name for item in items for name in item.shaping})
     return {f"shaping/{name}": float(np.mean([item.shaping.get(name, 0.0) for item in items])) for name in names}
+
+
+def staleness_metrics(episodes: Sequence[Episode], version: int) -> dict[str, float]:
+    """How many updates the weights behind the tokens of a batch lag behind `version`: `staleness_mean`, `staleness_max`, and the share of
+    tokens at each lag, `staleness/0`, `staleness/1`, …; lags from FAR on are one, `staleness/8+`."""
+    lags = Counter(version - made_by for episode in episodes for step in episode.steps for made_by in step.response_versions)
+    num_tokens = lags.total()
+    if not num_tokens:
+        return {}
+    shares: Counter[str] = Counter()
+    for lag, count in sorted(lags.items()):
+        shares[f"staleness/{lag}" if lag < FAR else f"staleness/{FAR}+"] += count
+    return {
+        "staleness_mean": sum(lag * count for lag, count in lags.items()) / num_tokens,
+        "staleness_max": float(max(lags)),
+        **{name: count / num_tokens for name, count in shares.items()},
+    }
 
 
 def _by_task(episodes: Sequence[Episode], values: Sequence[float]) -> dict[str, float]:

@@ -4,7 +4,7 @@ Three policies: the sampler (mu, whose log-probabilities were stored with the to
 update, which the ratio is clipped against), and the one being updated. The weight of a token is proximal / sampler, constant through an
 update; 0 takes a token out of the policy loss. Such a token stays part of GAE and of the value targets.
 
-What is logged of staleness is a batch's matter (rollouts.py). Shape suffixes: N tokens; T response tokens of one episode.
+What is logged of staleness is a batch's matter (metrics.py). Shape suffixes: N tokens; T response tokens of one episode.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.ppo.advantages import Floats
 from models.ppo.buffer import Trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.losses import log_ratio
 
-Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 OUTLIER_RATIOS = (1e-4, 100.0)
 """A single token outside this drops its episode under sequence_mask (SkyRL)."""
@@ -26,7 +26,7 @@ OUTLIER_RATIOS = (1e-4, 100.0)
 
 def staleness(item: Trajectory, version: int) -> Counts:
     """How many updates older than the learner (`version`) the weights behind each response token were; 0 where nothing was recorded."""
-    versions = [v for turn in item.turns for v in (turn.versions or (version,) * len(turn.response_ids))]
+    versions = [v for step in item.steps for v in (step.versions or (version,) * len(step.response_ids))]
     return np.maximum(version - np.array(versions, dtype=np.int64), 0)
 
 
@@ -69,7 +69,7 @@ def sequence_kept(proximal_T: Floats, behaviour_T: Floats, config: PpoConfig) ->
 def episode_correction(item: Trajectory, proximal_T: Floats | None, version: int, config: PpoConfig) -> Floats:
     """The weight of each response token of an episode. Without proximal log-probabilities (off_policy none, or loglinear, whose weight
     depends on the policy as it moves) only `max_staleness` speaks."""
-    behaviour_T = np.array([x for turn in item.turns for x in turn.logprobs])
+    behaviour_T = np.array([x for step in item.steps for x in step.logprobs])
     weights_T = np.ones(item.num_response_tokens)
     if proximal_T is not None:
         weights_T = token_correction(torch.from_numpy(proximal_T), torch.from_numpy(behaviour_T), config).numpy()

@@ -7,20 +7,17 @@ Collector as its sessions become free, and written to the spool before they star
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from agent.collector import Collector, LeaseUse, MeasuresLeases
 from agent.episode import Episode, EpisodeRequest
-from agent.policy import Policy, Prompt, Response, is_continuous
+from agent.policy import Policy
 from models.ppo.spool import Block, EpisodeSpool
 from warehouse.errors import ModelError, SandboxError
 
-FAR = 8
 Group = tuple[str, int]
 """Task id and seed: the attempts at one instance are learned from together."""
 
@@ -215,62 +212,3 @@ class _Stream(AsyncIterator[EpisodeRequest]):
             self._changed.clear()
             await self._changed.wait()
         return self._waiting.popleft()
-
-
-class MeteredPolicy:
-    """Passes prompts on and measures. `version` counts the updates of the weights that answer now: a response of an engine that counts none
-    itself is marked with the version that its prompt was asked at, which is never too new."""
-
-    def __init__(self, policy: Policy, *, version: int) -> None:
-        self._policy = policy
-        self.version = version
-        self.num_tokens = 0
-        self._num_asked, self._since_s, self._busy_s = 0, 0.0, 0.0
-
-    @property
-    def policy_id(self) -> str:
-        return self._policy.policy_id
-
-    @property
-    def is_continuous(self) -> bool:
-        return is_continuous(self._policy)
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds so far in which at least one prompt waited for its answer."""
-        return self._busy_s + (time.perf_counter() - self._since_s if self._num_asked else 0.0)
-
-    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
-        version = self.version
-        if not self._num_asked:
-            self._since_s = time.perf_counter()
-        self._num_asked += 1
-        try:
-            responses = await self._policy.act(prompts)
-        finally:
-            self._num_asked -= 1
-            if not self._num_asked:
-                self._busy_s += time.perf_counter() - self._since_s
-        self.num_tokens += sum(len(response.token_ids) for response in responses)
-        return [response if response.versions else _versioned(response, version) for response in responses]
-
-
-def _versioned(response: Response, version: int) -> Response:
-    return replace(response, versions=(version,) * len(response.token_ids))
-
-
-def staleness(episodes: Sequence[Episode], version: int) -> dict[str, float]:
-    """How many updates the weights behind the tokens of a batch lag behind `version`: `staleness_mean`, `staleness_max`, and the share of
-    tokens at each lag, `staleness/0`, `staleness/1`, …; lags from FAR on are one, `staleness/8+`."""
-    lags = Counter(version - made_by for episode in episodes for step in episode.steps for made_by in step.response_versions)
-    num_tokens = lags.total()
-    if not num_tokens:
-        return {}
-    shares: Counter[str] = Counter()
-    for lag, count in sorted(lags.items()):
-        shares[f"staleness/{lag}" if lag < FAR else f"staleness/{FAR}+"] += count
-    return {
-        "staleness_mean": sum(lag * count for lag, count in lags.items()) / num_tokens,
-        "staleness_max": float(max(lags)),
-        **{name: count / num_tokens for name, count in shares.items()},
-    }

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from agent.collector import Collector, LeaseUse
+from agent.collector import Collector
 from agent.episode import Episode
 from agent.policy import Policy
 from models import checkpoint
@@ -31,14 +31,16 @@ from models.families import load_codec, load_policy
 from models.generation.vision_units import placeholder_ids
 from models.metrics import MetricLog, Progress
 from models.ppo.buffer import trajectory
+from models.ppo.clocks import MeteredPolicy, Reading, times
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
 from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, quotas, room, round_requests, stream_requests, updated_rates
-from models.ppo.metrics import episode_metrics, num_left_out
-from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
+from models.ppo.metrics import episode_metrics, num_left_out, staleness_metrics
+from models.ppo.replay import ReplayPool
+from models.ppo.rollouts import RolloutPool
 from models.ppo.spool import EpisodeSpool
 from models.ppo.state import load_state, save_state
-from models.ppo.update import PolicyLearner, ReplayPool
+from models.ppo.update import PolicyLearner
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
 from models.vision import VisionCodec
@@ -46,7 +48,8 @@ from sandbox.task import Task
 from warehouse.errors import ConfigError, NothingToLearn
 from warehouse.identity import content_id, stable_seed
 
-OnProgress = Callable[[int, Mapping[str, float]], None]
+OnRound = Callable[[int, Mapping[str, float]], None]
+"""Called with a round's number, from 1, and its metrics."""
 EPISODES = "episodes"
 """Folder of a run's spool."""
 
@@ -117,7 +120,7 @@ def _folder(run: PpoRun, checkpoint_id: str) -> Path:
 
 
 async def train_ppo(
-    run: PpoRun, collector: Collector, *, on_progress: OnProgress = lambda *_: None, make_policy: PolicyFactory = embedded_policy
+    run: PpoRun, collector: Collector, *, on_progress: OnRound = lambda *_: None, make_policy: PolicyFactory = embedded_policy
 ) -> PpoResult:
     """Learn from live episodes and write the checkpoint; goes on where a killed run of the same settings stopped.
 
@@ -162,8 +165,7 @@ class _Trainer:
         self.codec = load_codec(run.init_checkpoint)
         pad_id = self.codec.pad_token_id
         self._never = placeholder_ids(self.model.config)
-        self._look = self.codec.vision if isinstance(self.codec, VisionCodec) else None
-        if self._look is not None and not run.config.screenshots:
+        if isinstance(self.codec, VisionCodec) and not run.config.screenshots:
             raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
         reference = load_policy(run.init_checkpoint, device=device) if run.config.kl_coefficient else None
         critic = Critic.of_policy(self.model, run.config, seed=run.config.seed) if run.config.algorithm == "ppo" else None
@@ -195,7 +197,7 @@ class _Trainer:
         version = self.counters.version
         return content_id("checkpoint", [self.folder.name, version]) if version else self._card.checkpoint_id
 
-    async def learn(self, collector: Collector, live: LivePolicy, report: OnProgress) -> None:
+    async def learn(self, collector: Collector, live: LivePolicy, report: OnRound) -> None:
         """All the rounds that are left. Nothing is collected where none is."""
         if self.counters.round_index >= self.num_rounds:
             return
@@ -212,14 +214,14 @@ class _Trainer:
     async def _round(self, pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> dict[str, float]:
         """Wait for a batch, learn from it, hand the weights on, write the state. Returns the round's metrics."""
         index, policy_id, version = self.counters.round_index + 1, self.policy_id, self.counters.version
-        started = _Reading.of(pool, policy)
+        started = Reading.of(pool, policy)
         episodes = await pool.batch(index, self._admit(pool, index))
-        collected, queues = _Reading.of(pool, policy), pool.queues
+        collected, queues = Reading.of(pool, policy), pool.queues
         loop = asyncio.get_running_loop()
         learned = await loop.run_in_executor(self._thread, self._learn, episodes, index, live)
         policy.version = self.counters.version
-        metrics = episode_metrics(episodes) | staleness(episodes, version) | learned | queues
-        metrics |= _times(started, collected, _Reading.of(pool, policy), learned["update_cpu_s"], is_streaming=self._config.streaming)
+        metrics = episode_metrics(episodes) | staleness_metrics(episodes, version) | learned | queues
+        metrics |= times(started, collected, Reading.of(pool, policy), learned["update_cpu_s"], is_streaming=self._config.streaming)
         self.counters = self.counters.model_copy(
             update={"metrics": (*self.counters.metrics, metrics), "policy_ids": (*self.counters.policy_ids, policy_id)}
         )
@@ -248,7 +250,7 @@ class _Trainer:
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         config = self._config
         found = (
-            trajectory(episode, reward=config.reward, shaping=config, look=self._look, codec=self.codec, never=self._never)
+            trajectory(episode, reward=config.reward, shaping=config, codec=self.codec, never=self._never)
             for episode in episodes
         )  # fmt: skip
         items = [item for item in found if item is not None]
@@ -262,7 +264,7 @@ class _Trainer:
         generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
         reference = self._learner.reference_logprobs(items)
         weighting = weigh_round(items, self._config, self._value_learner, index, generator, reference=reference)
-        metrics = {"updates": 0.0, "left_out_turns": num_left_out(episodes, self._never)} | weighting.metrics
+        metrics = {"updates": 0.0, "left_out_steps": num_left_out(episodes, self._never)} | weighting.metrics
         if weighting.advantages is not None:
             metrics |= self._learner.update(
                 items, weighting.advantages, generator, version=counters.version, unscaled_E=weighting.unscaled_E
@@ -313,44 +315,3 @@ class _Trainer:
         return PpoResult(
             card=card, metrics=counters.metrics, policy_ids=counters.policy_ids, spool=self.spool, state=self._state_folder
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """The clocks at one moment: wall and process, seconds of generation, environment steps, use of the leases."""
-
-    wall_s: float
-    cpu_s: float
-    gen_s: float
-    num_tokens: int
-    num_steps: int
-    leases: LeaseUse | None
-
-    @classmethod
-    def of(cls, pool: RolloutPool, policy: MeteredPolicy) -> _Reading:
-        return cls(
-            wall_s=time.perf_counter(), cpu_s=time.process_time(), gen_s=policy.busy_s, num_tokens=policy.num_tokens,
-            num_steps=pool.num_env_steps, leases=pool.lease_use,
-        )  # fmt: skip
-
-
-def _times(start: _Reading, collected: _Reading, end: _Reading, update_cpu_s: float, *, is_streaming: bool) -> dict[str, float]:
-    """Where a round's time went. `wait_s`: until the batch was complete; `round_s`: all of it; `gen_s`: some prompt waited for its answer;
-    `env_s`: rollouts could go on and none did; `overlap_share`: of the time that learning took, generation had; `env_steps_per_s` and
-    `gen_tokens_per_s`: over the whole round; `lease_busy_share`: of the time of all the pool's sessions, an unfinished episode
-    held them; left out where the pool does not know how many it has."""
-    wait_s, round_s, gen_s = collected.wall_s - start.wall_s, end.wall_s - start.wall_s, end.gen_s - start.gen_s
-    learning_s = end.wall_s - collected.wall_s
-    times = {
-        "wait_s": wait_s,
-        "round_s": round_s,
-        "gen_s": gen_s,
-        "env_s": max(0.0, (round_s if is_streaming else wait_s) - gen_s),
-        "collect_cpu_s": max(0.0, end.cpu_s - start.cpu_s - update_cpu_s),
-        "overlap_share": min(1.0, (end.gen_s - collected.gen_s) / max(learning_s, 1e-9)),
-        "env_steps_per_s": (end.num_steps - start.num_steps) / round_s,
-        "gen_tokens_per_s": (end.num_tokens - start.num_tokens) / round_s,
-    }
-    if start.leases is not None and end.leases is not None and end.leases.num_sessions:
-        times["lease_busy_share"] = (end.leases.leased_s - start.leases.leased_s) / (end.leases.num_sessions * round_s)
-    return times

@@ -6,7 +6,7 @@ Advantages come in ready; where they come from is weighting.py. Shape suffixes a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,37 +19,18 @@ from transformers import PreTrainedModel
 
 from models.adapters import trained_parameters
 from models.generation.vision_units import placeholder_ids
-from models.ppo.advantages import normalised
-from models.ppo.buffer import Trajectory, TurnBatch, gathered, turn_batches
+from models.ppo.advantages import Floats, normalised
+from models.ppo.buffer import StepBatch, Trajectory, gathered, step_batches
 from models.ppo.config import PpoConfig
 from models.ppo.losses import LossSettings, kl_k3, policy_loss, token_weights
 from models.ppo.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
+from models.ppo.replay import ReplayPool
 from models.ppo.tally import Tally, UpdateTally
 from models.training_forward import hidden_where
-from models.vision import collate_vision
 from warehouse.errors import TrainingDiverged
 
-Floats = NDArray[np.float64]
 LEAST_ADVANTAGE = 1e-3
 """Episodes whose advantages all stay below this are left out of the update."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySample:
-    """A supervised sample as tokens: `weights[i]` is the weight of predicting `token_ids[i]` (0: context only). `see` makes the vision
-    tensors of the images that it shows."""
-
-    token_ids: tuple[int, ...]
-    weights: tuple[float, ...]
-    see: Callable[[], Mapping[str, Tensor]] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayPool:
-    """What the auxiliary supervised loss draws from; either may be empty."""
-
-    sft: Sequence[ReplaySample] = ()
-    ct: Sequence[ReplaySample] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +46,19 @@ class _Batch:
     ages: Sequence[Floats]
 
 
-def response_log_distribution(model: PreTrainedModel, batch: TurnBatch, temperature: float) -> Tensor:
+def loss_settings(config: PpoConfig) -> LossSettings:
+    """What of a run's settings its policy loss needs."""
+    return LossSettings(
+        clip_low=config.clip_low,
+        clip_high=config.clip_high,
+        dual_clip=config.dual_clip,
+        objective="likelihood" if config.algorithm == "rejection" else "clip",
+        kl_coefficient=config.kl_coefficient if config.kl_placement == "loss" else 0.0,
+        entropy_coefficient=config.entropy_coefficient,
+    )
+
+
+def response_log_distribution(model: PreTrainedModel, batch: StepBatch, temperature: float) -> Tensor:
     """log p(token | before) over the vocabulary (N, V) at every response position, under the distribution that is sampled from: tokens
     that the engine never samples have probability 0 here too. Logits are computed at these positions only."""
     logits_NV = model.get_output_embeddings()(hidden_where(model, batch.inputs_BT, batch.response_BT, vision=batch.vision))
@@ -74,23 +67,6 @@ def response_log_distribution(model: PreTrainedModel, batch: TurnBatch, temperat
         # The lowest number, not -inf: 0 times it is still a number, in the entropy's gradient too.
         logits_NV = logits_NV.index_fill(1, torch.tensor(never, device=logits_NV.device), torch.finfo(logits_NV.dtype).min)
     return log_softmax(logits_NV, dim=-1)
-
-
-def replay_loss(model: PreTrainedModel, samples: Sequence[ReplaySample], *, pad_id: int) -> Tensor:
-    """Weighted mean negative log-likelihood of the samples' tokens."""
-    longest = max(len(sample.token_ids) for sample in samples)
-    ids_BT = torch.full((len(samples), longest), pad_id, dtype=torch.long)
-    weights_BT = torch.zeros((len(samples), longest))
-    for row, sample in enumerate(samples):
-        ids_BT[row, : len(sample.token_ids)] = torch.tensor(sample.token_ids)
-        weights_BT[row, : len(sample.weights)] = torch.tensor(sample.weights)
-    ids_BT, weights_BT = ids_BT.to(model.device), weights_BT.to(model.device)
-    marked_BT = weights_BT[:, 1:] > 0
-    vision = collate_vision([sample.see() if sample.see else {} for sample in samples])
-    logits_NV = model.get_output_embeddings()(hidden_where(model, ids_BT[:, :-1], marked_BT, vision=vision)).float()
-    losses_N = nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][marked_BT], reduction="none")
-    weights_N = weights_BT[:, 1:][marked_BT]
-    return (losses_N * weights_N).sum() / weights_N.sum().clamp(min=1e-8)
 
 
 class PolicyLearner:
@@ -105,14 +81,7 @@ class PolicyLearner:
         self._pad_id = pad_id
         self._replay = replay
         self._reference = reference
-        self._loss = LossSettings(
-            clip_low=config.clip_low,
-            clip_high=config.clip_high,
-            dual_clip=config.dual_clip,
-            objective="likelihood" if config.algorithm == "rejection" else "clip",
-            kl_coefficient=config.kl_coefficient if config.kl_placement == "loss" else 0.0,
-            entropy_coefficient=config.entropy_coefficient,
-        )
+        self._loss = loss_settings(config)
         betas = (config.adam_beta1, config.adam_beta2)
         self.optimizer = torch.optim.Adam(trained_parameters(model), lr=config.learning_rate, betas=betas)
 
@@ -149,13 +118,13 @@ class PolicyLearner:
         """Log-probabilities of the chosen trajectories' response tokens as the model stands (zeros for the others)."""
         scored = model or self.model
         found = [np.zeros(item.num_response_tokens) for item in trajectories]
-        for batch in self._turn_batches(trajectories, chosen):
+        for batch in self._step_batches(trajectories, chosen):
             log_distribution_NV = response_log_distribution(scored, batch, self._config.temperature)
             flat = log_distribution_NV.gather(1, batch.targets_N[:, None])[:, 0].double().cpu().numpy()
             position = 0
             for ref in batch.refs:
-                tokens = trajectories[ref.trajectory].tokens_per_turn
-                start, width = sum(tokens[: ref.turn]), tokens[ref.turn]
+                tokens = trajectories[ref.trajectory].tokens_per_step
+                start, width = sum(tokens[: ref.step]), tokens[ref.step]
                 found[ref.trajectory][start : start + width] = flat[position : position + width]
                 position += width
         return found
@@ -170,8 +139,8 @@ class PolicyLearner:
         is_positive = item.is_success and self._config.positive_nll_weight > 0
         return self._config.mode == "replay_only" or is_positive or bool(np.abs(advantages).max() > LEAST_ADVANTAGE)
 
-    def _turn_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[TurnBatch]:
-        return turn_batches(
+    def _step_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[StepBatch]:
+        return step_batches(
             trajectories, chosen, max_tokens=self._config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device
         )  # fmt: skip
 
@@ -223,7 +192,7 @@ class PolicyLearner:
                 tally.exploded_kl = minibatch.kl_per_step
                 return None
             self._replay_gradient(generator, minibatch)
-            norm = float(nn.utils.clip_grad_norm_(trained_parameters(self.model), config.grad_clip))
+            norm = float(nn.utils.clip_grad_norm_(trained_parameters(self.model), config.max_grad_norm))
             if not np.isfinite(norm):
                 raise TrainingDiverged(f"the gradient norm is {norm} at update {self.num_updates + 1}: lower learning_rate")
         except TrainingDiverged:
@@ -236,7 +205,7 @@ class PolicyLearner:
         minibatch.grad_norms.append(norm)
         self.num_updates += 1
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * min(1.0, self.num_updates / config.warmup_updates)
+            group["lr"] = config.learning_rate * min(1.0, self.num_updates / config.warmup_steps)
         self.optimizer.step()
         return minibatch
 
@@ -244,24 +213,24 @@ class PolicyLearner:
         """Accumulate the gradient of one minibatch, micro-batch by micro-batch."""
         config, items = self._config, batch.trajectories
         advantages = self._minibatch_advantages(batch, chosen)
-        minibatch.steps = sum(len(items[i].turns) for i in chosen)
+        minibatch.steps = sum(len(items[i].steps) for i in chosen)
         minibatch.tokens = sum(items[i].num_response_tokens for i in chosen)
         num_positive = sum(items[i].num_response_tokens for i in chosen if items[i].is_success)
-        for turns in self._turn_batches(items, chosen):
+        for steps in self._step_batches(items, chosen):
             tokens_N = torch.tensor(
-                [float(items[ref.trajectory].num_response_tokens) for ref in turns.refs], device=self.model.device
-            )[turns.rows_N]  # fmt: skip
+                [float(items[ref.trajectory].num_response_tokens) for ref in steps.refs], device=self.model.device
+            )[steps.rows_N]  # fmt: skip
             weights_N = token_weights(
-                turns.rows_N, aggregation=config.aggregation, num_episodes=len(chosen), num_steps=minibatch.steps,
+                steps.rows_N, aggregation=config.aggregation, num_episodes=len(chosen), num_steps=minibatch.steps,
                 num_tokens=minibatch.tokens, episode_scale=config.episode_scale, episode_tokens_N=tokens_N,
             )  # fmt: skip
             if config.mode == "replay_only":
                 weights_N = torch.zeros_like(weights_N)  # the same compute, and nothing of it teaches: no penalty, no bonus
             positive_N = None
             if config.positive_nll_weight and num_positive and config.mode == "learn":
-                is_positive = torch.tensor([float(items[ref.trajectory].is_success) for ref in turns.refs], device=self.model.device)
-                positive_N = is_positive[turns.rows_N] * (config.positive_nll_weight / num_positive)
-            self._accumulate(turns, batch, gathered(turns, items, advantages), weights_N, positive_N, minibatch)
+                is_positive = torch.tensor([float(items[ref.trajectory].is_success) for ref in steps.refs], device=self.model.device)
+                positive_N = is_positive[steps.rows_N] * (config.positive_nll_weight / num_positive)
+            self._accumulate(steps, batch, gathered(steps, items, advantages), weights_N, positive_N, minibatch)
 
     def _minibatch_advantages(self, batch: _Batch, chosen: Sequence[int]) -> Sequence[Floats]:
         if batch.unscaled_E is None:
@@ -274,45 +243,44 @@ class PolicyLearner:
         return scaled
 
     def _accumulate(
-        self, turns: TurnBatch, batch: _Batch, advantages_N: Tensor, weights_N: Tensor, positive_N: Tensor | None, minibatch: Tally
+        self, steps: StepBatch, batch: _Batch, advantages_N: Tensor, weights_N: Tensor, positive_N: Tensor | None, minibatch: Tally
     ) -> None:
         config, items = self._config, batch.trajectories
-        log_distribution_NV = response_log_distribution(self.model, turns, config.temperature)
-        logprobs_N = log_distribution_NV.detach().gather(1, turns.targets_N[:, None])[:, 0]
-        correction_N = gathered(turns, items, batch.corrections)
-        old_N = turns.old_logprobs_N
+        log_distribution_NV = response_log_distribution(self.model, steps, config.temperature)
+        logprobs_N = log_distribution_NV.detach().gather(1, steps.targets_N[:, None])[:, 0]
+        correction_N = gathered(steps, items, batch.corrections)
+        old_N = steps.old_logprobs_N
         if batch.proximal is not None:
-            old_N = gathered(turns, items, batch.proximal)
+            old_N = gathered(steps, items, batch.proximal)
         elif config.off_policy != "none":
-            old_N = loglinear_proximal(logprobs_N, turns.old_logprobs_N, gathered(turns, items, batch.ages))
-            correction_N = correction_N * token_correction(old_N, turns.old_logprobs_N, config)
+            old_N = loglinear_proximal(logprobs_N, steps.old_logprobs_N, gathered(steps, items, batch.ages))
+            correction_N = correction_N * token_correction(old_N, steps.old_logprobs_N, config)
         result = policy_loss(
-            log_distribution_NV, turns.targets_N, old_N, advantages_N, weights_N, self._loss,
-            correction_N=correction_N, reference_logprobs_N=self._reference_logprobs(turns), positive_weights_N=positive_N,
+            log_distribution_NV, steps.targets_N, old_N, advantages_N, weights_N, self._loss,
+            correction_N=correction_N, reference_logprobs_N=self._reference_logprobs(steps), positive_weights_N=positive_N,
         )  # fmt: skip
         if not torch.isfinite(result.loss):
             raise TrainingDiverged(f"the policy loss is {result.loss.item()} at update {self.num_updates + 1}: lower learning_rate")
         result.loss.backward()
         minibatch.count(result)
-        minibatch.mismatch += float(kl_k3(logprobs_N, turns.old_logprobs_N).sum())
+        minibatch.mismatch += float(kl_k3(logprobs_N, steps.old_logprobs_N).sum())
         minibatch.corrected += float(correction_N.sum())
         minibatch.dropped += int((correction_N == 0).sum())
 
     @torch.no_grad()
-    def _reference_logprobs(self, turns: TurnBatch) -> Tensor | None:
+    def _reference_logprobs(self, steps: StepBatch) -> Tensor | None:
         if self._reference is None or not self._loss.kl_coefficient:
             return None
-        reference_NV = response_log_distribution(self._reference, turns, self._config.temperature)
-        return reference_NV.gather(1, turns.targets_N[:, None])[:, 0]
+        reference_NV = response_log_distribution(self._reference, steps, self._config.temperature)
+        return reference_NV.gather(1, steps.targets_N[:, None])[:, 0]
 
     def _replay_gradient(self, generator: np.random.Generator, minibatch: Tally) -> None:
         """Add the gradient of the auxiliary supervised loss, each pool weighed by how many samples it gives."""
         config = self._config
-        wanted = [(self._replay.sft, config.replay_sft), (self._replay.ct, config.replay_ct)]
-        drawn = [[pool[i] for i in generator.integers(len(pool), size=count)] for pool, count in wanted if pool and count]
+        drawn = self._replay.draw(generator, num_sft=config.replay_sft, num_ct=config.replay_ct)
         total = sum(len(samples) for samples in drawn)
         for samples in drawn if config.replay_weight else []:
-            loss = replay_loss(self.model, samples, pad_id=self._pad_id) * (len(samples) / total)
+            loss = self._replay.loss(self.model, samples, pad_id=self._pad_id) * (len(samples) / total)
             if not torch.isfinite(loss):
                 raise TrainingDiverged(f"the replay loss is {loss.item()} at update {self.num_updates + 1}: lower learning_rate")
             (config.replay_weight * loss).backward()

@@ -11,17 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from models.adapters import trained_parameters
-from models.ppo.advantages import Advantages, decoupled_gae, explained_variance, length_adaptive_lambda
+from models.ppo.advantages import Advantages, Floats, decoupled_gae, explained_variance, length_adaptive_lambda
 from models.ppo.buffer import Trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
 from warehouse.identity import stable_fraction
-
-Floats = NDArray[np.float64]
 
 
 class Gate(BaseModel):
@@ -122,7 +119,7 @@ class ValueLearner:
         for _ in range(epochs):
             loss = fit_epoch(
                 self.critic, self.optimizer, trajectories, targets, chosen,
-                level=self._config.level, batching=self._batching, grad_clip=self._config.grad_clip, generator=generator,
+                level=self._config.level, batching=self._batching, max_grad_norm=self._config.max_grad_norm, generator=generator,
                 old_values=old_values, value_clip=self._config.value_clip,
             )  # fmt: skip
         self.gate = self.gate.model_copy(update={"num_fits": self.gate.num_fits + 1})

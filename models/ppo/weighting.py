@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.ppo.advantages import (
+    Floats,
     baseline_advantages,
     batch_advantages,
     explained_variance,
@@ -27,7 +28,6 @@ from models.ppo.metrics import trajectory_metrics
 from models.ppo.value_learner import ValueLearner
 from warehouse.errors import ValueGateNotPassed
 
-Floats = NDArray[np.float64]
 Weigh = Callable[[Sequence[Trajectory], PpoConfig], list[Floats]]
 
 
@@ -185,7 +185,7 @@ def _zero_std(items: Sequence[Trajectory], config: PpoConfig) -> float:
 
 def _kl_penalised(item: Trajectory, reference_T: Floats, coefficient: float) -> Trajectory:
     """-beta log(sampler / reference) on each token's reward: estimator k1 (REINFORCE++, arXiv 2501.03262, its token-level penalty)."""
-    sampled_T = np.array([x for turn in item.turns for x in turn.logprobs])
+    sampled_T = np.array([x for step in item.steps for x in step.logprobs])
     return with_token_rewards(item, (-coefficient * (sampled_T - reference_T)).tolist())
 
 
@@ -199,4 +199,4 @@ def _clipped(values: Floats, config: PpoConfig) -> Floats:
 
 
 def _per_token(values: Floats, item: Trajectory, level: Level) -> Floats:
-    return values if level == "token" else np.repeat(values, item.tokens_per_turn)
+    return values if level == "token" else np.repeat(values, item.tokens_per_step)

@@ -14,7 +14,7 @@ class SupervisedConfig(AdapterConfig):
 
     steps: Annotated[int, Field(ge=1, description="optimizer steps")] = 1000
     learning_rate: Annotated[float, Field(gt=0, le=1, description="peak; falls to zero by a half cosine")] = 3e-3
-    warmup_steps: Annotated[int, Field(ge=0, description="linear warm-up")] = 30
+    warmup_steps: Annotated[int, Field(ge=0, description="optimizer steps of linear warm-up")] = 30
     batch_tokens: Annotated[int, Field(ge=16, description="tokens of one batch over all processes, padding included")] = 1024
     packing: Annotated[
         Literal["padded", "packed"],
@@ -24,8 +24,8 @@ class SupervisedConfig(AdapterConfig):
         float, Field(ge=0, le=1, description="scales the loss of what the policy did not write itself; 0 learns answers only")
     ] = 0.0
     weight_decay: Annotated[float, Field(ge=0, le=1, description="AdamW, on matrices only, not on embeddings")] = 0.05
-    adam_beta2: Annotated[float, Field(gt=0, lt=1)] = 0.98
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    adam_beta2: Annotated[float, Field(gt=0, lt=1, description="decay of AdamW's mean of squared gradients")] = 0.98
+    max_grad_norm: Annotated[float, Field(gt=0, description="longer gradients are scaled down to this")] = 1.0
     save_every: Annotated[int, Field(ge=1, description="steps between the checkpoints that a killed run resumes from")] = 200
     log_every: Annotated[int, Field(ge=1, description="steps between metrics")] = 25
     seed: Annotated[int, Field(ge=0, description="order of the samples")] = 0

@@ -23,15 +23,15 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from models.batching import EncodedSample, Look, PlannedBatches, cut_padded, plan_batches, tensors
+from models.batching import EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
 from models.checkpoint import quiet
 from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
-from models.packing import check_can_pack, segments, segments_attention
+from models.packing import check_can_pack, segments_attention
 from models.supervised.checkpoints import last_complete, mark_complete, step_of
 from models.supervised.config import SupervisedConfig
 from models.supervised.early_stop import HeldOutCurve, load_curve
-from models.training_forward import hidden_where
-from models.vision import vision_inputs
+from models.training_forward import weighted_loss
+from models.vision import PixelLoader
 from warehouse.errors import StorageFull, TrainingDiverged
 from warehouse.home import is_full_disk
 
@@ -46,12 +46,12 @@ NAMED_SAMPLES = 5
 def fit(
     model: PreTrainedModel, samples: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
     on_progress: OnProgress = ignore_progress, *, held_out: Sequence[EncodedSample] = (), weights_folder: Path | None = None,
-    look: Look | None = None, plan: Sequence[Sequence[int]] | None = None,
+    pixels: PixelLoader | None = None, plan: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, float]:
     """Train `model` in place and return the closing metrics; resumes from what a killed run left in `run_folder`. In several processes
-    the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `look` reads the images
-    that samples show. What of the model is trained is settled before (models/adapters.py). `plan`: which samples to read at each step,
-    where that is not for models.batching.plan_batches to say.
+    the weights are gathered into `weights_folder` instead, as save_pretrained writes them: none may hold them all. `pixels` loads the
+    images that samples show. What of the model is trained is settled before (models/adapters.py). `plan`: which samples to read at each
+    step, where that is not for models.batching.plan_batches to say.
 
     Raises TrainingDiverged when the loss is not a number, StorageFull when the disk is full, ConfigError for a model that cannot be packed.
     """
@@ -66,14 +66,14 @@ def fit(
     resume_step = step_of(last) if last else 0
     log = MetricLog(run_folder, on_progress, resume_step=resume_step) if rank == 0 else None
     pad = _pad_id(model)
-    batches = PlannedBatches(samples, plan, pad, packing=config.packing, rank=rank, num_ranks=num_ranks, look=look)
+    batches = PlannedBatches(samples, plan, pad, packing=config.packing, rank=rank, num_ranks=num_ranks, pixels=pixels)
     trainer = _WeightedTrainer(
         model=model, config=config, args=_arguments(config, run_folder), callbacks=[_Reporter(log, config)],
         train_dataset=batches, data_collator=lambda items: items[0],
     )
     curve = load_curve(last)
     if held_out:
-        trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log, look))
+        trainer.add_callback(_HeldOut(trainer, held_out, pad, curve, log, pixels))
     trainer.add_callback(_CompletionMarker())
     trainer.remove_callback(PrinterCallback)
     started = time.process_time()
@@ -97,36 +97,6 @@ def fit(
         "loss": sum(tail) / max(1, len(tail)), "steps": float(step), "samples": float(len(samples)), "tokens": float(num_tokens),
         "cpu_s": time.process_time() - started, "resumed_from_step": float(resume_step), **curve.metrics(len(held_out)),
     }
-
-
-def weighted_loss(model: Any, batch: Mapping[str, Any], *, num_ranks: int = 1) -> Tensor:
-    """Mean negative log-likelihood of the targets, weighted: sum(w·nll) / sum(w), of a batch as models.batching.tensors makes it.
-
-    Logits are made only where a weight is positive. A process of several sees only its share of the batch and divides by the weight of
-    all (`total_weight`), times their number, because gradients are averaged over processes.
-    """
-    weights = batch["loss_weights"]
-    is_learned = weights > 0
-    if not bool(is_learned.any()):
-        is_learned[0, 0] = True  # weighs 0, but takes part in the backward pass that the other processes wait in
-    losses = nn.functional.cross_entropy(_learned_logits(model, batch, is_learned).float(), batch["targets"][is_learned], reduction="none")
-    total_weight = batch["total_weight"] if "total_weight" in batch else weights.sum()
-    total: Tensor = (losses * weights[is_learned]).sum() / total_weight * num_ranks
-    return total
-
-
-def _learned_logits(model: Any, batch: Mapping[str, Any], is_learned: Tensor) -> Tensor:
-    """Logits (N, V) where a target is learned. What wraps a model (data parallelism, DeepSpeed) must see a call of the model itself."""
-    input_ids = batch["input_ids"]
-    layout = segments(batch["lengths"].tolist(), input_ids.device) if "lengths" in batch else None
-    if isinstance(model, PreTrainedModel):
-        logits: Tensor = model.get_output_embeddings()(hidden_where(model, input_ids, is_learned, layout, batch.get("vision")))
-        return logits
-    columns = is_learned.any(dim=0).nonzero().flatten()
-    more: dict[str, Any] = {} if layout is None else {"position_ids": layout.position_ids, "segments": layout}
-    more |= vision_inputs(model, input_ids, batch.get("vision") or {})
-    kept: Tensor = model(input_ids=input_ids, use_cache=False, logits_to_keep=columns, **more).logits
-    return kept[is_learned[:, columns]]
 
 
 class _WeightedTrainer(Trainer):
@@ -160,7 +130,7 @@ class _WeightedTrainer(Trainer):
             return f"this process read {_named(read)}: lower learning_rate or max_grad_norm, or look at these samples"
         pad = _pad_id(self.model)
         learned = [sample for sample in read if any(sample.loss_weights[1:])]
-        alone = [self.loss_of(model, self._prepare_inputs(tensors([sample], pad, batches.packing, batches.look))) for sample in learned]
+        alone = [self.loss_of(model, self._prepare_inputs(tensors([sample], pad, batches.packing, batches.pixels))) for sample in learned]
         bad = [sample for sample, loss in zip(learned, alone, strict=True) if not bool(torch.isfinite(loss))]
         if len(bad) == len(learned):
             return (
@@ -225,12 +195,12 @@ class _HeldOut(TrainerCallback):
 
     def __init__(
         self, trainer: _WeightedTrainer, samples: Sequence[EncodedSample], pad: int, curve: HeldOutCurve, log: MetricLog | None,
-        look: Look | None,
+        pixels: PixelLoader | None,
     ) -> None:  # fmt: skip
         self._trainer, self._config, self._curve, self._log = trainer, trainer._config, curve, log
         rows = cut_padded(range(len(samples)), [len(sample.token_ids) for sample in samples], self._config.batch_tokens)
         self._batches = [[_scaled(samples[row]) for row in batch] for batch in rows]
-        self._tensors = partial(tensors, pad_token_id=pad, packing=self._config.packing, look=look)
+        self._tensors = partial(tensors, pad_token_id=pad, packing=self._config.packing, pixels=pixels)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self._config.eval_every and state.global_step < self._config.steps:

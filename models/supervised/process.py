@@ -44,7 +44,7 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
     from models.adapters import prepare_for_training
     from models.families import load_codec, load_policy
     from models.supervised.fitting import fit
-    from models.vision import look_with
+    from models.vision import pixel_loader
 
     model: Any = load_policy(job.init)
     if job.config.bf16 and job.config.deepspeed_stage is not None:
@@ -54,7 +54,7 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
     metrics = fit(
         model, [sample.encoded() for sample in job.samples], job.config, run_folder,
         held_out=[sample.encoded() for sample in job.held_out], weights_folder=run_folder / WEIGHTS_FOLDER,
-        look=look_with(load_codec(job.init), lambda name: (images / name).read_bytes()),
+        pixels=pixel_loader(load_codec(job.init), lambda name: (images / name).read_bytes()),
     )
     if torch.distributed.is_initialized():
         torch.distributed.barrier()  # the weights are written

@@ -30,7 +30,7 @@ from models.supervised.distributed import IMAGES_FOLDER, WEIGHTS_FOLDER, fit_in_
 from models.supervised.early_stop import hold_out
 from models.supervised.fitting import BEST_FOLDER, NAMED_SAMPLES, fit
 from models.tokenizer import WordCodec
-from models.vision import ReadImage, VisionCodec, look_with, read_images, screenshot_ids
+from models.vision import ReadImage, VisionCodec, pixel_loader, read_images, screenshot_ids
 from warehouse.errors import ConfigError
 from warehouse.identity import content_id
 
@@ -72,7 +72,7 @@ def train_supervised(
     else:
         model = load_policy(init)
         prepare_for_training(model, config, seed=config.seed)
-        metrics = fit(model, trained, config, run_folder, on_progress, held_out=held_out, look=look_with(codec, read_image))
+        metrics = fit(model, trained, config, run_folder, on_progress, held_out=held_out, pixels=pixel_loader(codec, read_image))
     card = write(
         output, partial(_fill, model, codec, config), stage=stage, iteration=iteration, parents=(parent,), datasets=datasets,
         config=config.model_dump(mode="json"), metrics={**metrics, **chosen.left_out},

@@ -17,10 +17,10 @@ from models.chat import ChatCodec
 from models.families import is_vision, load_codec, max_positions
 from models.http.engine import HttpEngine
 from models.ppo.curriculum import num_rounds
+from models.ppo.replay import ReplayPool
 from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, spool_of, train_ppo
-from models.ppo.update import ReplayPool, ReplaySample
-from models.supervised.run import encode_samples
-from models.vision import look_with
+from models.supervised.run import TrainingSample, encode_samples
+from models.vision import pixel_loader
 from pipelines.engines import engine_of_learner
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, pool_tasks
@@ -30,7 +30,6 @@ from pipelines.workers.supervised import dataset_samples
 from sandbox.task import Task
 from warehouse import registry
 from warehouse.errors import ConfigError
-from warehouse.samples import Kind
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -91,7 +90,7 @@ def _training(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> 
         ),
         init_checkpoint=init,
         tasks=tasks,
-        replay=ReplayPool(sft=_replay(context, init, sft_id, "sft"), ct=_replay(context, init, ct_id, "ct")),
+        replay=_replay(context, init, sft_id, ct_id),
         output=context.draft,
         run_folder=context.run_folder,
         stage=request.stage,
@@ -132,18 +131,15 @@ def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
     return at_server
 
 
-def _replay(context: WorkerContext, init: Path, dataset_id: str, kind: Kind) -> list[ReplaySample]:
-    """Samples of one kind for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn."""
-    samples = dataset_samples(context.warehouse, dataset_id, [kind])
-    samples = samples[:: max(1, len(samples) // MAX_REPLAY)]
-    read_image = spooled_images(context.warehouse, samples, context.folder / "images") if is_vision(init) else None
-    codec = load_codec(init)
-    look = look_with(codec, read_image)
-    encoded = encode_samples(codec, samples, prompt_loss_weight=0.0, max_tokens=max_positions(init), read_image=read_image)
-    return [
-        ReplaySample(
-            token_ids=tuple(sample.token_ids), weights=tuple(sample.loss_weights),
-            see=partial(look, sample.screenshot_ids) if look is not None and sample.screenshot_ids else None,
-        )
-        for sample in encoded
-    ]  # fmt: skip
+def _replay(context: WorkerContext, init: Path, sft_id: str, ct_id: str) -> ReplayPool:
+    """Samples for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn."""
+    chosen = [_few(dataset_samples(context.warehouse, sft_id, ["sft"])), _few(dataset_samples(context.warehouse, ct_id, ["ct"]))]
+    every = [sample for samples in chosen for sample in samples]
+    read_image = spooled_images(context.warehouse, every, context.folder / "images") if is_vision(init) else None
+    codec, max_tokens = load_codec(init), max_positions(init)
+    sft, ct = (encode_samples(codec, samples, prompt_loss_weight=0.0, max_tokens=max_tokens, read_image=read_image) for samples in chosen)
+    return ReplayPool(sft=sft, ct=ct, pixels=pixel_loader(codec, read_image))
+
+
+def _few(samples: list[TrainingSample]) -> list[TrainingSample]:
+    return samples[:: max(1, len(samples) // MAX_REPLAY)]

@@ -28,8 +28,8 @@ from models.families import load_policy
 from models.metrics import read_metrics
 from models.supervised.config import SupervisedConfig
 from models.supervised.distributed import _trained
-from models.supervised.fitting import weighted_loss
 from models.supervised.run import TrainingSample, train_supervised
+from models.training_forward import weighted_loss
 from warehouse.errors import ModelError, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=12, warmup_steps=2, batch_tokens=256, save_every=5, log_every=1)

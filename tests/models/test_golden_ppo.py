@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from models.ppo.buffer import Trajectory, Turn
+from models.batching import EncodedSample
+from models.ppo.buffer import Trajectory, TrajectoryStep
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
-from models.ppo.update import PolicyLearner, ReplayPool, ReplaySample
+from models.ppo.replay import ReplayPool
+from models.ppo.update import PolicyLearner
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
@@ -28,7 +30,7 @@ CURVES = ("policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "grad_n
 VOCABULARY, EPISODES, UPDATES = 24, 6, 20
 CONFIG = PpoConfig(
     level="token", lambda_policy=None, lambda_alpha=0.5, lambda_floor=0.5, pretraining_rounds=2, gate_explained_variance=-9.0,
-    pretraining_policy="baseline", epochs=2, minibatch_episodes=3, learning_rate=1e-2, critic_learning_rate=2e-3, warmup_updates=4,
+    pretraining_policy="baseline", epochs=2, minibatch_episodes=3, learning_rate=1e-2, critic_learning_rate=2e-3, warmup_steps=4,
     max_kl=9.0, explosive_kl=99.0,
     off_policy="tis", max_staleness=3, entropy_coefficient=0.01, positive_nll_weight=0.1, replay_sft=2, dual_clip=3.0,
 )  # fmt: skip
@@ -38,16 +40,16 @@ def episodes(learner: PolicyLearner, index: int, rng: np.random.Generator) -> li
     """Random tokens with the log-probabilities of the weights as they are, a little off; an even last token succeeds."""
     made = []
     for number in range(EPISODES):
-        turns = []
+        steps = []
         for _ in range(rng.integers(1, 4)):
             prompt, response = (tuple(int(t) for t in rng.integers(3, VOCABULARY, size=rng.integers(2, 6))) for _ in range(2))
-            turns.append(Turn(prompt_ids=prompt, response_ids=response, logprobs=(0.0,) * len(response), reward=0.0))
-        won = turns[-1].response_ids[-1] % 2 == 0
+            steps.append(TrajectoryStep(prompt_ids=prompt, response_ids=response, logprobs=(0.0,) * len(response), reward=0.0))
+        won = steps[-1].response_ids[-1] % 2 == 0
         made.append(
             Trajectory(
                 episode_id=f"{index}-{number}",
                 task_name=f"task-{number % 2}",
-                turns=tuple(turns),
+                steps=tuple(steps),
                 reward=float(won),
                 is_truncated=number == 0,
                 is_success=won,
@@ -58,21 +60,21 @@ def episodes(learner: PolicyLearner, index: int, rng: np.random.Generator) -> li
 
 
 def sampled(item: Trajectory, logprobs: np.ndarray, version: int) -> Trajectory:
-    turns, start = [], 0
-    for turn in item.turns:
-        end = start + len(turn.response_ids)
-        reward = item.reward if turn is item.turns[-1] else 0.0
-        versions = tuple(max(0, version - start % 5) for _ in turn.response_ids)
-        turns.append(replace(turn, logprobs=tuple(logprobs[start:end].tolist()), reward=reward, versions=versions))
+    steps, start = [], 0
+    for step in item.steps:
+        end = start + len(step.response_ids)
+        reward = item.reward if step is item.steps[-1] else 0.0
+        versions = tuple(max(0, version - start % 5) for _ in step.response_ids)
+        steps.append(replace(step, logprobs=tuple(logprobs[start:end].tolist()), reward=reward, versions=versions))
         start = end
-    return replace(item, turns=tuple(turns))
+    return replace(item, steps=tuple(steps))
 
 
 def curves() -> dict[str, list[float]]:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
     model = ShiftQwen3ForCausalLM(tiny_config(VOCABULARY, pad_token_id=0, bos_token_id=1, eos_token_id=2, intermediate_size=32, **sizes))
     initialise(model, seed=0)
-    replay = ReplayPool(sft=[ReplaySample(token_ids=(3, 4, 5, 6), weights=(0.0, 0.0, 1.0, 1.0))])
+    replay = ReplayPool(sft=[EncodedSample(token_ids=(3, 4, 5, 6), loss_weights=(0.0, 0.0, 1.0, 1.0))])
     learner = PolicyLearner(model, CONFIG, pad_id=0, replay=replay)
     values = ValueLearner(Critic.of_policy(model), CONFIG, pad_id=0)
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from models.batching import EncodedSample, tensors
 from models.packing import attend, attend_from, check_can_pack, questions, segments, segments_attention
-from models.supervised.fitting import weighted_loss
+from models.training_forward import weighted_loss
 from warehouse.errors import ConfigError
 
 LENGTHS = (9, 2, 23, 14, 5, 23, 3)

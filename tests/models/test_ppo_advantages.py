@@ -11,7 +11,6 @@ from models.ppo.advantages import (
     baseline_advantages,
     batch_advantages,
     decoupled_gae,
-    explained_variance,
     gae,
     group_advantages,
     length_adaptive_lambda,
@@ -33,28 +32,11 @@ def slow_gae(rewards: list[float], values: list[float], gamma: float, lambda_: f
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), shares, shares, numbers)
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_gae_is_the_double_sum_of_its_definition(pairs: list[tuple[float, float]], gamma: float, lambda_: float, bootstrap: float) -> None:
     rewards, values = [r for r, _ in pairs], [v for _, v in pairs]
     fast = gae(np.array(rewards), np.array(values), gamma=gamma, lambda_=lambda_, bootstrap_value=bootstrap)
     assert fast == pytest.approx(slow_gae(rewards, values, gamma, lambda_, bootstrap), abs=1e-9)
-
-
-def test_lambda_one_gives_the_monte_carlo_return_as_critic_target() -> None:
-    rewards, values = np.array([0.0, 0.5, 0.0, 1.0]), np.array([0.3, -0.2, 0.9, 0.1])
-    result = decoupled_gae(rewards, values, gamma=0.9, lambda_policy=0.5, lambda_critic=1.0)
-    assert result.targets_T == pytest.approx([0.9 * 0.5 + 0.9**3, 0.5 + 0.9**2, 0.9, 1.0])
-    assert result.advantages_T == pytest.approx(slow_gae(list(rewards), list(values), 0.9, 0.5, 0.0))
-
-
-def test_termination_ends_in_zero_and_truncation_in_the_bootstrap_value() -> None:
-    rewards, values = np.zeros(3), np.array([0.5, 0.5, 0.5])
-    ended = decoupled_gae(rewards, values, gamma=1.0, lambda_policy=0.9, lambda_critic=1.0)
-    cut_off = decoupled_gae(rewards, values, gamma=1.0, lambda_policy=0.9, lambda_critic=1.0, bootstrap_value=0.5)
-    assert ended.advantages_T[-1] == pytest.approx(-0.5)
-    assert cut_off.advantages_T == pytest.approx([0.0, 0.0, 0.0])
-    assert ended.targets_T == pytest.approx([0.0, 0.0, 0.0])
-    assert cut_off.targets_T == pytest.approx([0.5, 0.5, 0.5])
 
 
 @pytest.mark.parametrize(("num_tokens", "expected"), [(5, 0.0), (10, 0.0), (20, 0.0), (40, 0.5), (200, 0.9), (20_000, 0.999)])
@@ -83,14 +65,6 @@ def test_tasks_rewarded_alike_give_exactly_nothing() -> None:
     assert advantages[:3].tolist() == [0.0, 0.0, 0.0]
     assert advantages[3:] == pytest.approx([0.5 / 0.6, -0.5 / 0.6])
     assert uniform_tasks(rewards, tasks).tolist() == [True, True, True, False, False]
-
-
-def test_explained_variance_ranks_critics() -> None:
-    returns = np.array([0.0, 1.0, 0.0, 1.0])
-    assert explained_variance(returns, returns) == 1.0
-    assert explained_variance(np.full(4, 0.7), returns) == pytest.approx(0.0)
-    assert explained_variance(1 - returns, returns) < 0
-    assert explained_variance(returns, np.ones(4)) == 0.0
 
 
 def test_group_advantages_against_plain_loops() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.ppo.buffer import Trajectory, Turn
+from models.ppo.buffer import Trajectory, TrajectoryStep
 from models.ppo.config import PpoConfig
 from models.ppo.off_policy import episode_correction, loglinear_proximal, sequence_kept, staleness, token_correction
 
@@ -40,8 +40,8 @@ def test_loglinear_lies_between_sampler_and_learner_by_age() -> None:
 
 
 def item(logprobs: list[float], versions: tuple[int, ...] = ()) -> Trajectory:
-    turn = Turn(prompt_ids=(1,), response_ids=(2,) * len(logprobs), logprobs=tuple(logprobs), reward=1.0, versions=versions)
-    return Trajectory(episode_id="e", task_name="t", turns=(turn,), reward=1.0, is_truncated=False)
+    step = TrajectoryStep(prompt_ids=(1,), response_ids=(2,) * len(logprobs), logprobs=tuple(logprobs), reward=1.0, versions=versions)
+    return Trajectory(episode_id="e", task_name="t", steps=(step,), reward=1.0, is_truncated=False)
 
 
 def test_an_episode_is_masked_whole_for_its_mean_or_for_one_absurd_token() -> None:

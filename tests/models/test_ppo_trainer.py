@@ -26,7 +26,7 @@ from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder, training_messages
 from models import checkpoint
-from models.batching import tensors
+from models.batching import EncodedSample, tensors
 from models.families import load_codec, load_policy
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
@@ -34,13 +34,13 @@ from models.merge import merge
 from models.merging.config import MethodConfig
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import quotas, round_requests
+from models.ppo.replay import ReplayPool
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
-from models.ppo.update import ReplayPool, ReplaySample
 from models.server.settings import ServerSettings
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.supervised.fitting import weighted_loss
 from models.supervised.run import TrainingSample, encode_samples
 from models.tokenizer import build_tokenizer
+from models.training_forward import weighted_loss
 from sandbox.actions import Action, Click
 from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.task import Split, Task
@@ -52,7 +52,7 @@ torch.set_num_threads(1)
 NAMES = ("Apple", "Brook", "Cedar", "Delta", "Ember", "Fjord")
 TASK = Task(source="buttons", name="press-one", domain="pointing", max_steps=2)
 OTHER = Task(source="buttons", name="press-two", domain="pointing", max_steps=2)
-Weak = tuple[Path, list[ReplaySample]]
+Weak = tuple[Path, list[EncodedSample]]
 """A checkpoint, and what it learned from."""
 
 
@@ -158,7 +158,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> Weak:
         optimizer.step()
     folder = tmp_path_factory.mktemp("weak") / "checkpoint"
     checkpoint.save(folder, model, tokenizer, stage="sft_model", iteration="0001")
-    return folder, [ReplaySample(token_ids=tuple(s.token_ids), weights=tuple(s.loss_weights)) for s in encoded]
+    return folder, encoded
 
 
 def make_run(weak: Weak, folder: Path, *, tasks: Sequence[Task] = (TASK,), **settings: object) -> PpoRun:
@@ -307,7 +307,7 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
 
 
 def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: Weak, tmp_path: Path) -> None:
-    settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 12, "batches_ahead": 1, "warmup_updates": 1}
+    settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 12, "batches_ahead": 1, "warmup_steps": 1}
     run = make_run(weak, tmp_path, tasks=(TASK, OTHER), **settings)
     seen: list[int] = []
     first, second = Dying(45), Dying(None)
@@ -339,7 +339,7 @@ def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: 
 def test_a_server_acts_while_the_policy_learns(weak: Weak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Generation may be elsewhere: new weights are handed over as they come, and each token says which ones wrote it."""
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
-    settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 8, "batches_ahead": 1, "warmup_updates": 1}
+    settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 8, "batches_ahead": 1, "warmup_steps": 1}
     exchange = tmp_path / "exchange"
     exchange.mkdir()
     with our_server(weak[0], ServerSettings(weight_roots=(exchange,))) as server:

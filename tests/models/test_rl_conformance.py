@@ -20,19 +20,19 @@ from benchmarks.invariants.all import INVARIANTS
 from benchmarks.invariants.library import Invariant, naive_gae
 from benchmarks.ours.rl_functions import LIBRARY
 from models.ppo.advantages import decoupled_gae
-from models.ppo.buffer import Trajectory, Turn, trajectory, turn_batches
+from models.ppo.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import rewards_per_value
 from models.ppo.off_policy import episode_correction, staleness
-from models.ppo.update import PolicyLearner, ReplayPool, response_log_distribution
+from models.ppo.replay import ReplayPool
+from models.ppo.update import PolicyLearner, response_log_distribution
 from models.ppo.weighting import weigh_round
-from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
+from models.shift_qwen3 import ShiftQwen3ForCausalLM
 from sandbox.actions import Action, Click, Finished, InvalidAction
 from sandbox.task import Task
+from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy
 from warehouse.errors import ModelError
 
-torch.set_num_threads(1)
-VOCABULARY = 30
 TASK = Task(source="t", name="t", domain="d", max_steps=4)
 
 
@@ -45,45 +45,7 @@ def test_invariant(invariant: Invariant, seed: int) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> ShiftQwen3ForCausalLM:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8}
-    made = ShiftQwen3ForCausalLM(tiny_config(VOCABULARY, pad_token_id=0, bos_token_id=1, eos_token_id=2, intermediate_size=16, **sizes))
-    initialise(made, seed=0)
-    return made.eval()
-
-
-def logprobs(model: ShiftQwen3ForCausalLM, prompt: Sequence[int], response: Sequence[int], temperature: float = 1.0) -> tuple[float, ...]:
-    """One sequence alone, by the plain forward pass."""
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([[*prompt, *response]])).logits[0]
-    rows = torch.log_softmax(logits / temperature, -1)[len(prompt) - 1 : -1]
-    return tuple(rows.gather(1, torch.tensor(list(response))[:, None])[:, 0].tolist())
-
-
-def sampled(model: ShiftQwen3ForCausalLM, count: int, *, seed: int = 0, temperature: float = 1.0) -> list[Trajectory]:
-    rng = np.random.default_rng(seed)
-    items = []
-    for index in range(count):
-        turns = []
-        for _ in range(rng.integers(1, 4)):
-            prompt = tuple(int(t) for t in rng.integers(3, VOCABULARY, size=rng.integers(2, 9)))
-            response = tuple(int(t) for t in rng.integers(3, VOCABULARY, size=rng.integers(1, 5)))
-            turns.append(
-                Turn(prompt_ids=prompt, response_ids=response, logprobs=logprobs(model, prompt, response, temperature), reward=0.0)
-            )
-        won = bool(index % 2)
-        turns[-1] = replace(turns[-1], reward=float(won))
-        items.append(
-            Trajectory(
-                episode_id=str(index),
-                task_name="t",
-                turns=tuple(turns),
-                reward=float(won),
-                is_truncated=False,
-                is_success=won,
-                instance=f"t/{index // 2}",
-            )
-        )
-    return items
+    return tiny_policy(num_layers=1)
 
 
 def learned(
@@ -91,10 +53,9 @@ def learned(
 ) -> torch.Tensor:
     """All weights after one update."""
     copied = copy.deepcopy(model)
-    config = PpoConfig.model_validate({"epochs": 1, "warmup_updates": 1, "minibatch_episodes": 100, "microbatch_tokens": 10_000} | options)
+    config = PpoConfig.model_validate({"epochs": 1, "warmup_steps": 1, "minibatch_episodes": 100, "microbatch_tokens": 10_000} | options)
     learner = PolicyLearner(copied, config, pad_id=0, replay=ReplayPool())
-    advantages = [np.full(item.num_response_tokens, value) for item, value in zip(items, values, strict=True)]
-    learner.update(items, advantages, np.random.default_rng(0), version=version)
+    learner.update(items, per_token(items, values), np.random.default_rng(0), version=version)
     return torch.cat([parameter.detach().flatten() for parameter in copied.parameters()])
 
 
@@ -120,8 +81,8 @@ def must(item: Trajectory | None) -> Trajectory:
 def test_ids_are_learned_as_they_were_sampled() -> None:
     """Retokenisation drift (TRL #5224, #6250): the text of a response is never read."""
     odd = step(0).model_copy(update={"response": "another text altogether", "response_token_ids": (7, 7), "prompt_token_ids": (9,)})
-    turn = must(trajectory(episode(Outcome.SUCCESS, [odd], 1.0))).turns[0]
-    assert (turn.prompt_ids, turn.response_ids, turn.logprobs) == ((9,), (7, 7), (-0.1, -0.1))
+    first = must(trajectory(episode(Outcome.SUCCESS, [odd], 1.0))).steps[0]
+    assert (first.prompt_ids, first.response_ids, first.logprobs) == ((9,), (7, 7), (-0.1, -0.1))
 
 
 def test_a_crash_is_no_reward_and_weighs_on_no_baseline() -> None:
@@ -140,14 +101,14 @@ def test_a_crash_is_no_reward_and_weighs_on_no_baseline() -> None:
 
 
 def test_only_sampled_tokens_are_targets(model: ShiftQwen3ForCausalLM) -> None:
-    items = sampled(model, 4)
-    found = [int(token) for batch in turn_batches(items, range(4), max_tokens=999, pad_id=0) for token in batch.targets_N]
-    assert sorted(found) == sorted(token for item in items for turn in item.turns for token in turn.response_ids)
+    items = random_trajectories(model, 4)
+    found = [int(token) for batch in step_batches(items, range(4), max_tokens=999, pad_id=0) for token in batch.targets_N]
+    assert sorted(found) == sorted(token for item in items for step in item.steps for token in step.response_ids)
 
 
 def test_a_gradient_reaches_no_prediction_of_an_observation(model: ShiftQwen3ForCausalLM) -> None:
     """The logits at prompt positions, those that predict the next prompt token, have no gradient."""
-    (batch,) = turn_batches(sampled(model, 3), range(3), max_tokens=999, pad_id=0)
+    (batch,) = step_batches(random_trajectories(model, 3), range(3), max_tokens=999, pad_id=0)
     hidden: list[torch.Tensor] = []
     hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0]))
     response_log_distribution(model, batch, 1.0)
@@ -157,28 +118,28 @@ def test_a_gradient_reaches_no_prediction_of_an_observation(model: ShiftQwen3For
 
 @pytest.mark.parametrize("aggregation", ["token", "step", "episode", "episode_mean"])
 def test_accumulated_micro_batches_are_the_big_batch(model: ShiftQwen3ForCausalLM, aggregation: str) -> None:
-    items, values = sampled(model, 8), np.random.default_rng(1).normal(size=8).tolist()
+    items, values = random_trajectories(model, 8), np.random.default_rng(1).normal(size=8).tolist()
     big, small = (learned(model, items, values, aggregation=aggregation, microbatch_tokens=tokens) for tokens in (10_000, 14))
     assert torch.allclose(big, small, atol=2e-6)
 
 
 def test_order_of_episodes_changes_nothing(model: ShiftQwen3ForCausalLM) -> None:
-    items, values = sampled(model, 6), np.random.default_rng(1).normal(size=6).tolist()
+    items, values = random_trajectories(model, 6), np.random.default_rng(1).normal(size=6).tolist()
     assert torch.allclose(learned(model, items, values), learned(model, items[::-1], values[::-1]), atol=2e-6)
 
 
 def test_what_stands_in_the_padding_changes_nothing(model: ShiftQwen3ForCausalLM) -> None:
-    items = sampled(model, 5)
+    items = random_trajectories(model, 5)
     found = []
     for pad_id in (0, 17):
-        (batch,) = turn_batches(items, range(5), max_tokens=9999, pad_id=pad_id)
+        (batch,) = step_batches(items, range(5), max_tokens=9999, pad_id=pad_id)
         found.append(response_log_distribution(model, batch, 1.0))
     assert torch.allclose(found[0], found[1], atol=1e-5)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_old_log_probabilities_are_those_of_the_sampling_temperature(model: ShiftQwen3ForCausalLM, temperature: float) -> None:
-    items = sampled(model, 4, temperature=temperature)
+    items = random_trajectories(model, 4, temperature=temperature)
     learner = PolicyLearner(copy.deepcopy(model), PpoConfig(temperature=temperature), pad_id=0, replay=ReplayPool())
     metrics = learner.update(items, [np.ones(item.num_response_tokens) for item in items], np.random.default_rng(0))
     assert metrics["mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
@@ -189,9 +150,9 @@ def test_old_log_probabilities_are_those_of_the_sampling_temperature(model: Shif
 def test_a_top_p_cut_of_the_sampler_is_seen_and_weighed(model: ShiftQwen3ForCausalLM) -> None:
     """A sampler that cuts its distribution to a mass m gives every kept token 1/m of its probability: the weight of each is m again."""
     mass = 0.8
-    items = sampled(model, 4)
+    items = random_trajectories(model, 4)
     cut = [
-        replace(item, turns=tuple(replace(turn, logprobs=tuple(x - float(np.log(mass)) for x in turn.logprobs)) for turn in item.turns))
+        replace(item, steps=tuple(replace(step, logprobs=tuple(x - float(np.log(mass)) for x in step.logprobs)) for step in item.steps))
         for item in items
     ]
     config = PpoConfig(off_policy="tis")
@@ -205,19 +166,19 @@ def test_a_top_p_cut_of_the_sampler_is_seen_and_weighed(model: ShiftQwen3ForCaus
 @given(cuts=st.lists(st.integers(1, 5), min_size=1, max_size=4), seed=st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
 def test_splitting_an_episode_into_steps_changes_no_token(cuts: list[int], seed: int) -> None:
-    """Step-wise decomposition: the same tokens and rewards, in one turn or several, have the same advantages at token level."""
+    """Step-wise decomposition: the same tokens and rewards, in one step or several, have the same advantages at token level."""
     rng = np.random.default_rng(seed)
     total = sum(cuts)
     paid, values = rng.normal(size=total), rng.normal(size=total)
 
     def item(lengths: Sequence[int]) -> Trajectory:
-        turns, start = [], 0
+        steps, start = [], 0
         for length in lengths:
             mine = paid[start : start + length].tolist()
-            turn = Turn(prompt_ids=(1,), response_ids=(2,) * length, logprobs=(0.0,) * length, reward=mine[-1])
-            turns.append(replace(turn, token_rewards=(*mine[:-1], 0.0)))
+            step = TrajectoryStep(prompt_ids=(1,), response_ids=(2,) * length, logprobs=(0.0,) * length, reward=mine[-1])
+            steps.append(replace(step, token_rewards=(*mine[:-1], 0.0)))
             start += length
-        return Trajectory(episode_id="e", task_name="t", turns=tuple(turns), reward=float(paid.sum()), is_truncated=False)
+        return Trajectory(episode_id="e", task_name="t", steps=tuple(steps), reward=float(paid.sum()), is_truncated=False)
 
     found = [
         decoupled_gae(rewards_per_value(item(lengths), "token"), values, gamma=0.9, lambda_policy=0.8, lambda_critic=1.0).advantages_T
@@ -257,7 +218,7 @@ def test_shaping_never_puts_a_failure_above_a_success(win: Episode, loss: Episod
     for item, seen in ((won, win), (lost, loss)):
         assert abs(item.reward - float(seen.is_success)) <= sum(w) + 1e-9
         assert item.reward == pytest.approx(float(seen.is_success) + sum(item.shaping.values()))
-        assert item.reward == pytest.approx(sum(turn.reward for turn in item.turns))
+        assert item.reward == pytest.approx(sum(step.reward for step in item.steps))
         assert item.is_success == seen.is_success  # the verdict is what it was
 
 
@@ -269,14 +230,14 @@ def test_truncated_is_not_terminated() -> None:
 def test_running_out_of_time_takes_no_reward_back() -> None:
     """Nobody verified what was reached: the clock may have run for a server that was loading weights."""
     item = must(trajectory(episode(Outcome.TIMEOUT, [step(0, reward=0.5), step(1)], 0.0), reward="score"))
-    assert [turn.reward for turn in item.turns] == [0.5, 0.0]
+    assert [step.reward for step in item.steps] == [0.5, 0.0]
 
 
 def test_a_step_without_tokens_loses_no_reward() -> None:
-    """A prompt longer than the context is answered by nothing: no turn, and the outcome falls on the last answer there was."""
+    """A prompt longer than the context is answered by nothing: no step, and the outcome falls on the last answer there was."""
     silent = step(1, action=InvalidAction(text="", reason="the prompt is too long"), tokens=0, reward=0.25)
     item = must(trajectory(episode(Outcome.TRUNCATED, [step(0, reward=0.5), silent], 0.75), reward="score"))
-    assert [turn.reward for turn in item.turns] == [0.75]
+    assert [step.reward for step in item.steps] == [0.75]
     assert trajectory(episode(Outcome.INVALID_ACTION, [silent])) is None
 
 
@@ -286,21 +247,22 @@ def test_an_answer_without_token_ids_is_refused() -> None:
         trajectory(episode(Outcome.SUCCESS, [step(0).model_copy(update={"prompt_token_ids": ()})], 1.0))
 
 
-def test_versions_that_do_not_match_their_tokens_are_refused() -> None:
-    with pytest.raises(ModelError, match="versions"):
-        trajectory(episode(Outcome.SUCCESS, [step(0).model_copy(update={"response_versions": (1,)})], 1.0))
+@pytest.mark.parametrize("change", [{"response_versions": (1,)}, {"response_logprobs": (-0.1,)}])
+def test_versions_and_log_probabilities_that_do_not_match_their_tokens_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"2 response tokens and \d log-probabilities \(\d versions\)"):
+        trajectory(episode(Outcome.SUCCESS, [step(0).model_copy(update=change)], 1.0))
 
 
 def aged(item: Trajectory, versions: Sequence[int]) -> Trajectory:
-    turns, rest = [], list(versions)
-    for turn in item.turns:
-        turns.append(replace(turn, versions=tuple(rest[: len(turn.response_ids)])))
-        rest = rest[len(turn.response_ids) :]
-    return replace(item, turns=tuple(turns))
+    steps, rest = [], list(versions)
+    for step in item.steps:
+        steps.append(replace(step, versions=tuple(rest[: len(step.response_ids)])))
+        rest = rest[len(step.response_ids) :]
+    return replace(item, steps=tuple(steps))
 
 
 def test_stale_tokens_leave_the_loss_and_stay_in_the_advantages(model: ShiftQwen3ForCausalLM) -> None:
-    item = max(sampled(model, 6), key=lambda item: item.num_response_tokens)
+    item = max(random_trajectories(model, 6), key=lambda item: item.num_response_tokens)
     count = item.num_response_tokens
     old = aged(item, [1] * (count - 1) + [4])
     assert staleness(old, 4).tolist() == [3] * (count - 1) + [0]
@@ -316,7 +278,7 @@ def test_stale_tokens_leave_the_loss_and_stay_in_the_advantages(model: ShiftQwen
     [(name, how) for name in ("tis", "decoupled", "icepop") for how in ("recompute", "loglinear")] + [("sequence_mask", "recompute")],
 )
 def test_on_policy_every_correction_is_plain_ppo(model: ShiftQwen3ForCausalLM, off_policy: str, proximal: str) -> None:
-    items, values = sampled(model, 4), [1.0, -1.0, 0.5, -0.5]
+    items, values = random_trajectories(model, 4), [1.0, -1.0, 0.5, -0.5]
     plain, corrected = (
         learned(model, items, values, off_policy=name, proximal=how, minibatch_episodes=2)
         for name, how in (("none", "recompute"), (off_policy, proximal))

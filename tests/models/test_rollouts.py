@@ -1,8 +1,7 @@
 """The pool of rollouts: admission by staleness, batches of what has finished, long episodes that neither block nor get lost, and what a
 start after a kill goes on with.
 
-The environment is a corridor computed in Python: a task walks so many steps, through the same episode loop and collector as on live
-browsers. Killed processes are in test_streaming_faults.py.
+The environment is the corridor of corridor.py: a task walks so many steps. Killed processes are in test_streaming_faults.py.
 """
 
 from __future__ import annotations
@@ -11,77 +10,36 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.collector import Requests
-from agent.episode import Episode, EpisodeRequest, Outcome
-from agent.policy import Policy, Prompt, Response
+from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.policy import Message, Policy, Prompt, Response
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
+from benchmarks.common.tiny_vision import tiny_vision_policy
+from models.ppo.buffer import trajectory
+from models.ppo.clocks import MeteredPolicy
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
-from models.ppo.rollouts import MeteredPolicy, RolloutPool, staleness
+from models.ppo.metrics import staleness_metrics
+from models.ppo.rollouts import RolloutPool
 from models.ppo.spool import Block, EpisodeSpool
-from sandbox.actions import Action
-from sandbox.session import Element, Observation, Transition, Verdict
+from sandbox.actions import Wait
 from sandbox.task import Split, Task
+from tests.models.chat_models import png
+from tests.models.corridor import SHORT, CorridorPool, Gates
 from warehouse.errors import ModelError, SandboxError
 
-SHORT = Task(source="corridor", name="walk-1", domain="pointing", max_steps=1)
 LONG = Task(source="corridor", name="walk-20", domain="pointing", max_steps=20)
 TASKS = (SHORT, LONG)
 T = TypeVar("T")
-Gates = dict[tuple[str, int], asyncio.Event]
-"""By task name and seed."""
-
-
-class CorridorSession:
-    """A page that never ends by itself; each step takes its time. A step behind a closed gate waits for it."""
-
-    environment = "corridor 1"
-
-    def __init__(self, gates: Gates) -> None:
-        self._gates = gates
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        self._instance = (task.name, seed)
-        return self._observe()
-
-    async def step(self, action: Action) -> Transition:
-        await asyncio.sleep(0)
-        if self._instance in self._gates:
-            await self._gates[self._instance].wait()
-        return Transition(observation=self._observe(), reward=0.0, terminated=False, truncated=False)
-
-    async def evaluate(self) -> Verdict:
-        return Verdict(origin="verifier", score=1.0, threshold=1.0)
-
-    async def hint(self) -> Action | None:
-        return None
-
-    async def close(self) -> None: ...
-
-    def _observe(self) -> Observation:
-        element = Element(role="button", text="On", x_px=10, y_px=10, width_px=20, height_px=20)
-        return Observation(instruction="Walk", elements=(element,), screenshot=None, width_px=160, height_px=150, time_ms=0.0)
-
-
-class CorridorPool:
-    def __init__(self, size: int, gates: Gates) -> None:
-        self.size, self._free, self._gates = size, asyncio.Semaphore(size), gates
-
-    @asynccontextmanager
-    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[CorridorSession]:
-        async with self._free:
-            yield CorridorSession(self._gates)
-
-    async def close(self) -> None: ...
 
 
 class Walking:
@@ -99,7 +57,7 @@ class Walking:
 
 def walking(size: int = 4, gates: Gates | None = None) -> PoolCollector:
     settings = CollectorSettings(concurrency=size, max_retries=0, max_wait_ms=0.0)
-    return PoolCollector(CorridorPool(size, gates or {}), PromptBuilder("compact"), settings=settings)
+    return PoolCollector(CorridorPool(size, gates), PromptBuilder("compact"), settings=settings)
 
 
 def request(task: Task, number: int, attempt: int = 0) -> EpisodeRequest:
@@ -214,7 +172,7 @@ def test_a_straggler_never_blocks_and_is_learned_from_when_it_ends(tmp_path: Pat
             (late,) = await pool.batch(4, 1)
             versions = [version for step in late.steps for version in step.response_versions]
             assert versions[:2] == [0, 0] and versions[-2:] == [3, 3] and versions == sorted(versions)
-            shares = staleness([late], 3)
+            shares = staleness_metrics([late], 3)
             assert shares["staleness_max"] == 3.0 and shares["staleness/3"] == pytest.approx(2 / 40)
             assert sum(value for name, value in shares.items() if "/" in name) == pytest.approx(1.0)
             use = pool.lease_use
@@ -222,6 +180,42 @@ def test_a_straggler_never_blocks_and_is_learned_from_when_it_ends(tmp_path: Pat
             assert policy.num_tokens == 2 * (12 + 20) and policy.busy_s > 0
 
     run(main())
+
+
+def test_the_last_screen_of_a_cut_episode_is_there_when_it_is_learned_from(tmp_path: Path) -> None:
+    """Nobody answered to it, so that no step names it: it is the state whose value the episode ends in."""
+    asked = request(SHORT, 0).model_copy(update={"screenshots": True})
+    images = {"shown": png(64, 64, "green"), "last": png(64, 64, "yellow")}
+    before, after = ((Message(role="user", content="see", screenshot_id=name),) for name in images)
+    step = Step(
+        step_index=0, policy_id="p", observation="", screenshot_id="shown", messages=before, response="wait", thought=None, action=Wait(),
+        prompt_token_ids=(3, 4), response_token_ids=(5, 6), response_logprobs=(-0.1, -0.2),
+    )  # fmt: skip
+    cut = Episode(
+        request=asked, instruction="", steps=(step,), outcome=Outcome.TRUNCATED, reward=0.0, duration_ms=1.0, environment="t",
+        screenshots=images, final_messages=after,
+    )  # fmt: skip
+
+    class Cutting:
+        async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+            async for _ in requests:  # type: ignore[union-attr]
+                yield cut
+
+        async def close(self) -> None: ...
+
+    async def main() -> Episode:
+        async with RolloutPool(Cutting(), Walking(), EpisodeSpool(tmp_path / "episodes"), num_learned=0) as pool:
+            pool.admit([asked])
+            (found,) = await pool.batch(1, 1)
+            return found
+
+    _, codec = tiny_vision_policy(("see",), 0, num_hidden_layers=1)
+    item = trajectory(run(main()), codec=codec)
+    assert item is not None and item.final_state is not None and item.steps[0].pixels is not None and item.final_state.pixels is not None
+    assert item.final_state.prompt_ids == tuple(codec.encode(after, images).token_ids)
+    for pixels, name in ((item.steps[0].pixels, "shown"), (item.final_state.pixels, "last")):
+        found, expected = pixels(), codec.vision([name], images)
+        assert found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_a_batch_is_made_of_whole_groups_oldest_first(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`kill -9` of a trainer while it streams: a real process on a tiny model. What it had acknowledged is learned from once, what it had asked
 for is asked for again, and the weights are those of a run that nobody killed.
 
-The environment is a corridor computed in Python (short and long walks), once real browsers.
+The environment is the corridor of corridor.py (short and long walks), once real browsers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -30,57 +29,21 @@ from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
 from models.ppo.config import PpoConfig
+from models.ppo.replay import ReplayPool
 from models.ppo.spool import EpisodeSpool
 from models.ppo.trainer import PpoRun, train_ppo
-from models.ppo.update import ReplayPool
-from sandbox.actions import Action
-from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.task import Task
+from tests.models.corridor import SHORT, CorridorPool
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-SHORT = Task(source="corridor", name="walk-1", domain="pointing", max_steps=1)
 LONG = Task(source="corridor", name="walk-12", domain="pointing", max_steps=12)
 SETTINGS = {
     "algorithm": "reinforce", "streaming": True, "rounds": 6, "episodes_per_task": 12, "min_batch_episodes": 12, "batches_ahead": 1,
-    "minibatch_episodes": 6, "warmup_updates": 1, "max_kl": 10.0, "explosive_kl": 100.0,
+    "minibatch_episodes": 6, "warmup_steps": 1, "max_kl": 10.0, "explosive_kl": 100.0,
 }  # fmt: skip
 NUM_EPISODES, NUM_BATCHES = 144, 12
 GONE_S = 15.0
-
-
-class CorridorSession:
-    """Walks that end by their step limit; about half are rewarded, which nothing on the page says."""
-
-    environment = "corridor 1"
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        self._seed = seed
-        return self._observe()
-
-    async def step(self, action: Action) -> Transition:
-        await asyncio.sleep(0.001)
-        return Transition(observation=self._observe(), reward=0.0, terminated=False, truncated=False)
-
-    async def evaluate(self) -> Verdict:
-        return Verdict(origin="verifier", score=float(self._seed % 2), threshold=1.0)
-
-    async def hint(self) -> Action | None:
-        return None
-
-    async def close(self) -> None: ...
-
-    def _observe(self) -> Observation:
-        element = Element(role="button", text="Ok", x_px=10, y_px=10, width_px=20, height_px=20)
-        return Observation(instruction="Find", elements=(element,), screenshot=None, width_px=160, height_px=150, time_ms=0.0)
-
-
-class CorridorPool:
-    @asynccontextmanager
-    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[CorridorSession]:
-        yield CorridorSession()
-
-    async def close(self) -> None: ...
 
 
 class Refusing:
@@ -111,7 +74,7 @@ def main(init: str, folder: str, kind: str) -> None:
             return
         settings = CollectorSettings(concurrency=8)
         limits = EpisodeLimits(max_invalid_in_a_row=100, max_new_tokens=4)
-        walking = PoolCollector(CorridorPool(), PromptBuilder("compact"), limits, settings)
+        walking = PoolCollector(CorridorPool(8, step_s=0.001), PromptBuilder("compact"), limits, settings)
         result = await train_ppo(run, Refusing() if kind == "refusing" else walking)
         print(result.card.checkpoint_id)
 

@@ -23,8 +23,9 @@ from models.metrics import MetricLog, Progress, read_metrics
 from models.supervised.checkpoints import COMPLETE_FILE
 from models.supervised.config import SupervisedConfig
 from models.supervised.early_stop import hold_out
-from models.supervised.fitting import fit, weighted_loss
+from models.supervised.fitting import fit
 from models.supervised.run import TrainingSample, encode_samples, select_samples, train_supervised
+from models.training_forward import weighted_loss
 from warehouse.errors import CheckpointError, ConfigError, StorageFull, TrainingDiverged
 
 CONFIG = SupervisedConfig(steps=24, warmup_steps=4, batch_tokens=256, save_every=5, log_every=2)

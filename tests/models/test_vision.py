@@ -24,16 +24,15 @@ from models.checkpoint import read_card, save
 from models.engine import EmbeddedEngine
 from models.families import is_vision, load_codec, load_policy, max_positions
 from models.generation.vision_units import placeholder_ids
-from models.ppo.buffer import Trajectory, Turn, trajectory, turn_batches
+from models.ppo.buffer import Trajectory, TrajectoryStep, step_batches, trajectory
 from models.ppo.critic import Critic
 from models.ppo.losses import entropy
 from models.ppo.metrics import num_left_out
 from models.ppo.update import response_log_distribution
 from models.supervised.config import SupervisedConfig
-from models.supervised.fitting import weighted_loss
 from models.supervised.run import TrainingSample, train_supervised
 from models.tokenizer import WordCodec
-from models.training_forward import hidden_where
+from models.training_forward import hidden_where, weighted_loss
 from models.vision import VisionCodec, collate_vision, vision_inputs
 from sandbox.actions import Click
 from sandbox.task import Task
@@ -168,7 +167,7 @@ def _samples(codec: VisionCodec) -> list[EncodedSample]:
 
 def test_the_loss_of_a_batch_is_the_models_own(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
     model, codec = qwen
-    batch = tensors(_samples(codec), codec.pad_token_id, look=lambda names: codec.vision(names, IMAGES))
+    batch = tensors(_samples(codec), codec.pad_token_id, pixels=lambda names: codec.vision(names, IMAGES))
     losses, num = 0.0, 0
     for messages in (CHAT, BLIND, ONE):
         ids, wanted, vision = _batch(codec, [codec.encode(messages, IMAGES)])
@@ -181,24 +180,24 @@ def test_the_loss_of_a_batch_is_the_models_own(qwen: tuple[Qwen2VLForConditional
 
 
 def test_reinforcement_learning_sees_what_the_policy_saw(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
-    """Log-probabilities and values of a batch of turns with images are those of each turn alone, and depend on the image."""
+    """Log-probabilities and values of a batch of steps with images are those of each step alone, and depend on the image."""
     model, codec = qwen
 
-    def turn(messages: tuple[Message, ...], images: dict[str, bytes]) -> Turn:
+    def step(messages: tuple[Message, ...], images: dict[str, bytes]) -> TrajectoryStep:
         prompt = codec.encode(messages[:-1], images)
-        return Turn(
-            prompt_ids=tuple(prompt.token_ids), response_ids=(5, 6, 7), logprobs=(0.0,) * 3, reward=1.0, see=lambda: prompt.vision
+        return TrajectoryStep(
+            prompt_ids=tuple(prompt.token_ids), response_ids=(5, 6, 7), logprobs=(0.0,) * 3, reward=1.0, pixels=lambda: prompt.vision
         )
 
-    turns = [turn(CHAT, IMAGES), turn(BLIND, IMAGES), turn(ONE, IMAGES), turn(ONE, {"green": png(64, 64, "yellow")})]
-    items = [Trajectory(episode_id=str(i), task_name="t", turns=(t,), reward=1.0, is_truncated=False) for i, t in enumerate(turns)]
+    steps = [step(CHAT, IMAGES), step(BLIND, IMAGES), step(ONE, IMAGES), step(ONE, {"green": png(64, 64, "yellow")})]
+    items = [Trajectory(episode_id=str(i), task_name="t", steps=(t,), reward=1.0, is_truncated=False) for i, t in enumerate(steps)]
     critic = Critic.of_policy(model)
     torch.nn.init.normal_(critic.head.weight)
-    (batch,) = turn_batches(items, range(4), max_tokens=9999, pad_id=codec.pad_token_id)
+    (batch,) = step_batches(items, range(4), max_tokens=9999, pad_id=codec.pad_token_id)
     found = response_log_distribution(model, batch, 1.0), critic(batch, "token")
     order = [ref.trajectory for ref in batch.refs]
     for place, index in enumerate(order):
-        (single,) = turn_batches(items, [index], max_tokens=9999, pad_id=codec.pad_token_id)
+        (single,) = step_batches(items, [index], max_tokens=9999, pad_id=codec.pad_token_id)
         rows = slice(3 * place, 3 * place + 3)
         torch.testing.assert_close(found[0][rows], response_log_distribution(model, single, 1.0), atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(found[1][rows], critic(single, "token"), atol=1e-4, rtol=1e-4)
@@ -215,11 +214,11 @@ def test_engine_and_learner_agree_on_what_is_never_sampled(
     with closing(EmbeddedEngine(copy.deepcopy(model), codec, "policy")) as engine:
         (answer,) = asyncio.run(engine.act([prompt]))
     seen = codec.encode(ONE[:1], IMAGES).vision
-    turn = Turn(
-        prompt_ids=answer.prompt_token_ids, response_ids=answer.token_ids, logprobs=answer.logprobs, reward=1.0, see=lambda: seen
+    step = TrajectoryStep(
+        prompt_ids=answer.prompt_token_ids, response_ids=answer.token_ids, logprobs=answer.logprobs, reward=1.0, pixels=lambda: seen
     )
-    item = Trajectory(episode_id="e", task_name="t", turns=(turn,), reward=1.0, is_truncated=False)
-    (batch,) = turn_batches([item], [0], max_tokens=9999, pad_id=codec.pad_token_id)
+    item = Trajectory(episode_id="e", task_name="t", steps=(step,), reward=1.0, is_truncated=False)
+    (batch,) = step_batches([item], [0], max_tokens=9999, pad_id=codec.pad_token_id)
     log_distribution_NV = response_log_distribution(model, batch, temperature)
     found = log_distribution_NV.gather(1, batch.targets_N[:, None])[:, 0]
     torch.testing.assert_close(found, batch.old_logprobs_N, atol=2e-5, rtol=0)
@@ -239,12 +238,12 @@ def test_values_of_answers_to_images_are_the_critics(qwen: tuple[Qwen2VLForCondi
         answers = asyncio.run(engine.act(asked))
     for prompt, answer in zip(asked, answers, strict=True):
         seen = codec.encode(prompt.messages, IMAGES).vision
-        turn = Turn(
+        step = TrajectoryStep(
             prompt_ids=answer.prompt_token_ids, response_ids=answer.token_ids, logprobs=answer.logprobs, reward=1.0,
-            see=lambda seen=seen: seen,  # type: ignore[misc]
+            pixels=lambda seen=seen: seen,  # type: ignore[misc]
         )  # fmt: skip
-        item = Trajectory(episode_id="e", task_name="t", turns=(turn,), reward=1.0, is_truncated=False)
-        (batch,) = turn_batches([item], [0], max_tokens=9999, pad_id=codec.pad_token_id)
+        item = Trajectory(episode_id="e", task_name="t", steps=(step,), reward=1.0, is_truncated=False)
+        (batch,) = step_batches([item], [0], max_tokens=9999, pad_id=codec.pad_token_id)
         assert answer.values == pytest.approx(critic(batch, "token").tolist(), abs=1e-4)
 
 
@@ -264,7 +263,7 @@ def test_an_answer_with_a_placeholder_is_left_out_of_learning(qwen: tuple[Qwen2V
     )
     never = placeholder_ids(model.config)
     item = trajectory(episode, never=never)
-    assert item is not None and [turn.response_ids for turn in item.turns] == [(5, 6)] and item.turns[0].reward == 1.0
+    assert item is not None and [step.response_ids for step in item.steps] == [(5, 6)] and item.steps[0].reward == 1.0
     assert num_left_out([episode], never) == 2
     assert trajectory(episode.model_copy(update={"steps": tuple(steps[1:])}), never=never) is None
 
