@@ -1,0 +1,27 @@
+"""The venvs that peers run in: what one holds is named by whoever measures, and it is made on first use."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+TORCH = ("torch==2.13.0", "numpy")
+TRL = (TORCH, ("trl==1.16.0", "transformers==5.23.0"))
+"""Installs of TRL's venv, torch's CPU build first."""
+
+
+def python_of(folder: Path, *installs: Sequence[str]) -> Path:
+    """The interpreter of a venv into which `pip install` was called with each of `installs` in turn; made anew where they have changed or
+    its making was cut off. Raises CalledProcessError where pip fails."""
+    ready, python = folder / "ready.json", folder / "bin" / "python"
+    wanted = json.dumps(installs)
+    if not ready.exists() or ready.read_text() != wanted:
+        print(f"making {folder} with {', '.join(argument for install in installs for argument in install)} …", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        for install in installs:
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *install], check=True)
+        ready.write_text(wanted)
+    return python
