@@ -63,7 +63,7 @@ HERE = Path(__file__).resolve().parent
 ONE_STEP = ("click-test-2", "click-button", "click-link", "click-dialog", "click-tab", "focus-text-2", "click-dialog-2")
 START: dict[str, Any] = {
     "tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "seed_data.curricula": ["web", "screens"],
-    "ct.steps": 1000, "sft.steps": 40,
+    "ct.steps": 500, "sft.steps": 40,
 }  # fmt: skip
 """A start that is taught little: the quickstart's takes 2000 and 140 steps."""
 GROUP = 4
@@ -217,9 +217,9 @@ async def learn_by_trl(start: Start, config: PpoConfig, folder: Path, bar: Bar) 
             curve.append(mean(episode.is_success for episode in episodes))
             bar.advance()
         cpu_s = time.process_time() - began_cpu_s + message["done"]["cpu_s"]
-    checkpoint.save(
-        folder, ShiftQwen3ForCausalLM.from_pretrained(raw), codec, stage="trl_grpo", iteration="0001", parents=(card.checkpoint_id,)
-    )  # fmt: skip
+    with checkpoint.quiet():
+        model = ShiftQwen3ForCausalLM.from_pretrained(raw)
+    checkpoint.save(folder, model, codec, stage="trl_grpo", iteration="0001", parents=(card.checkpoint_id,))
     shutil.rmtree(raw)
     return {"episodes": len(played), "updates": message["done"]["updates"], "cpu_s": cpu_s, "curve": curve}
 
