@@ -65,14 +65,15 @@ GAME_DEMONSTRATIONS, FUMBLES = 12, 0.5
 """A game's weak start has seen a player who errs: one that always does the same wrong thing would have nothing to learn from."""
 
 
-def profile_of(domain: str, seed: int, num: int) -> Profile:
-    taught = {} if num == WEAK else {"sft.steps": STRONG_SFT_STEPS}
-    return profiles.load("quickstart", {**DOMAINS[domain], **LEARNING, **taught, "seed": seed, "seed_data.curricula": ["web", "screens"]})
+def profile_of(domain: str, seed: int) -> Profile:
+    return profiles.load("quickstart", {**DOMAINS[domain], **LEARNING, "seed": seed, "seed_data.curricula": ["web", "screens"]})
 
 
 def start_of(domain: str, seed: int, num: int, bars: Progress) -> Start:
     """Tutorials, then `num` demonstrations a task."""
-    profile = profile_of(domain, seed, num)
+    profile = profile_of(domain, seed)
+    if num != WEAK:
+        profile = profile.model_copy(update={"sft": profile.sft.model_copy(update={"steps": STRONG_SFT_STEPS})})
     return make_start(ROOT, f"{domain}-{seed}-start-{num}", profile, seed, partial(_demonstrations, profile, domain, num, bars), bars)
 
 
