@@ -20,8 +20,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Hashable, Sequence
-from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,22 +29,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from agent.episode import Episode, Outcome
-from agent.policy import Message
+from agent.episode import Episode
 from assets.profile import Profile
-from benchmarks.common.small_policy import Bar, Fumbler, base_policy, demonstration_samples, demonstrations, evaluation, tutorial_samples
-from models.batching import EncodedSample
-from models.checkpoint import load_tokenizer
+from benchmarks.common.gains import gain, judged, success
+from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start
 from models.ppo.config import PpoConfig
-from models.ppo.replay import ReplayPool
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
-from models.supervised.run import TrainingSample, encode_samples, train_supervised
 from pipelines import profiles
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import pool_tasks
-from pipelines.workers.evaluate import task_counts
 from warehouse.home import atomic_write
-from warehouse.statistics import TaskCount, compare_paired, macro_average
 
 ROOT = Path(".bench/rl_curves")
 BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.rounds": 8}
@@ -74,25 +67,6 @@ WEAK, STRONG = 1, 10
 """Demonstrations a task behind the start."""
 GAME_DEMONSTRATIONS, FUMBLES = 12, 0.5
 """A game's weak start has seen a player who errs: one that always does the same wrong thing would have nothing to learn from."""
-MAX_REPLAY = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """The policy that RL starts from, and the samples it was made of."""
-
-    profile: Profile
-    folder: Path
-    sft: list[TrainingSample]
-    ct: list[TrainingSample]
-
-    def replay(self) -> ReplayPool:
-        return ReplayPool(sft=self._encoded(self.sft), ct=self._encoded(self.ct))
-
-    def _encoded(self, samples: list[TrainingSample]) -> list[EncodedSample]:
-        tokenizer = load_tokenizer(self.folder)
-        few = samples[:: max(1, len(samples) // MAX_REPLAY)]
-        return encode_samples(tokenizer, few, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
 
 
 def profile_of(domain: str, seed: int) -> Profile:
@@ -100,22 +74,11 @@ def profile_of(domain: str, seed: int) -> Profile:
 
 
 def start_of(domain: str, seed: int, num: int, bars: Progress) -> Start:
-    """Tutorials, then `num` demonstrations a task, half of what is drawn being tutorials again; from its folder if made before."""
+    """Tutorials, then `num` demonstrations a task."""
     profile = profile_of(domain, seed)
-    base = base_policy(ROOT / f"{profile.ct.steps} steps", profile, seed, bars)
-    folder = ROOT / f"{domain}-{seed}-start-{num}"
-    shown = folder.with_suffix(".json")
-    if not shown.exists():
-        fresh = demonstration_samples(asyncio.run(_demonstrations(profile, domain, num, bars)))
-        atomic_write(shown, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
-    sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(shown.read_text())]
-    ct = tutorial_samples(profile, seed)
-    if not folder.exists():
-        config = profile.sft.model_copy(update={"seed": seed} | ({} if num == WEAK else {"steps": STRONG_SFT_STEPS}))
-        bar = Bar(bars, f"{domain}: start", config.steps)
-        mixed = [*sft, *(replace(sample, weight=len(sft) / len(ct)) for sample in ct)]
-        train_supervised(config, mixed, init=base, output=folder, stage="sft_model", iteration="0001", on_progress=bar.step)
-    return Start(profile=profile, folder=folder, sft=sft, ct=ct)
+    if num != WEAK:
+        profile = profile.model_copy(update={"sft": profile.sft.model_copy(update={"steps": STRONG_SFT_STEPS})})
+    return make_start(ROOT, f"{domain}-{seed}-start-{num}", profile, seed, partial(_demonstrations, profile, domain, num, bars), bars)
 
 
 async def _demonstrations(profile: Profile, domain: str, num: int, bars: Progress) -> list[Episode]:
@@ -135,7 +98,7 @@ def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, con
         if arm not in ("start", "strong start"):
             policy, learned = _learn(start, domain, seed, arm, arguments, bars)
         episodes = asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars))
-    found = {"domain": domain, "seed": seed, "arm": arm, **learned, "outcomes": _outcomes(episodes), "counts": _counts(episodes)}
+    found = {"domain": domain, "seed": seed, "arm": arm, **learned, **judged(episodes)}
     atomic_write(target, json.dumps(found).encode())
     return found
 
@@ -166,15 +129,6 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
     }  # fmt: skip
 
 
-def _outcomes(episodes: Sequence[Episode]) -> list[tuple[str, int, bool]]:
-    """(task, seed, solved); crashed episodes have no outcome."""
-    return [(each.request.task.name, each.request.seed, each.is_success) for each in episodes if each.outcome is not Outcome.CRASHED]
-
-
-def _counts(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    return [asdict(count) for count in task_counts(episodes)]
-
-
 def table(domain: str, rows: list[dict[str, Any]]) -> Table:
     """An arm a line: success of each seed, the gain over its own start with a paired interval, and what it cost."""
     drawn = Table(title=f"{domain}: greedy success on holdout instances, mean over tasks ± standard error")
@@ -183,31 +137,18 @@ def table(domain: str, rows: list[dict[str, Any]]) -> Table:
         drawn.add_column(column)
     by = {(row["arm"], row["seed"]): row for row in rows}
     for arm in dict.fromkeys(row["arm"] for row in rows):
-        cells = [_success(by[arm, seed]) if (arm, seed) in by else "" for seed in seeds]
+        cells = [success(by[arm, seed]) if (arm, seed) in by else "" for seed in seeds]
         mine = [by[arm, seed] for seed in seeds if (arm, seed) in by]
         cost = [f"{mean(row[key] for row in mine):.0f}" if key in mine[0] else "" for key in ("env_steps", "cpu_s")]
         drawn.add_row(arm, *cells, _gain(arm, mine, by), *cost)
     return drawn
 
 
-def _success(row: dict[str, Any]) -> str:
-    estimate = macro_average([TaskCount(**count) for count in row["counts"]])
-    return f"{estimate.mean:.3f} ± {estimate.standard_error:.3f}"
-
-
 def _gain(arm: str, rows: list[dict[str, Any]], by: dict[tuple[str, int], dict[str, Any]]) -> str:
-    """All seeds together: instances are strata of their task and seed."""
     before = {"strong": "strong start"}.get(arm, "start")
     if arm in ("start", "strong start") or any((before, row["seed"]) not in by for row in rows):
         return ""
-    after: dict[tuple[str, Hashable], bool] = {}
-    start: dict[tuple[str, Hashable], bool] = {}
-    for row in rows:
-        for found, into in ((row, after), (by[before, row["seed"]], start)):
-            into.update({(f"{task} of seed {row['seed']}", seed): solved for task, seed, solved in found["outcomes"]})
-    comparison = compare_paired(after, start)
-    interval = comparison.difference.interval
-    return f"{comparison.difference.mean:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+    return gain(rows, [by[before, row["seed"]] for row in rows])
 
 
 def main() -> None:

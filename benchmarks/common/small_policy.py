@@ -1,33 +1,44 @@
-"""What benchmarks of learning share: a small policy taught by tutorials, demonstrations to fine-tune it on, and its greedy episodes.
+"""What benchmarks of learning share: a small policy taught by tutorials, the start for RL that demonstrations make of it, and greedy
+episodes.
 
 Each step draws a line of progress. What is compared is the business of the benchmark.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress, TaskID
 
 from agent.decider import ORACLE_POLICY_ID, Decider, Moment, OracleDecider
-from agent.episode import Episode
+from agent.episode import Episode, EpisodeRequest
 from agent.grammars.base import Grammar
+from agent.policy import Message
 from agent.prompt import training_messages
 from agent.tutorials import tutorials
 from agent.vocabulary import words
 from assets.profile import Profile
-from models.checkpoint import save
+from models.batching import EncodedSample
+from models.checkpoint import load_tokenizer, save
 from models.engine import EmbeddedEngine
 from models.metrics import Progress as TrainingProgress
+from models.ppo.replay import ReplayPool
 from models.seed_policy import seed_policy
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import TrainingSample, encode_samples, train_supervised
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import requests_for
 from pipelines.workers.evaluate import greedy_requests
 from sandbox.actions import Action, Hotkey
-from sandbox.task import Split
+from sandbox.task import Split, Task
+from warehouse.home import atomic_write
+
+MAX_REPLAY = 2000
 
 
 class Bar:
@@ -80,9 +91,20 @@ class Fumbler(OracleDecider):
         return self._grammar.format(None, fumble, moment.observation)
 
 
-async def demonstrations(profile: Profile, num: int, bars: Progress, player: Decider | None = None) -> list[Episode]:
+def of_tasks(requests: Sequence[EpisodeRequest], tasks: Mapping[str, Task] | None) -> list[EpisodeRequest]:
+    """The requests for tasks of these names, each for the task that stands there: with another limit of steps, say. None: all, as they
+    are."""
+    if tasks is None:
+        return list(requests)
+    return [request.model_copy(update={"task": tasks[request.task.name]}) for request in requests if request.task.name in tasks]
+
+
+async def demonstrations(
+    profile: Profile, num: int, bars: Progress, player: Decider | None = None, tasks: Mapping[str, Task] | None = None
+) -> list[Episode]:
     """The solved ones of `num` episodes a task that the oracle, or another player, plays on train instances."""
-    requests = requests_for(profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, screenshots=False)
+    drawn = requests_for(profile.tasks, purpose="seed", policy_id=ORACLE_POLICY_ID, split=Split.TRAIN, num=num, screenshots=False)
+    requests = of_tasks(drawn, tasks)
     bar, episodes = Bar(bars, "demonstrations", len(requests)), []
     async with open_collector(profile.acting) as collector:
         async for episode in collector.play(player or OracleDecider(profile.agent.builder().grammar), requests):
@@ -96,10 +118,50 @@ def demonstration_samples(played: Sequence[Episode]) -> list[TrainingSample]:
     return [TrainingSample(messages=training_messages(step.messages, step.response)) for episode in played for step in episode.steps]
 
 
-async def evaluation(profile: Profile, policy: Path, num: int, bars: Progress) -> list[Episode]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The policy that RL starts from, and the samples it was made of."""
+
+    profile: Profile
+    folder: Path
+    sft: list[TrainingSample]
+    ct: list[TrainingSample]
+
+    def replay(self) -> ReplayPool:
+        return ReplayPool(sft=self._encoded(self.sft), ct=self._encoded(self.ct))
+
+    def _encoded(self, samples: list[TrainingSample]) -> list[EncodedSample]:
+        tokenizer = load_tokenizer(self.folder)
+        few = samples[:: max(1, len(samples) // MAX_REPLAY)]
+        return encode_samples(tokenizer, few, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
+
+
+def make_start(
+    root: Path, name: str, profile: Profile, seed: int, show: Callable[[], Coroutine[Any, Any, list[Episode]]], bars: Progress
+) -> Start:
+    """Tutorials, then the demonstrations that `show` plays, half of what is drawn being tutorials again; from its folder if made before."""
+    base = base_policy(root / f"{profile.ct.steps} steps", profile, seed, bars)
+    folder = root / name
+    shown = folder.with_suffix(".json")
+    if not shown.exists():
+        fresh = demonstration_samples(asyncio.run(show()))
+        atomic_write(shown, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
+    sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(shown.read_text())]
+    ct = tutorial_samples(profile, seed)
+    if not folder.exists():
+        config = profile.sft.model_copy(update={"seed": seed})
+        bar = Bar(bars, f"{name}: start", config.steps)
+        mixed = [*sft, *(replace(sample, weight=len(sft) / len(ct)) for sample in ct)]
+        train_supervised(config, mixed, init=base, output=folder, stage="sft_model", iteration="0001", on_progress=bar.step)
+    return Start(profile=profile, folder=folder, sft=sft, ct=ct)
+
+
+async def evaluation(
+    profile: Profile, policy: Path, num: int, bars: Progress, tasks: Mapping[str, Task] | None = None
+) -> list[Episode]:
     """Greedy episodes of a checkpoint, `num` a task, on holdout instances."""
     engine = EmbeddedEngine.from_checkpoint(policy)
-    requests = greedy_requests(profile.acting, engine.policy_id, Split.HOLDOUT, num)
+    requests = of_tasks(greedy_requests(profile.acting, engine.policy_id, Split.HOLDOUT, num), tasks)
     bar, episodes = Bar(bars, "holdout", len(requests)), []
     async with open_collector(profile.acting) as collector:
         async for episode in collector.collect(engine, requests):

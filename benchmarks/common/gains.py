@@ -1,0 +1,41 @@
+"""What benchmarks of learning keep of an arm's greedy episodes, and how two arms are told apart.
+
+A row is a dictionary with `seed`, `outcomes` and `counts`, as it lies in an arm's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from agent.episode import Episode, Outcome
+from pipelines.workers.evaluate import task_counts
+from warehouse.statistics import TaskCount, compare_paired, macro_average
+
+Row = Mapping[str, Any]
+
+
+def judged(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """`outcomes`: (task, seed, solved) of each episode that did not crash; `counts`: solved and counted, by task."""
+    return {
+        "outcomes": [
+            (each.request.task.name, each.request.seed, each.is_success) for each in episodes if each.outcome is not Outcome.CRASHED
+        ],
+        "counts": [asdict(count) for count in task_counts(episodes)],
+    }
+
+
+def success(row: Row) -> str:
+    estimate = macro_average([TaskCount(**count) for count in row["counts"]])
+    return f"{estimate.mean:.3f} ± {estimate.standard_error:.3f}"
+
+
+def gain(rows: Iterable[Row], before: Iterable[Row]) -> str:
+    """Success of `rows` less that of `before` on the same instances, of all seeds together: instances are strata of their task and seed."""
+    difference = compare_paired(_by_instance(rows), _by_instance(before)).difference
+    return f"{difference.mean:+.3f} ({difference.interval.low:+.3f} to {difference.interval.high:+.3f})"
+
+
+def _by_instance(rows: Iterable[Row]) -> dict[tuple[str, Hashable], bool]:
+    return {(f"{task} of seed {row['seed']}", seed): solved for row in rows for task, seed, solved in row["outcomes"]}

@@ -1,0 +1,37 @@
+"""What benchmarks/rl_beside_trl.py hands to TRL: attempts in whole groups, and a crash that is no reward of 0."""
+
+from __future__ import annotations
+
+from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from benchmarks.rl_beside_trl import rows_of
+from sandbox.actions import Wait
+from sandbox.task import Task
+
+END = 2
+
+
+def attempt(seed: int, index: int, outcome: Outcome) -> Episode:
+    task = Task(source="t", name="t", domain="d", max_steps=1)
+    step = Step(
+        step_index=0, policy_id="p", observation="", screenshot_id=None, messages=(), response="x", thought=None, action=Wait(),
+        prompt_token_ids=(3, seed), response_token_ids=(5, END), response_logprobs=(-0.5, -0.1),
+    )  # fmt: skip
+    is_crash = outcome is Outcome.CRASHED
+    return Episode(
+        request=EpisodeRequest(purpose="rl", task=task, seed=seed, attempt=index, policy_id="p"), instruction="", outcome=outcome,
+        steps=() if is_crash else (step,), reward=None if is_crash else 0.0, duration_ms=1.0, environment="test",
+    )  # fmt: skip
+
+
+def test_attempts_at_an_instance_stand_side_by_side_in_whatever_order_they_ended() -> None:
+    ended = [(8, 1), (7, 0), (8, 0), (7, 1)]
+    rows = rows_of([attempt(seed, index, Outcome.SUCCESS if index else Outcome.TRUNCATED) for seed, index in ended], END)
+    assert [row["prompt_ids"] for row in rows] == [(3, 8), (3, 8), (3, 7), (3, 7)]
+    assert [row["reward"] for row in rows] == [1.0, 0.0, 0.0, 1.0]
+    assert all(len(row["completion_ids"]) == len(row["logprobs"]) for row in rows)
+
+
+def test_a_crash_keeps_its_place_and_has_no_reward() -> None:
+    rows = rows_of([attempt(7, 0, Outcome.SUCCESS), attempt(7, 1, Outcome.CRASHED)], END)
+    assert [row["reward"] for row in rows] == [1.0, None]
+    assert rows[1]["completion_ids"] == [END]
