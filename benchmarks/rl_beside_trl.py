@@ -78,8 +78,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "TRL": {},
 }
 TOLD = {
-    "seed", "rounds", "epochs", "minibatch_episodes", "group_size", "learning_rate", "warmup_updates", "adam_beta1", "adam_beta2",
-    "grad_clip", "clip_low", "clip_high",
+    "seed", "rounds", "epochs", "minibatch_episodes", "group_size", "learning_rate", "warmup_steps", "adam_beta1", "adam_beta2",
+    "max_grad_norm", "clip_low", "clip_high",
 }  # fmt: skip
 """Settings of ours that TRL's are set by."""
 LONGEST_LINE = 2**26

@@ -2,20 +2,22 @@
 
     pointing, forms    the quickstart's MiniWoB++ tasks of the domain, from one demonstration a task
     catch              the shortest game, from the demonstrations of a player who errs at every other step
-    ppo                critic with value pretraining, decoupled and length-adaptive GAE: the trainer's default
+    ppo                critic with value pretraining, decoupled and length-adaptive GAE
     unpretrained       the same, but the critic steers from the first round
     reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer
     replay_only        the control: as many episodes and as much compute, but only the replayed samples teach
     strong             ppo from a start of ten demonstrations a task
 
-All arms of a seed share their start, tasks, train instances and number of episodes; holdout instances are the same for all, and
-differences are paired. State lies under .bench/rl_curves, a file an arm; interrupted, it goes on with what is missing.
+All take larger steps than the quickstart's trainer (BOLD, CAREFUL). The arms of a seed share their start, tasks, train instances and number
+of episodes, and environment steps are told beside; holdout instances are the same for all, and differences are paired. State lies under
+.bench/rl_curves, a file an arm; interrupted, it goes on with what is missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -47,7 +49,7 @@ CAREFUL = {
 }  # fmt: skip
 """One task alone overshoots where six or eleven hold each other back, and demonstrations of one who errs are not to be replayed."""
 DOMAINS: dict[str, dict[str, Any]] = {
-    "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "ct.steps": 1000, "sft.steps": 70, **BOLD},
+    "pointing": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "ct.steps": 1000, "sft.steps": 25, **BOLD},
     "forms": {"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["forms"], "ct.steps": 2000, "sft.steps": 50, **BOLD},
     "catch": {"tasks.lists": ["games:first-elements"], "tasks.domains": ["games"], "ct.steps": 1000, "sft.steps": 70, **CAREFUL},
 }
@@ -87,18 +89,29 @@ async def _demonstrations(profile: Profile, domain: str, num: int, bars: Progres
     return await demonstrations(profile, num, bars)
 
 
+def recipe_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
+    """Fingerprint of the settings that an arm's figures depend on."""
+    start = [profile_of(domain, seed).model_dump(mode="json"), WEAK, STRONG, STRONG_SFT_STEPS, GAME_DEMONSTRATIONS, FUMBLES]
+    told = json.dumps([start, ARMS.get(arm), arguments.episodes, arguments.per_task], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
 def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """One arm of a domain and seed, from its file where it was measured before. `start` is the policy before any RL."""
-    target = ROOT / f"{domain}-{seed}-{arm}.json"
+    """One arm of a domain and seed, from its file where it was measured before. `start` is the policy before any RL. Raises SystemExit
+    where that file is of other settings."""
+    target, recipe = ROOT / f"{domain}-{seed}-{arm}.json", recipe_of(domain, seed, arm, arguments)
     if target.exists():
-        return dict(json.loads(target.read_text()))
+        found: dict[str, Any] = json.loads(target.read_text())
+        if found["recipe"] != recipe:
+            raise SystemExit(f"{target} was measured with other settings: remove {ROOT} to measure again, or keep it aside")
+        return found
     with Progress(console=console, transient=True) as bars:
         start = start_of(domain, seed, STRONG if arm.startswith("strong") else WEAK, bars)
         policy, learned = start.folder, {}
         if arm not in ("start", "strong start"):
             policy, learned = _learn(start, domain, seed, arm, arguments, bars)
         episodes = asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars))
-    found = {"domain": domain, "seed": seed, "arm": arm, **learned, **judged(episodes)}
+    found = {"domain": domain, "seed": seed, "arm": arm, "recipe": recipe, **learned, **judged(episodes)}
     atomic_write(target, json.dumps(found).encode())
     return found
 

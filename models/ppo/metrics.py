@@ -44,7 +44,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def num_left_out(episodes: Sequence[Episode], never: Collection[int]) -> float:
-    """Turns that are not learned from, because their answer holds an id that is never sampled."""
+    """Steps that are not learned from, because their answer holds an id that is never sampled."""
     return float(sum(is_left_out(step, never) for episode in episodes for step in episode.steps))
 
 

@@ -16,6 +16,7 @@ from assets.requests import RlRequest, StageResult
 from models.chat import ChatCodec
 from models.families import is_vision, load_codec, max_positions
 from models.http.engine import HttpEngine
+from models.ppo.config import PpoConfig
 from models.ppo.curriculum import num_rounds
 from models.ppo.replay import ReplayPool
 from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, spool_of, train_ppo
@@ -90,7 +91,7 @@ def _training(request: RlRequest, context: WorkerContext, tasks: list[Task]) -> 
         ),
         init_checkpoint=init,
         tasks=tasks,
-        replay=_replay(context, init, sft_id, ct_id),
+        replay=_replay(request.config, context, init, sft_id, ct_id),
         output=context.draft,
         run_folder=context.run_folder,
         stage=request.stage,
@@ -131,13 +132,21 @@ def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
     return at_server
 
 
-def _replay(context: WorkerContext, init: Path, sft_id: str, ct_id: str) -> ReplayPool:
-    """Samples for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn."""
-    chosen = [_few(dataset_samples(context.warehouse, sft_id, ["sft"])), _few(dataset_samples(context.warehouse, ct_id, ["ct"]))]
+def _replay(config: PpoConfig, context: WorkerContext, init: Path, sft_id: str, ct_id: str) -> ReplayPool:
+    """Samples for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn. A kind that the settings do
+    not ask for, or that the dataset has none of, is left out."""
+    wanted = [(sft_id, "sft", config.replay_sft), (ct_id, "ct", config.replay_ct)]
+    chosen = [
+        _few(dataset_samples(context.warehouse, dataset_id, [kind])) if config.replay_weight and num else []
+        for dataset_id, kind, num in wanted
+    ]
     every = [sample for samples in chosen for sample in samples]
     read_image = spooled_images(context.warehouse, every, context.folder / "images") if is_vision(init) else None
     codec, max_tokens = load_codec(init), max_positions(init)
-    sft, ct = (encode_samples(codec, samples, prompt_loss_weight=0.0, max_tokens=max_tokens, read_image=read_image) for samples in chosen)
+    sft, ct = (
+        encode_samples(codec, samples, prompt_loss_weight=0.0, max_tokens=max_tokens, read_image=read_image) if samples else []
+        for samples in chosen
+    )
     return ReplayPool(sft=sft, ct=ct, pixels=pixel_loader(codec, read_image))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from benchmarks.rl_beside_trl import rows_of
+from benchmarks.rl_beside_trl import TOLD, rows_of
+from models.ppo.config import PpoConfig
 from sandbox.actions import Wait
 from sandbox.task import Task
 
@@ -21,6 +22,10 @@ def attempt(seed: int, index: int, outcome: Outcome) -> Episode:
         request=EpisodeRequest(purpose="rl", task=task, seed=seed, attempt=index, policy_id="p"), instruction="", outcome=outcome,
         steps=() if is_crash else (step,), reward=None if is_crash else 0.0, duration_ms=1.0, environment="test",
     )  # fmt: skip
+
+
+def test_what_trl_is_told_are_settings_of_ours() -> None:
+    assert PpoConfig.model_fields.keys() >= TOLD
 
 
 def test_attempts_at_an_instance_stand_side_by_side_in_whatever_order_they_ended() -> None:

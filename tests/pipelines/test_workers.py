@@ -288,6 +288,15 @@ def test_a_run_that_failed_leaves_its_episodes_and_curves(
     assert error.__name__ in NO_RETRY
 
 
+def test_what_is_not_there_or_not_wanted_is_not_replayed(seeded: WorkerContext) -> None:
+    """A first iteration without tutorials has nothing but demonstrations, and no sample of kind ct."""
+    init = registry.made_by(seeded.warehouse, "0000", "seed_policy").folder
+    one_sample(seeded, "sft")
+    for config, num_sft in ((PpoConfig(), 1), (PpoConfig(replay_sft=0), 0), (PpoConfig(replay_weight=0.0), 0)):
+        pool = rl_worker._replay(config, seeded, init, "data-sft", "data-sft")
+        assert (len(pool.sft), len(pool.ct)) == (num_sft, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: WorkerContext) -> None:
