@@ -135,10 +135,9 @@ def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
 def _replay(config: PpoConfig, context: WorkerContext, init: Path, sft_id: str, ct_id: str) -> ReplayPool:
     """Samples for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn. A kind that the settings do
     not ask for, or that the dataset has none of, is left out."""
-    wanted = [(sft_id, "sft", config.replay_sft), (ct_id, "ct", config.replay_ct)]
     chosen = [
-        _few(dataset_samples(context.warehouse, dataset_id, [kind])) if config.replay_weight and num else []
-        for dataset_id, kind, num in wanted
+        _few(dataset_samples(context.warehouse, sft_id, ["sft"])) if config.replay_weight and config.replay_sft else [],
+        _few(dataset_samples(context.warehouse, ct_id, ["ct"])) if config.replay_weight and config.replay_ct else [],
     ]
     every = [sample for samples in chosen for sample in samples]
     read_image = spooled_images(context.warehouse, every, context.folder / "images") if is_vision(init) else None
