@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 
+from pipelines.options import console
 from sandbox.tokens import own_token
 from warehouse.errors import ConfigError
 from warehouse.home import Home
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8431
 TOKEN_VARIABLE = "FLYWHEEL_POLICY_TOKEN"
-console = Console()
 
 policy = typer.Typer(no_args_is_help=True, help="Policies over HTTP: serve a checkpoint to anything that speaks OpenAI's interface.")
 HomeOption = Annotated[

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from pipelines.options import console
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 8421
 URL_VARIABLE = "FLYWHEEL_SANDBOX_URL"
-console = Console()
 
 sandbox = typer.Typer(no_args_is_help=True, help="Sessions over HTTP: serve them, and see what a server has.")
 HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where the token lies \\[default: .flywheel].")]

@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from pipelines.options import console
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
     from sandbox.task import Task
-
-console = Console()
 
 
 def tasks(
