@@ -111,9 +111,10 @@ class FramedPage(CdpPage):
         await self.browser.begin_frame_now(self._session_id, first)
 
     def _frame_time(self, ms: float) -> Params:
-        """When the next frame is drawn, in the browser's ticks: now, in page time."""
-        now_ms = self._ticks_base_ms + (self._lead_us + self._clock.granted_us) / 1000
-        return {"frameTimeTicks": now_ms, "interval": ms}
+        """When the next frame is drawn, in the browser's ticks: now, in page time. The browser cuts it to whole microseconds, so it is a
+        little more than one: a sum of milliseconds may be a hair less, and the frame would then lie a grain before its clocks."""
+        now_us = round(self._ticks_base_ms * 1000) + self._lead_us + self._clock.granted_us
+        return {"frameTimeTicks": (now_us + 0.25) / 1000, "interval": ms}
 
     async def _tick(self, ms: float = GESTURE_FRAME_MS, *, screenshot: bool = False) -> bytes | None:
         """Let page time pass, then draw a frame at that instant."""
