@@ -1,7 +1,7 @@
 """What reinforcement learning adds: one weak start a seed and domain, every algorithm on as many episodes, greedy success before and after.
 
     pointing, forms    the quickstart's MiniWoB++ tasks of the domain, from one demonstration a task
-    catch              the shortest game, from the demonstrations of a player who errs at every other step
+    catch              the shortest game, from what a player solves who errs at every other step
     ppo                critic with value pretraining, decoupled and length-adaptive GAE
     unpretrained       the same, but the critic steers from the first round
     reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer
@@ -68,7 +68,8 @@ ARMS: dict[str, dict[str, Any]] = {
 WEAK, STRONG = 1, 10
 """Demonstrations a task behind the start."""
 GAME_DEMONSTRATIONS, FUMBLES = 12, 0.5
-"""A game's weak start has seen a player who errs: one that always does the same wrong thing would have nothing to learn from."""
+"""Episodes, of which the solved ones are shown, and the share of erring steps. A game's weak start has seen a player who errs: one that
+always does the same wrong thing would have nothing to learn from."""
 
 
 def profile_of(domain: str, seed: int) -> Profile:
