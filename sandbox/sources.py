@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Literal, Protocol, cast
 
 from sandbox.page_task import PageTask, PageTasks
+from sandbox.supply import Facts
 from sandbox.task import Task
 from warehouse.errors import ConfigError, TaskError
 
@@ -26,7 +27,8 @@ class _Module(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A source of tasks: a module with `SOURCE` and `load_tasks(group)`, and for pages the name of its PageTask class."""
+    """A source of tasks: a module with `SOURCE`, `load_tasks(group)` and, where it generates its instances, `facts(task, seed)`; for pages
+    the name of its PageTask class."""
 
     kind: SessionKind
     module: str
@@ -35,6 +37,12 @@ class Source:
     def load_tasks(self, group: str | None = None) -> dict[str, Task]:
         """Tasks by name; None means all. Raises ConfigError for an unknown group."""
         return cast(_Module, import_module(self.module)).load_tasks(group)
+
+    def facts(self, task: Task, seed: int) -> Facts | None:
+        """What is known of an instance before anything runs, where the source generates its instances and says so (`facts` of its
+        module); else None. Raises TaskError for a task that is not the source's."""
+        told = getattr(import_module(self.module), "facts", None)
+        return None if told is None else cast(Facts, told(task, seed))
 
     def page_task(self) -> PageTask | None:
         return None if self.pages is None else cast(PageTask, getattr(import_module(self.module), self.pages)())

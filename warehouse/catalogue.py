@@ -70,6 +70,7 @@ WITHDRAWN_STAGE = "withdrawn"
 """Stage of the tombstones of a table with a column `withdrawn`: a row there takes back every row of the same key."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
+SAMPLE_ORIGINS = ("tutorial", "demonstration", "rollout", "annotation", "general", "judgement", "correction", "reflection")
 PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")
 
 
@@ -96,6 +97,18 @@ _TABLES = (
         _col("max_steps", INT, "steps after which an episode is truncated", minimum=1),
         _col("held_out", BOOL, "whole task never trained on"),
         _col("version", STRING, "version of the source"),
+    ),
+    _table(
+        "task_instances", "Generated instances of the pool: what each asks for, from what it was made, and whether it was proved.",
+        "asset task_pool", ("task_id", "seed"),
+        _col("task_id", STRING, "the task", references="tasks.task_id"),
+        _col("seed", INT, "seed of the instance", minimum=0),
+        _col("split", STRING, "split of the instance", values=SPLITS),
+        _col("content_id", STRING, "hash of what makes the instance what it is: no two of the pool share it"),
+        _col("instruction", STRING, "what the agent is asked"),
+        _col("difficulty", FLOAT, "0 easy to 1 hard, by the source's own scale", minimum=0, maximum=1),
+        _col("provenance", STRING, "JSON: what it was made from"),
+        _col("why", STRING, "why it is in the pool: `seed`, or what the policy solved of its like"),
     ),
     _table(
         "episodes", "One attempt of one policy at one task instance, whatever became of it.",
@@ -166,6 +179,29 @@ _TABLES = (
         _col("threshold", FLOAT, "passes when score >= threshold", minimum=0, maximum=1),
         _col("passed", BOOL, "score >= threshold"),
         _col("reasons", STRINGS, "why"),
+        _col("cost_tokens", INT, "tokens that a model read and wrote to say so; null where none did", nullable=True, minimum=0),
+        _col("cost_ms", FLOAT, "time it took to say so; null where it was not taken", nullable=True, minimum=0),
+    ),
+    _table(
+        "judge_reports", "How far a judge that may err agrees with one that does not: a row for each pair, domain and threshold.",
+        "asset judge_reports", ("judge", "judge_version", "reference", "split", "domain", "threshold"),
+        _col("judge", STRING, "who is measured, as in verdicts.judge"),
+        _col("judge_version", STRING, "its version: of the ORM, the checkpoint"),
+        _col("reference", STRING, "whose word is taken for the truth", values=("verifier", "human")),
+        _col("split", STRING, "split of the judged instances", values=SPLITS),
+        _col("domain", STRING, "domain of the tasks; `all` for every one together"),
+        _col("threshold", FLOAT, "passes when score >= threshold", minimum=0, maximum=1),
+        _col("is_chosen", BOOL, "the threshold that routing uses: the lowest that gives the target precision on the eval split"),
+        _col("target_precision", FLOAT, "precision that was asked for", minimum=0, maximum=1),
+        _col("num_true_positive", INT, "passed both", minimum=0),
+        _col("num_false_positive", INT, "passed by the judge alone: what would poison SFT", minimum=0),
+        _col("num_false_negative", INT, "passed by the reference alone", minimum=0),
+        _col("num_true_negative", INT, "passed neither", minimum=0),
+        _col("precision", FLOAT, "true positives of all that passed; null where nothing did", nullable=True, minimum=0, maximum=1),
+        _col("recall", FLOAT, "true positives of all that should pass; null where nothing should", nullable=True, minimum=0, maximum=1),
+        _col("f1", FLOAT, "harmonic mean of the two", nullable=True, minimum=0, maximum=1),
+        _col("brier", FLOAT, "mean squared distance of score and truth, lower is better", minimum=0, maximum=1),
+        _col("calibration_error", FLOAT, "expected calibration error over ten bins of the score", minimum=0, maximum=1),
     ),
     _table(
         "routes", "Where each terminal episode of the iteration went, and why. Total and disjoint.", "asset routing", ("episode_id",),
@@ -191,7 +227,7 @@ _TABLES = (
         _table(
             f"{kind}_samples", meaning, f"assets {writers}", ("sample_id",),
             _col("sample_id", STRING, "hash of the messages and where they come from"),
-            _col("origin", STRING, "what it was made from", values=("tutorial", "demonstration", "rollout", "annotation", "general")),
+            _col("origin", STRING, "what it was made from", values=SAMPLE_ORIGINS),
             _col("domain", STRING, "domain of the task; `general` for tutorials and general data"),
             _col("messages", MESSAGES, "chat messages with per-message loss weight"),
             _col("episode_id", STRING, "the episode it was cut from", nullable=True, references="episodes.episode_id"),
@@ -203,13 +239,14 @@ _TABLES = (
         for kind, meaning, writers in (
             ("ct", "D_CT: everything continual training may learn from.", "seed_tutorials, routing"),
             ("sft", "D_SFT: steps of successful episodes and corrected steps.", "seed_demonstrations, routing"),
+            ("orm", "D_ORM: judgements whose truth is known, for the outcome reward model.", "orm_samples"),
         )
     ),
     _table(
         "datasets", "Immutable snapshots: which samples a training run read, and how often.",
-        "assets ct_dataset, sft_dataset", ("dataset_id", "sample_id"),
+        "assets ct_dataset, sft_dataset, orm_dataset", ("dataset_id", "sample_id"),
         _col("dataset_id", STRING, "hash of the members and their weights"),
-        _col("kind", STRING, "which table the samples are in", values=("ct", "sft")),
+        _col("kind", STRING, "which table the samples are in", values=("ct", "sft", "orm")),
         _col("sample_id", STRING, "the sample"),
         _col("component", STRING, "part of the mixture, e.g. demonstration, correction, approved, replay"),
         _col("weight", FLOAT, "relative sampling weight of this row in training", minimum=0),
