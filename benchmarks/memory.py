@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.common.small_policy import Bar, base_policy, demonstration_samples, demonstrations, evaluation
+from benchmarks.common.kept import Row, fingerprint, kept_row
+from benchmarks.common.small_policy import Bar, base_policy, base_recipe, demonstration_samples, demonstrations, evaluation
 from models.supervised.run import train_supervised
 from pipelines import profiles
 from pipelines.workers.evaluate import task_counts
@@ -41,26 +42,27 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+def measure(arm: str, seed: int, arguments: argparse.Namespace, console: Console) -> Row:
     """One arm on one seed, from its file where it was measured before."""
     target = ROOT / f"{arm.replace(' ', '').replace(',', '-')}-{seed}.json"
-    if target.exists():
-        return dict(json.loads(target.read_text()))
     whole, profile = profiles.load("sandbox"), profiles.load("sandbox", {**TASKS, **ARMS[arm]})
-    with Progress(console=console, transient=True) as bars:
-        base = base_policy(ROOT, whole, seed, bars)
-        samples = demonstration_samples(asyncio.run(demonstrations(profile, arguments.demonstrations, bars)))
-        config = profile.sft.model_copy(update={"steps": arguments.steps, "seed": seed})
-        bar, output = Bar(bars, f"fine-tuning: {arm}", arguments.steps), target.with_suffix("")
-        train_supervised(config, samples, init=base, output=output, stage="sft_model", iteration="0001", on_progress=bar.step)
-        episodes = asyncio.run(evaluation(profile, output, arguments.per_task, bars))
-    lengths = [len(step.prompt_token_ids) for episode in episodes for step in episode.steps]
-    found = {
-        "arm": arm, "seed": seed, "samples": len(samples), "prompt_tokens": mean(lengths),
-        "counts": [asdict(count) for count in task_counts(episodes)],
-    }  # fmt: skip
-    atomic_write(target, json.dumps(found).encode())
-    return found
+    config = profile.sft.model_copy(update={"steps": arguments.steps, "seed": seed})
+
+    def figures() -> dict[str, Any]:
+        with Progress(console=console, transient=True) as bars:
+            base = base_policy(ROOT, whole, seed, bars)
+            samples = demonstration_samples(asyncio.run(demonstrations(profile, arguments.demonstrations, bars)))
+            bar, output = Bar(bars, f"fine-tuning: {arm}", arguments.steps), target.with_suffix("")
+            train_supervised(config, samples, init=base, output=output, stage="sft_model", iteration="0001", on_progress=bar.step)
+            episodes = asyncio.run(evaluation(profile, output, arguments.per_task, bars))
+        lengths = [len(step.prompt_token_ids) for episode in episodes for step in episode.steps]
+        return {
+            "samples": len(samples), "prompt_tokens": mean(lengths), "counts": [asdict(count) for count in task_counts(episodes)],
+        }  # fmt: skip
+
+    parts = [part.model_dump(mode="json") for part in (profile.acting, config)]
+    recipe = fingerprint(base_recipe(whole, seed), parts, arguments.demonstrations, arguments.per_task)
+    return kept_row(target, recipe, {"arm": arm, "seed": seed}, figures)
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

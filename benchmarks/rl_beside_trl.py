@@ -12,8 +12,8 @@ Alike in all three: attempts an instance, learning rate and warm-up, Adam's sett
 gradient, advantages by group and its spread, loss averaged over an answer's tokens and then over answers, no KL penalty. Not alike: where
 all attempts at an instance were rewarded alike ours leaves them out and fills minibatches with others, so it takes fewer steps; TRL's
 first step has learning rate 0. CPU seconds are of sampling, learning, prompts and the bookkeeping of browsers, not of the browsers, one
-thread each. State lies under .bench/rl_beside_trl, a file an arm; interrupted, it goes on with what is missing. TRL runs in a venv of its
-own under .bench/trl, made on first use.
+thread each. State lies under .bench/rl_beside_trl, a file an arm; interrupted, it goes on with what is missing, and refuses what is there
+of other settings. TRL runs in a venv of its own under .bench/trl, made on first use.
 
     python -m benchmarks.rl_beside_trl --seeds 0 1 2
 """
@@ -43,7 +43,8 @@ from agent.episode import Episode, Outcome
 from agent.policy import Prompt, Response
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, success
-from benchmarks.common.small_policy import Bar, Start, demonstrations, evaluation, make_start
+from benchmarks.common.kept import Row, fingerprint, kept_row
+from benchmarks.common.small_policy import Bar, Start, demonstrations, evaluation, make_start, start_recipe
 from benchmarks.common.venv import TRL, python_of
 from models import checkpoint
 from models.chat import ChatCodec
@@ -66,6 +67,8 @@ START: dict[str, Any] = {
     "ct.steps": 500, "sft.steps": 40,
 }  # fmt: skip
 """A start that is taught little: the quickstart's takes 2000 and 140 steps."""
+SHOWN = 1
+"""Demonstrations a task behind it."""
 GROUP = 4
 SHARED: dict[str, Any] = {
     "algorithm": "grpo", "group_size": GROUP, "adaptive_episodes": False, "aggregation": "episode_mean", "kl_coefficient": 0.0,
@@ -90,36 +93,46 @@ def tasks_of(profile: Profile) -> dict[str, Task]:
     return {task.name: task.model_copy(update={"max_steps": 1}) for task in pool_tasks(profile.tasks) if task.name in ONE_STEP}
 
 
+def profile_of(seed: int) -> Profile:
+    return profiles.load("quickstart", {**START, "seed": seed})
+
+
 def start_of(root: Path, seed: int, bars: Progress) -> Start:
-    """Tutorials, then one demonstration a task."""
-    profile = profiles.load("quickstart", {**START, "seed": seed})
-    show = partial(demonstrations, profile, 1, bars, tasks=tasks_of(profile))
-    return make_start(root, f"start-{seed}", profile, seed, show, bars)
+    """Tutorials, then demonstrations."""
+    profile = profile_of(seed)
+    show = partial(demonstrations, profile, SHOWN, bars, tasks=tasks_of(profile))
+    return make_start(root, f"start-{seed}", profile, seed, show, bars, shown=[SHOWN, ONE_STEP])
 
 
-def config_of(start: Start, arm: str, seed: int, arguments: argparse.Namespace) -> PpoConfig:
+def config_of(profile: Profile, arm: str, seed: int, arguments: argparse.Namespace) -> PpoConfig:
     rounds, groups = arguments.rounds, max(1, round(arguments.episodes / len(ONE_STEP) / arguments.rounds / GROUP))
     settings = {**SHARED, **ARMS[arm], "rounds": rounds, "episodes_per_task": groups * GROUP, "seed": seed}
-    return PpoConfig.model_validate({**start.profile.rl.model_dump(), **settings})
+    return PpoConfig.model_validate({**profile.rl.model_dump(), **settings})
 
 
-def measure(seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
+def recipe_of(seed: int, arm: str, arguments: argparse.Namespace) -> str:
+    """Fingerprint of the settings that an arm's figures depend on: for the start as well, how it was made and how long it is watched."""
+    profile, learning = profile_of(seed), []
+    if arm != "start":
+        learning = [arm, config_of(profile, arm, seed, arguments).model_dump(mode="json"), TRL if arm == "TRL" else None]
+    return fingerprint(start_recipe(profile, seed, [SHOWN, ONE_STEP]), arguments.per_task, learning)
+
+
+def measure(seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> Row:
     """One arm of a seed, from its file where it was measured before. `start` is the policy before any RL."""
-    target = arguments.root / f"{seed}-{arm}.json"
-    if target.exists():
-        return dict(json.loads(target.read_text()))
-    with Progress(console=console, transient=True) as bars:
-        start = start_of(arguments.root, seed, bars)
-        folder, learned = start.folder, {}
-        if arm != "start":
-            config, folder = config_of(start, arm, seed, arguments), arguments.root / f"{seed}-{arm}"
-            bar = Bar(bars, f"{seed}: {arm}", config.rounds)
-            learn, began_s = (learn_by_trl if arm == "TRL" else learn_by_ours), time.perf_counter()
-            learned = asyncio.run(learn(start, config, folder, bar)) | {"wall_s": time.perf_counter() - began_s}
-        episodes = asyncio.run(evaluation(start.profile, folder, arguments.per_task, bars, tasks_of(start.profile)))
-    found = {"seed": seed, "arm": arm, **learned, **judged(episodes)}
-    atomic_write(target, json.dumps(found).encode())
-    return found
+
+    def figures() -> dict[str, Any]:
+        with Progress(console=console, transient=True) as bars:
+            start = start_of(arguments.root, seed, bars)
+            folder, learned = start.folder, {}
+            if arm != "start":
+                config, folder = config_of(start.profile, arm, seed, arguments), arguments.root / f"{seed}-{arm}"
+                bar = Bar(bars, f"{seed}: {arm}", config.rounds)
+                learn, began_s = (learn_by_trl if arm == "TRL" else learn_by_ours), time.perf_counter()
+                learned = asyncio.run(learn(start, config, folder, bar)) | {"wall_s": time.perf_counter() - began_s}
+            return {**learned, **judged(asyncio.run(evaluation(start.profile, folder, arguments.per_task, bars, tasks_of(start.profile))))}
+
+    return kept_row(arguments.root / f"{seed}-{arm}.json", recipe_of(seed, arm, arguments), {"seed": seed, "arm": arm}, figures)
 
 
 async def learn_by_ours(start: Start, config: PpoConfig, folder: Path, bar: Bar) -> dict[str, Any]:

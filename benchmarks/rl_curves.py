@@ -10,14 +10,13 @@
 
 All take larger steps than the quickstart's trainer (BOLD, CAREFUL). The arms of a seed share their start, tasks, train instances and number
 of episodes, and environment steps are told beside; holdout instances are the same for all, and differences are paired. State lies under
-.bench/rl_curves, a file an arm; interrupted, it goes on with what is missing.
+.bench/rl_curves, a file an arm; interrupted, it goes on with what is missing, and refuses what is there of other settings.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import json
 import os
 import shutil
@@ -34,6 +33,7 @@ from rich.table import Table
 from agent.episode import Episode
 from assets.profile import Profile
 from benchmarks.common.gains import gain, judged, success
+from benchmarks.common.kept import Row, fingerprint, kept_row
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start
 from models.ppo.config import PpoConfig
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
@@ -81,7 +81,8 @@ def start_of(domain: str, seed: int, num: int, bars: Progress) -> Start:
     profile = profile_of(domain, seed)
     if num != WEAK:
         profile = profile.model_copy(update={"sft": profile.sft.model_copy(update={"steps": STRONG_SFT_STEPS})})
-    return make_start(ROOT, f"{domain}-{seed}-start-{num}", profile, seed, partial(_demonstrations, profile, domain, num, bars), bars)
+    show, shown = partial(_demonstrations, profile, domain, num, bars), [num, GAME_DEMONSTRATIONS, FUMBLES]
+    return make_start(ROOT, f"{domain}-{seed}-start-{num}", profile, seed, show, bars, shown=shown)
 
 
 async def _demonstrations(profile: Profile, domain: str, num: int, bars: Progress) -> list[Episode]:
@@ -93,28 +94,22 @@ async def _demonstrations(profile: Profile, domain: str, num: int, bars: Progres
 def recipe_of(domain: str, seed: int, arm: str, arguments: argparse.Namespace) -> str:
     """Fingerprint of the settings that an arm's figures depend on."""
     start = [profile_of(domain, seed).model_dump(mode="json"), WEAK, STRONG, STRONG_SFT_STEPS, GAME_DEMONSTRATIONS, FUMBLES]
-    told = json.dumps([start, ARMS.get(arm), arguments.episodes, arguments.per_task], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    return fingerprint(start, ARMS.get(arm), arguments.episodes, arguments.per_task)
 
 
-def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """One arm of a domain and seed, from its file where it was measured before. `start` is the policy before any RL. Raises SystemExit
-    where that file is of other settings."""
-    target, recipe = ROOT / f"{domain}-{seed}-{arm}.json", recipe_of(domain, seed, arm, arguments)
-    if target.exists():
-        found: dict[str, Any] = json.loads(target.read_text())
-        if found["recipe"] != recipe:
-            raise SystemExit(f"{target} was measured with other settings: remove {ROOT} to measure again, or keep it aside")
-        return found
-    with Progress(console=console, transient=True) as bars:
-        start = start_of(domain, seed, STRONG if arm.startswith("strong") else WEAK, bars)
-        policy, learned = start.folder, {}
-        if arm not in ("start", "strong start"):
-            policy, learned = _learn(start, domain, seed, arm, arguments, bars)
-        episodes = asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars))
-    found = {"domain": domain, "seed": seed, "arm": arm, "recipe": recipe, **learned, **judged(episodes)}
-    atomic_write(target, json.dumps(found).encode())
-    return found
+def measure(domain: str, seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> Row:
+    """One arm of a domain and seed, from its file where it was measured before. `start` is the policy before any RL."""
+
+    def figures() -> dict[str, Any]:
+        with Progress(console=console, transient=True) as bars:
+            start = start_of(domain, seed, STRONG if arm.startswith("strong") else WEAK, bars)
+            policy, learned = start.folder, {}
+            if arm not in ("start", "strong start"):
+                policy, learned = _learn(start, domain, seed, arm, arguments, bars)
+            return {**learned, **judged(asyncio.run(evaluation(start.profile, policy, arguments.per_task, bars)))}
+
+    recipe = recipe_of(domain, seed, arm, arguments)
+    return kept_row(ROOT / f"{domain}-{seed}-{arm}.json", recipe, {"domain": domain, "seed": seed, "arm": arm}, figures)
 
 
 def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.Namespace, bars: Progress) -> tuple[Path, dict[str, Any]]:

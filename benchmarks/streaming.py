@@ -6,7 +6,7 @@ in each batch's worth of episodes one straggler, a random one of them, that wait
 instances, stragglers, sessions, samples an update and settings of learning; `rounds` collects a batch and then learns from it, `streaming`
 goes on collecting. They take turns, repeat by repeat, in processes of their own. Clocks start with the first request.
 
-State lies under .bench/streaming, a file a run; interrupted, it goes on with what is missing.
+State lies under .bench/streaming, a file a run; interrupted, it goes on with what is missing, and refuses what is there of other settings.
 
     python -m benchmarks.streaming --repeats 2 --json .bench/streaming.json
 """
@@ -37,7 +37,8 @@ from agent.episode import Episode, EpisodeRequest
 from agent.episode_loop import EpisodeLimits
 from agent.pool_collector import CollectorSettings, PoolCollector
 from assets.profile import Profile
-from benchmarks.common.small_policy import base_policy, demonstration_samples
+from benchmarks.common.kept import Row, claim, fingerprint, kept_row
+from benchmarks.common.small_policy import base_policy, base_recipe, demonstration_samples
 from models.engine import EmbeddedEngine
 from models.ppo.config import PpoConfig
 from models.ppo.replay import ReplayPool
@@ -68,6 +69,10 @@ START = {
     "tasks.lists": ["miniwob:quickstart"], "seed_data.curricula": ["web", "screens"], "seed_data.tutorials": 6000, "ct.steps": 600,
     "sft.steps": 40, "agent.window": 1, "agent.episodic_chars": 0,
 }  # fmt: skip
+SHOWN = 2
+"""Demonstrations a page behind the start."""
+TOLD = ("batches", "per_task", "sessions", "ahead", "evaluate")
+"""Arguments that a run depends on."""
 
 
 def tasks() -> list[Task]:
@@ -168,15 +173,21 @@ def load_profile(num_sessions: int) -> Profile:
     return profiles.load("quickstart", {**START, "sandbox.num_sessions": num_sessions})
 
 
+def start_recipe(profile: Profile) -> str:
+    """Fingerprint of what the start depends on."""
+    return fingerprint(base_recipe(profile, 0), profile.sft.model_dump(mode="json"), PAGES, SHOWN)
+
+
 def start(profile: Profile, bars: Progress) -> Path:
-    """A weak policy: tutorials, then two demonstrations a page."""
+    """A weak policy: tutorials, then a few demonstrations a page."""
     folder = ROOT / "start"
+    claim(folder, start_recipe(profile))
     if folder.exists():
         return folder
 
     async def demonstrations() -> list[Episode]:
         short = [task for task in tasks() if task.max_steps == 1]
-        asked = requests(short, "seed", ORACLE_POLICY_ID, Split.TRAIN, 2)
+        asked = requests(short, "seed", ORACLE_POLICY_ID, Split.TRAIN, SHOWN)
         async with collector(profile, set()) as players:
             return [episode async for episode in players.play(OracleDecider(profile.agent.builder().grammar), asked)]
 
@@ -186,13 +197,31 @@ def start(profile: Profile, bars: Progress) -> Path:
     return folder
 
 
+def config_of(arm: str, repeat: int, arguments: argparse.Namespace) -> PpoConfig:
+    told = {"rounds": arguments.batches, "episodes_per_task": arguments.per_task, "seed": repeat, "batches_ahead": arguments.ahead}
+    return PpoConfig.model_validate({**SETTINGS, **ARMS[arm], **told})
+
+
+def row(arm: str, repeat: int, arguments: argparse.Namespace) -> Row:
+    """One run, in a process of its own; from its file where it was measured before."""
+    target = ROOT / f"{arm}-{repeat}.json"
+
+    def figures() -> Row:
+        part = target.with_suffix(".part")
+        command = [sys.executable, "-m", "benchmarks.streaming", "--one", arm, str(repeat), "--json", str(part)]
+        for name in TOLD:
+            command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+        subprocess.run(command, check=True)
+        return dict(json.loads(part.read_text()))
+
+    settings = [config_of(arm, repeat, arguments).model_dump(mode="json"), *(getattr(arguments, name) for name in TOLD)]
+    recipe = fingerprint(start_recipe(load_profile(arguments.sessions)), NUM_PAGES, STRAGGLER_S, settings)
+    return kept_row(target, recipe, {"arm": arm, "repeat": repeat}, figures)
+
+
 def measure(arm: str, repeat: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """One run of one way, and greedy success on the short tasks afterwards."""
-    profile, name = load_profile(arguments.sessions), f"{arm}-{repeat}"
-    config = PpoConfig.model_validate(
-        {**SETTINGS, **ARMS[arm], "rounds": arguments.batches, "episodes_per_task": arguments.per_task, "seed": repeat,
-         "batches_ahead": arguments.ahead}
-    )  # fmt: skip
+    profile, name, config = load_profile(arguments.sessions), f"{arm}-{repeat}", config_of(arm, repeat, arguments)
     run = PpoRun(
         config=config, init_checkpoint=ROOT / "start", tasks=tasks(), replay=ReplayPool(), output=ROOT / name,
         run_folder=ROOT / f"{name}.run", stage="rl_pointing", iteration="0001",
@@ -215,7 +244,7 @@ def measure(arm: str, repeat: int, arguments: argparse.Namespace) -> dict[str, A
     wall_s = sum(metrics["round_s"] for metrics in result.metrics)
     steps = sum(len(episode.steps) for episode in episodes)
     return {
-        "arm": arm, "repeat": repeat, "episodes": len(episodes), "steps": steps, "wall_s": wall_s, "steps_per_s": steps / wall_s,
+        "episodes": len(episodes), "steps": steps, "wall_s": wall_s, "steps_per_s": steps / wall_s,
         "crashed": sum(metrics["crashed"] for metrics in result.metrics),
         "updates": len(result.metrics), "busy": _busy(result, range(len(result.metrics))),
         # Once the last batch is under way there are no more episodes to lease to.
@@ -272,26 +301,22 @@ def main() -> None:
     parser.add_argument("--ahead", type=int, default=2, help="batches_ahead of streaming (default: 2)")
     parser.add_argument("--evaluate", type=int, default=30, help="greedy holdout episodes a short task (default: 30)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--one", nargs=2, metavar=("WAY", "REPEAT"), help="only this run, in this process")
+    parser.add_argument("--one", nargs=2, metavar=("WAY", "REPEAT"), help="only this run, in this process, its figures to --json")
     arguments = parser.parse_args()
+    if arguments.one and not arguments.json:
+        parser.error("--one writes its figures to --json: name a file")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     ROOT.mkdir(parents=True, exist_ok=True)
     console, found = Console(), []
     if arguments.one:
         arm, repeat = arguments.one
-        atomic_write(ROOT / f"{arm}-{repeat}.json", json.dumps(measure(arm, int(repeat), arguments)).encode())
+        atomic_write(arguments.json, json.dumps(measure(arm, int(repeat), arguments)).encode())
         return
     with Progress(console=console, transient=True) as bars:
         start(load_profile(arguments.sessions), bars)
     for repeat in range(arguments.repeats):
         for arm in ARMS:
-            target = ROOT / f"{arm}-{repeat}.json"
-            if not target.exists():
-                command = [sys.executable, "-m", "benchmarks.streaming", "--one", arm, str(repeat)]
-                for name in ("batches", "per_task", "sessions", "ahead", "evaluate"):
-                    command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-                subprocess.run(command, check=True)
-            found.append(json.loads(target.read_text()))
+            found.append(row(arm, repeat, arguments))
             console.print(f"{arm} {repeat}: {found[-1]['steps_per_s']:.1f} environment steps a second")
     for table in tables(found):
         console.print(table)

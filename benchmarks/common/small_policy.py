@@ -24,6 +24,7 @@ from agent.prompt import training_messages
 from agent.tutorials import tutorials
 from agent.vocabulary import words
 from assets.profile import Profile
+from benchmarks.common.kept import claim, fingerprint
 from models.batching import EncodedSample
 from models.checkpoint import load_tokenizer, save
 from models.engine import EmbeddedEngine
@@ -59,9 +60,16 @@ def tutorial_samples(profile: Profile, seed: int) -> list[TrainingSample]:
     return [TrainingSample(messages=messages) for messages in texts]
 
 
+def base_recipe(profile: Profile, seed: int) -> str:
+    """Fingerprint of what a base policy depends on."""
+    return fingerprint(seed, *(part.model_dump(mode="json") for part in (profile.ct, profile.seed_data, profile.agent)))
+
+
 def base_policy(root: Path, profile: Profile, seed: int, bars: Progress) -> Path:
-    """A checkpoint under `root`, trained on the profile's tutorials alone; from its folder where it was made before."""
+    """A checkpoint under `root`, trained on the profile's tutorials alone; from its folder where it was made before. Raises SystemExit
+    where that one is of other settings."""
     folder = root / f"base-{seed}"
+    claim(folder, base_recipe(profile, seed))
     if folder.exists():
         return folder
     fresh = root / f"fresh-{seed}"
@@ -136,17 +144,26 @@ class Start:
         return encode_samples(tokenizer, few, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
 
 
+def start_recipe(profile: Profile, seed: int, shown: Sequence[Any]) -> str:
+    """Fingerprint of what a start depends on; `shown` are settings beside the profile's that fix the demonstrations."""
+    parts = (profile.sft, profile.tasks, profile.sandbox)
+    return fingerprint(base_recipe(profile, seed), *(part.model_dump(mode="json") for part in parts), shown)
+
+
 def make_start(
-    root: Path, name: str, profile: Profile, seed: int, show: Callable[[], Coroutine[Any, Any, list[Episode]]], bars: Progress
-) -> Start:
-    """Tutorials, then the demonstrations that `show` plays, half of what is drawn being tutorials again; from its folder if made before."""
-    base = base_policy(root / f"{profile.ct.steps} steps", profile, seed, bars)
+    root: Path, name: str, profile: Profile, seed: int, show: Callable[[], Coroutine[Any, Any, list[Episode]]], bars: Progress, *,
+    shown: Sequence[Any],
+) -> Start:  # fmt: skip
+    """Tutorials, then the demonstrations that `show` plays and `shown` describes, half of what is drawn being tutorials again; from its
+    folder if made before. Raises SystemExit where that one is of other settings."""
     folder = root / name
-    shown = folder.with_suffix(".json")
-    if not shown.exists():
+    claim(folder, start_recipe(profile, seed, shown))
+    base = base_policy(root / f"{profile.ct.steps} steps", profile, seed, bars)
+    episodes = folder.with_suffix(".json")
+    if not episodes.exists():
         fresh = demonstration_samples(asyncio.run(show()))
-        atomic_write(shown, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
-    sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(shown.read_text())]
+        atomic_write(episodes, json.dumps([[asdict(message) for message in sample.messages] for sample in fresh]).encode())
+    sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(episodes.read_text())]
     ct = tutorial_samples(profile, seed)
     if not folder.exists():
         config = profile.sft.model_copy(update={"seed": seed})

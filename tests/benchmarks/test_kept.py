@@ -1,0 +1,68 @@
+"""What a benchmark kept is taken again where its settings are the same, and refused where they are not."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rl_beside_trl
+from benchmarks.common.kept import claim, fingerprint, kept_row
+
+
+def test_a_row_is_measured_once_and_refused_under_other_settings(tmp_path: Path) -> None:
+    target, measured = tmp_path / "0-ppo.json", []
+
+    def figures() -> dict[str, float]:
+        measured.append(1)
+        return {"success": 0.5}
+
+    recipe = fingerprint({"steps": 3}, ["ppo"])
+    first = kept_row(target, recipe, {"seed": 0, "arm": "ppo"}, figures)
+    assert first == {"seed": 0, "arm": "ppo", "recipe": recipe, "success": 0.5} == json.loads(target.read_text())
+    assert kept_row(target, fingerprint({"steps": 3}, ["ppo"]), {}, figures) == first
+    assert len(measured) == 1
+    with pytest.raises(SystemExit, match=r"of other settings.*remove .* to measure again"):
+        kept_row(target, fingerprint({"steps": 4}, ["ppo"]), {"seed": 0, "arm": "ppo"}, figures)
+
+
+def test_a_row_of_no_named_settings_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "row.json").write_text(json.dumps({"seed": 0, "success": 1.0}))
+    with pytest.raises(SystemExit, match="does not name"):
+        kept_row(tmp_path / "row.json", "a", {}, dict)
+
+
+def test_a_measurement_that_fails_leaves_no_row(tmp_path: Path) -> None:
+    def figures() -> dict[str, float]:
+        raise RuntimeError("a browser died")
+
+    with pytest.raises(RuntimeError, match="browser"):
+        kept_row(tmp_path / "row.json", "a", {}, figures)
+    assert kept_row(tmp_path / "row.json", "b", {}, dict) == {"recipe": "b"}
+
+
+def test_a_folder_is_gone_on_with_under_the_settings_it_was_begun_with(tmp_path: Path) -> None:
+    start = tmp_path / "start-0"
+    claim(start, "a")
+    claim(start, "a")  # begun and cut off before anything was there
+    start.mkdir()
+    claim(start, "a")
+    with pytest.raises(SystemExit, match="other settings"):
+        claim(start, "b")
+    (tmp_path / "start-1").mkdir()
+    with pytest.raises(SystemExit, match="does not name"):
+        claim(tmp_path / "start-1", "a")
+
+
+def test_what_an_arm_is_told_is_in_its_fingerprint() -> None:
+    told = Namespace(episodes=672, rounds=8, per_task=40)
+    arms = [*rl_beside_trl.ARMS, "start"]
+    recipes = {arm: rl_beside_trl.recipe_of(0, arm, told) for arm in arms}
+    assert len(set(recipes.values())) == len(arms)
+    more = Namespace(episodes=1344, rounds=8, per_task=40)
+    assert rl_beside_trl.recipe_of(0, "start", more) == recipes["start"], "episodes of RL are nothing to the policy before it"
+    assert all(rl_beside_trl.recipe_of(0, arm, more) != recipes[arm] for arm in rl_beside_trl.ARMS)
+    watched_less = Namespace(episodes=672, rounds=8, per_task=20)
+    assert all(rl_beside_trl.recipe_of(0, arm, watched_less) != recipes[arm] for arm in arms)
