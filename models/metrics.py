@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from warehouse.home import atomic_write
+
 METRICS_FILE = "metrics.jsonl"
 
 
@@ -55,7 +57,7 @@ class MetricLog:
 def keep_until(folder: Path, step: int) -> int:
     """Drop what a run reported after `step`, from where it is resumed; returns how many reports are left."""
     kept = [progress for progress in read_metrics(folder) if progress.step <= step]
-    (folder / METRICS_FILE).write_text("".join(_line(progress) for progress in kept), encoding="utf-8")
+    atomic_write(folder / METRICS_FILE, "".join(_line(progress) for progress in kept).encode())
     return len(kept)
 
 

@@ -136,10 +136,11 @@ class Arena:
         )
 
     def load(self, place: int, snapshot: Snapshot, num_tokens: int) -> None:
-        """Put the first tokens of a snapshot at a place."""
-        for stores, parts in ((self._keys, snapshot.keys), (self._values, snapshot.values)):
-            for store, part in zip(stores, parts, strict=True):
-                store[place, :, :num_tokens] = part[:, :num_tokens]
+        """Put the first tokens of a snapshot at a place. Its layers come into being again where the arena was cleared meanwhile."""
+        for index, (key, value) in enumerate(zip(snapshot.keys, snapshot.values, strict=True)):
+            keys, values = self.layer(index, key.unsqueeze(0), value.unsqueeze(0))
+            keys[place, :, :num_tokens] = key[:, :num_tokens]
+            values[place, :, :num_tokens] = value[:, :num_tokens]
 
     def move(self, source: int, target: int, num_tokens: int) -> None:
         for part in (*self._keys, *self._values):

@@ -38,7 +38,9 @@ def merge_tensor(job: TensorJob, weights: Sequence[float], config: MethodConfig)
 
 
 def _kept_of_each(job: TensorJob, density: float) -> list[TopK]:
-    """For each parent, which magnitudes are its largest: at least one element is kept of any tensor."""
+    """For each parent, which magnitudes are its largest: at least one element is kept of any tensor that has some."""
+    if not job.num_elements:
+        return []
     num_kept = max(1, int(density * job.num_elements))
     num_bits = 63 if job.tensor.dtype == "F64" else 31
     samples: list[Magnitudes | None] = [None] * job.num_parents

@@ -166,7 +166,9 @@ def fit_epoch(
             raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(trained_parameters(critic), max_grad_norm)
+        norm = float(nn.utils.clip_grad_norm_(trained_parameters(critic), max_grad_norm))
+        if not np.isfinite(norm):
+            raise TrainingDiverged(f"the gradient norm of the critic is {norm}: lower critic_learning_rate")
         optimizer.step()
         losses.append(loss.item())
     return float(np.mean(losses)) if losses else 0.0

@@ -121,6 +121,16 @@ class _WeightedTrainer(Trainer):
             )
         return loss
 
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """The Trainer's, which would scale a gradient that is no number, and take the step."""
+        norm = super()._clip_grad_norm(model)
+        if norm is not None and not math.isfinite(norm):
+            raise TrainingDiverged(
+                f"the gradient norm is {float(norm)} at step {self.state.global_step + 1} of {self._config.steps}, where the loss is a "
+                "number: lower learning_rate, or look at the samples and the checkpoint that this run began with"
+            )
+        return norm
+
     @torch.no_grad()
     def _blame(self, model: nn.Module) -> str:
         """Which samples of the step have such a loss by themselves, and what to do."""

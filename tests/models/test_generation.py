@@ -107,6 +107,16 @@ def test_little_room_means_waiting_not_failing(models: dict[str, Any]) -> None:
     assert (row.is_done, narrow.backend.arena.num_bytes) == (True, 0), "a burst does not hold its memory for ever"
 
 
+def test_a_conversation_goes_on_after_a_burst_gave_its_memory_back(models: dict[str, Any], kind: str) -> None:
+    keeps, forgets = (scheduler_of(backend_of(models, kind), running_mib=1, conversations_mib=mib) for mib in (8, 0))
+    asked = [replace(request, conversation=f"episode-{index}") for index, request in enumerate(requests(20, max_new_tokens=150))]
+    first = run(keeps, asked)
+    assert keeps.backend.arena.num_bytes == 0 and len(keeps.conversations) == 20
+    nexts = [replace(request, prompt=(*row.tokens, 7, 8), max_new_tokens=5) for request, row in zip(asked, first, strict=True)]
+    assert [row.answer for row in run(keeps, nexts)] == [row.answer for row in run(forgets, nexts)]
+    assert keeps.counts.tokens_reused > 0
+
+
 @pytest.mark.parametrize("running_rows", ["recompute", "continue"])
 def test_weights_change_between_two_tokens(make_model: Callable[..., Any], running_rows: str) -> None:
     first, second = make_model()[0], make_model(seed=1)[0]

@@ -162,6 +162,16 @@ def test_parallel_and_empty_vectors_are_interpolated_linearly() -> None:
     assert slerp.coefficients(np.array([[0.0, 0.0], [0.0, 1.0]]), (0.25, 0.75)) == (0.25, 0.75)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_tensor_of_no_elements_stays_one(tmp_path: Path, method: str) -> None:
+    tensors = [{"empty": torch.zeros(0, 4), "w": torch.full((8,), float(k))} for k in range(3)]
+    root = write_parent(tmp_path / "base", tensors[0], parents=())
+    mother = checkpoint.read_card(root).checkpoint_id
+    parents = [write_parent(tmp_path / f"p{k}", tensors[k], parents=(mother,)) for k in (1, 2)]
+    merge(parents, (0.5, 0.5), tmp_path / "merged", MethodConfig.model_validate({"method": method}), base=root)
+    assert read_all(tmp_path / "merged")["empty"].shape == (0, 4)
+
+
 @pytest.mark.parametrize("method", ["dare_linear", "dare_ties"])
 def test_dare_repeats_itself_whatever_the_order_and_threads(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(io, "PIECE_BYTES", 1024)

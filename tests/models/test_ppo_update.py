@@ -245,6 +245,18 @@ def test_a_new_critic_says_zero_and_shares_nothing_with_the_policy(model: ShiftQ
     assert not shared
 
 
+def test_a_critic_whose_gradient_is_no_number_takes_no_step(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 4)
+    critic = Critic.of_policy(model)
+    with torch.no_grad():  # what the layers make is huge and the head weighs it nothing: values are numbers, the head's gradient is not
+        critic.backbone.norm.weight.fill_(1e30)
+    learner = ValueLearner(critic, PpoConfig(), pad_id=0)
+    before = {name: weight.clone() for name, weight in critic.named_parameters()}
+    with pytest.raises(TrainingDiverged, match="gradient norm of the critic is inf: lower critic_learning_rate"):
+        learner.pretrain(items, learner.estimate(items), np.random.default_rng(0))
+    assert all(torch.equal(weight, before[name]) for name, weight in critic.named_parameters())
+
+
 def test_the_gate_wants_a_lower_loss_and_explained_variance() -> None:
     returns = np.array([0.0, 1.0, 0.0, 1.0])
     assert Gate().judged(np.array([0.1, 0.9, 0.2, 0.8]), returns, 0.1).has_passed

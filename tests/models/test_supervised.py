@@ -208,6 +208,19 @@ def test_a_loss_that_is_not_a_number_stops_the_run(seed_checkpoint: Path, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_gradient_that_is_not_a_number_stops_the_run_before_its_step(tmp_path: Path, make_model: Callable[..., Any]) -> None:
+    """Also at the last step, after which no loss would tell."""
+    model, tokenizer = make_model()
+    with torch.no_grad():  # attended values are huge and count nothing: the loss is a number, the gradient of what leaves them out is not
+        model.model.layers[0].self_attn.v_proj.weight.mul_(1e30)
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+    save(tmp_path / "huge", model, tokenizer, stage="seed_policy", iteration="0000")
+    config = CONFIG.model_copy(update={"steps": 1})
+    with pytest.raises(TrainingDiverged, match=r"the gradient norm is (inf|nan) at step 1 of 1, where the loss is a number"):
+        train_supervised(config, samples(), init=tmp_path / "huge", output=tmp_path / "out", stage="ct_model", iteration="0001")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_sample_that_breaks_the_loss_is_named(tmp_path: Path, make_model: Callable[..., Any]) -> None:
     model, tokenizer = make_model()
     encoded = encode_samples(tokenizer, samples(), 0.0, max_tokens=2048)
