@@ -70,10 +70,6 @@ class RecordedEpisode:
     environment: str
     steps: tuple[RecordedStep, ...]
 
-    @property
-    def has_screenshots(self) -> bool:
-        return any(step.screenshot_id is not None for step in self.steps)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelDifference:

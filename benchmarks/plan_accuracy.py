@@ -35,9 +35,9 @@ from models.supervised.config import SupervisedConfig
 from models.supervised.run import TrainingSample, encode_samples, fit
 from models.tokenizer import WordCodec
 from pipelines import profiles
+from pipelines.plan.givens import policy_shape
 from pipelines.plan.plan import Machine
 from pipelines.plan.planner import make_plan
-from pipelines.plan.preflight import policy_shape
 from pipelines.plan.workload import Measured, measure
 from warehouse.home import Home, atomic_write
 from warehouse.query import connect

@@ -1,3 +1,4 @@
-"""A policy behind HTTP: any server that speaks OpenAI's interface. config: its settings; dialects: what each kind of server understands;
-probe: finding out what one can do; client: requests, retried; engine: the Policy.
+"""A policy behind HTTP: any server that speaks OpenAI's interface. config: its settings; dialects: what may differ between servers; routes:
+how they are asked and read; kinds: which server understands what; probe: finding out what one can do; client: requests, retried; engine:
+the Policy.
 """

@@ -1,5 +1,5 @@
 """Requests to a policy server: a bounded number at once, repeated where repeating can help. What is asked and how answers are read is
-models/http/dialects.py.
+models/http/routes.py.
 """
 
 from __future__ import annotations

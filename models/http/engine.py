@@ -1,7 +1,7 @@
 """The HTTP engine: a Policy on any OpenAI-compatible server (vLLM, SGLang, llama.cpp, TGI, `transformers serve`, our own).
 
 Here: prompts in, responses out, new weights handed over. Connections and repeats are models/http/client.py, the routes of each kind of
-server models/http/dialects.py, finding out what a server gives models/http/probe.py.
+server models/http/routes.py and kinds.py, finding out what a server gives models/http/probe.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from models.chat import ChatCodec
 from models.checkpoint import read_card, write
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
-from models.http.dialects import KINDS, Answer, Ask, Loading, dialect_for
+from models.http.dialects import Answer, Ask, Loading
+from models.http.kinds import KINDS, dialect_for
 from models.http.probe import may_load_from, probe
 from models.model_files import ADAPTER_CONFIG_FILE, SINGLE_FILE, companions
 from sandbox.loop_thread import LoopThread

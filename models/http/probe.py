@@ -19,7 +19,8 @@ from models.chat import ChatCodec
 from models.checkpoint import read_card
 from models.http.client import HttpClient, Refused
 from models.http.config import Capabilities, HttpEngineConfig
-from models.http.dialects import KINDS, Answer, Ask, Dialect, dialect_for, kind_owning
+from models.http.dialects import Answer, Ask, Dialect
+from models.http.kinds import KINDS, dialect_for, kind_owning
 from models.model_files import CARD_FILE
 from warehouse.errors import ConfigError, ModelError
 

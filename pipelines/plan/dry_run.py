@@ -11,9 +11,10 @@ from rich.table import Table
 
 from pipelines import profiles
 from pipelines.doctor import Check, Status
+from pipelines.plan.givens import policy_shape, see_machine
 from pipelines.plan.plan import Plan, StagePlan, in_bytes
 from pipelines.plan.planner import make_plan
-from pipelines.plan.preflight import policy_shape, preflight, see_machine
+from pipelines.plan.preflight import preflight
 from pipelines.plan.workload import Measured, measure
 from warehouse.home import Home
 from warehouse.query import connect

@@ -1,16 +1,14 @@
 """What can be checked of a profile before anything runs and without the policy's weights: tasks and oracles, model and prompts, programs,
-GPUs and memory, disk, variables, the policy server, the launcher, the data. No check leaves anything behind.
+GPUs and memory, disk, variables, the policy server (server_check.py), the launcher, the data. No check leaves anything behind.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import shutil
-import subprocess
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -19,79 +17,20 @@ import psutil
 
 from assets.profile import Profile
 from models.adapter_config import AdapterConfig
-from models.families import read_config
-from models.http.config import HttpEngineConfig
-from models.shapes import KNOWN_CONFIGS, ModelShape, shape_of
+from models.shapes import ModelShape
 from pipelines.doctor import Check, Status, check_browser, check_desktop, check_terminal
-from pipelines.plan.plan import GIB, Machine, Plan, in_bytes
+from pipelines.plan.plan import Plan, in_bytes
+from pipelines.plan.server_check import check_server
 from pipelines.workers.context import pool_tasks
 from sandbox.miniwob.source import task_file
 from sandbox.sources import kind_of
-from warehouse.errors import CheckpointError, FlywheelError
+from warehouse.errors import CheckpointError
 from warehouse.home import Home
 from warehouse.mixing import PoolName
 from warehouse.stages import is_rl
 
-COMMAND_TIMEOUT_S = 15.0
-SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
-NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
 TIGHT = 0.85
 """A memory or a disk that is filled beyond this share is warned of."""
-
-
-def see_machine(profile: Profile) -> Machine:
-    """This machine, or the one that the profile's plan is for: what its `plan` says goes before what is seen."""
-    names, sizes = _gpus()
-    plan = profile.plan
-    memory = plan.gpu_memory_gib * GIB if plan.gpu_memory_gib is not None else min(sizes, default=80.0 * GIB)
-    return Machine(
-        num_cores=os.cpu_count() or 1, num_gpus=len(names) if plan.gpus is None else plan.gpus, gpu_memory_bytes=memory,
-        gpu_names=tuple(names),
-    )  # fmt: skip
-
-
-def _gpus() -> tuple[list[str], list[float]]:
-    """Names and bytes of memory, by the driver."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return [], []
-    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=True)
-        rows = [line.rsplit(",", 1) for line in ran.stdout.strip().splitlines()]
-        return [name.strip() for name, _ in rows], [float(size) * 1024**2 for _, size in rows]
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return [], []
-
-
-def policy_shape(profile: Profile) -> tuple[ModelShape, str]:
-    """The shape of the policy that the profile begins with, and where it was read. Raises CheckpointError."""
-    policy = profile.policy
-    if policy.source == "quickstart":
-        from agent.vocabulary import words
-        from models.shift_qwen3 import tiny_config
-        from models.tokenizer import build_tokenizer
-
-        tokenizer = build_tokenizer(words(*profile.seed_data.curricula))
-        config = tiny_config(len(tokenizer), pad_token_id=0, bos_token_id=0, eos_token_id=0)
-        return shape_of(config.to_dict()), "the quickstart's configuration"
-    name = str(policy.model)
-    if policy.source == "checkpoint":
-        return shape_of(read_config(Path(name).expanduser())), f"{name}/config.json"
-    if name in KNOWN_CONFIGS:
-        return shape_of(KNOWN_CONFIGS[name]), f"what {name} is known to be (models/shapes.py)"
-    return shape_of(read_config(_fetched_config(name, policy.revision))), f"config.json of {name}"
-
-
-def _fetched_config(name: str, revision: str | None) -> Path:
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(name, "config.json", revision=revision)).parent
-    except Exception as error:  # the hub's client raises errors of several libraries
-        raise CheckpointError(
-            f"the configuration of {name!r} could not be read from the hub ({error}): check the name, the network and HF_TOKEN"
-        ) from error
 
 
 def check_tasks(profile: Profile) -> Check:
@@ -260,54 +199,6 @@ def check_variables(profile: Profile) -> Check:
         mend = "Only models behind a form want it: export HF_TOKEN=…"
         return Check(name="variables", status="warn", found="HF_TOKEN is not set", mend=mend)
     return Check(name="variables", status="ok", found="none is missing")
-
-
-def check_server(profile: Profile, home: Home) -> Check:
-    """Asks the policy server what it gives, as an engine does when it opens, and whether it may load what the run's stages would have it
-    load: checkpoints of the home, the merge's candidates among them, and what a learner puts into the exchange folder."""
-    http = profile.engine.http
-    if http is None:
-        return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
-    if http.exchange is None:
-        mend = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
-        return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", mend=mend)
-    if profile.max_parallel > 1 and len(profile.tasks.specialists) + len(profile.tasks.joint) > 1:
-        mend = "--set max_parallel=1: the server answers with the weights of one RL run at a time"
-        found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
-        return Check(name="server", status="fail", found=found, mend=mend)
-    try:
-        found, closed = asyncio.run(_asked(http, [home.root / "checkpoints", Path(http.exchange).absolute()]))
-    except (FlywheelError, OSError) as error:
-        mend = "Start it (docs/full-size.md) or mend engine.http; stages that act cannot run without it"
-        return Check(name="server", status="fail", found=f"{http.base_url}: {error}", mend=mend)
-    if closed:
-        where = " and ".join(map(str, closed))
-        mend = f"Start it with --home {home.root} --weights-root {http.exchange}"
-        return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", mend=mend)
-    if NO_CHECKPOINTS in found:
-        mend = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
-        status: Status = "fail" if profile.tasks.specialists else "warn"
-        return Check(name="server", status=status, found=f"{http.base_url}: {found}", mend=mend)
-    return Check(name="server", status="ok", found=f"{http.base_url}: {found}")
-
-
-async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, list[Path]]:
-    """What the server gives, and the folders that it is not allowed to load from."""
-    from models.http.client import HttpClient
-    from models.http.probe import may_load_from, probe
-
-    impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
-    client = HttpClient(impatient)
-    try:
-        gives, _ = await probe(client, impatient, None)
-        takes = gives.loads == "checkpoints"
-        closed = [folder for folder in folders if takes and not await may_load_from(client, gives, folder)]
-    finally:
-        await client.close()
-    why = gives.why_not_learnable()
-    told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
-    told += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
-    return told if takes else f"{told}; {NO_CHECKPOINTS}", closed
 
 
 def check_data(profile: Profile, plan: Plan) -> Check:

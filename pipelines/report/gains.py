@@ -90,11 +90,11 @@ def iteration_gains(con: duckdb.DuckDBPyConnection, iteration: str, split: str) 
 def tiles(gains: IterationGains) -> list[Tile]:
     """The iteration in a few figures."""
     found = []
-    for role, label in (("sft_model", "SFT"), ("merged_policy", "merge")):
+    for role in ("sft_model", "merged_policy"):
         estimate = gains.success.get((role, ""))
         if estimate is not None:
             note = f"[{estimate.interval.low:.3f}, {estimate.interval.high:.3f}], {estimate.num_episodes} episodes, all tasks"
-            found.append(Tile(label=label, value=f"{estimate.mean:.3f}", note=note))
+            found.append(Tile(label=role_name(role), value=f"{estimate.mean:.3f}", note=note))
     for gain in gains.gains:
         if gain.gain is not None:
             interval = gain.gain.difference.interval

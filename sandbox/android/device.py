@@ -186,12 +186,6 @@ class AndroidDevice:
         """Write a file on the device."""
         await self._call(lambda: self._device.sync.push(content, path, mode, check=True))
 
-    async def pull(self, path: str) -> bytes | None:
-        """A file's bytes, or None where there is none."""
-        if (await self.shell(f"test -f {shlex.quote(path)}", check=False)).exit_code != 0:
-            return None
-        return await self._call(lambda: self._device.sync.read_bytes(path))
-
     async def launchable(self) -> dict[str, str]:
         """The activity that a launcher shows, as `am` names it, by package."""
         main = "-a android.intent.action.MAIN -c android.intent.category.LAUNCHER"

@@ -1,4 +1,4 @@
-"""The console of an Android emulator: saving and loading snapshots. What runs on the emulator is not known here.
+"""The console of an Android emulator: going back to a snapshot. What runs on the emulator is not known here.
 
 The console listens on loopback, on the port that is in the serial (emulator-5554), and wants the token that the emulator wrote into the
 user's home folder. Source: the Android Studio guide, "Send emulator console commands".
@@ -68,8 +68,3 @@ async def _answer(reader: asyncio.StreamReader, what: str) -> str:
 async def load_snapshot(serial: str, name: str, *, limit_s: float = 60.0) -> None:
     """Put the whole emulator, its memory too, back to a snapshot. adb loses the device for a moment."""
     await console(console_port(serial), f"avd snapshot load {name}", limit_s=limit_s)
-
-
-async def save_snapshot(serial: str, name: str, *, limit_s: float = 60.0) -> None:
-    """Keep the emulator as it is now under a name."""
-    await console(console_port(serial), f"avd snapshot save {name}", limit_s=limit_s)

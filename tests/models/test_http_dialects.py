@@ -13,8 +13,8 @@ from agent.policy import Message, Prompt, Sampling
 from models.checkpoint import read_card
 from models.families import load_codec
 from models.http.config import Capabilities, ServerKind
-from models.http.dialects import KINDS
 from models.http.engine import HttpEngine
+from models.http.kinds import KINDS
 from tests.models.policy_servers import OK, Reply, act, chat_answer, config, flaky, played_server, prompt
 from warehouse.errors import ConfigError, ModelError
 

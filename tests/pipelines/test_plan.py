@@ -20,8 +20,10 @@ from pipelines import cli, profiles
 from pipelines.doctor import Check
 from pipelines.plan import preflight
 from pipelines.plan.dry_run import dry_run, in_time, rests_on
+from pipelines.plan.givens import policy_shape
 from pipelines.plan.plan import GIB, Machine, Plan
 from pipelines.plan.planner import make_plan
+from pipelines.plan.server_check import check_server
 from pipelines.plan.workload import Measured, Workload, measure
 from warehouse.errors import CheckpointError, ConfigError
 from warehouse.home import Home
@@ -180,7 +182,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def of_model(folder: Path, **settings: Any) -> Check:
     own = {"policy.source": "checkpoint", "policy.model": str(folder)}
     profile = profiles.load("smoke", own | {key.replace("__", "."): value for key, value in settings.items()})
-    shape, source = preflight.policy_shape(profile)
+    shape, source = policy_shape(profile)
     return preflight.check_model(profile, shape, source)
 
 
@@ -198,7 +200,7 @@ def test_a_folder_is_opened_as_far_as_it_can_be_without_its_weights(folder: Path
 
 def test_a_policy_that_sees_wants_a_grammar_that_shows() -> None:
     profile = profiles.load("full-2b", {"agent.grammar": "compact", "agent.max_prompt_tokens": 900})
-    assert preflight.check_model(profile, *preflight.policy_shape(profile)).status == "warn"
+    assert preflight.check_model(profile, *policy_shape(profile)).status == "warn"
 
 
 def test_what_a_trainer_would_refuse_is_told_before() -> None:
@@ -209,11 +211,11 @@ def test_what_a_trainer_would_refuse_is_told_before() -> None:
         ("full-2b", {"rl.screenshots": False}, "fail"),
     ):
         profile = profiles.load(name, settings)
-        assert preflight.check_training(profile, preflight.policy_shape(profile)[0]).status == status, settings
+        assert preflight.check_training(profile, policy_shape(profile)[0]).status == status, settings
 
 
 def test_the_quickstarts_own_shape_is_the_models() -> None:
-    shape, _ = preflight.policy_shape(profiles.load("quickstart"))
+    shape, _ = policy_shape(profiles.load("quickstart"))
     assert 400_000 < shape.num_parameters < 600_000 and shape.max_positions == 2048
 
 
@@ -289,18 +291,18 @@ def test_the_policy_server_is_asked(served: str, tmp_path: Path) -> None:
     there = {
         "engine.kind": "http", "engine.http.base_url": served, "engine.http.exchange": str(tmp_path / "checkpoints"), "max_parallel": 1,
     }  # fmt: skip
-    found = preflight.check_server(profiles.load("smoke", there), home)
+    found = check_server(profiles.load("smoke", there), home)
     assert found.status == "ok" and "could be learned from" in found.found
     away = there | {"engine.http.base_url": "http://127.0.0.1:9"}
-    assert preflight.check_server(profiles.load("smoke", away), home).status == "fail"
-    assert "hand its weights over" in preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": None}), home).found
-    assert "at once" in preflight.check_server(profiles.load("smoke", there | {"max_parallel": 2}), home).found
+    assert check_server(profiles.load("smoke", away), home).status == "fail"
+    assert "hand its weights over" in check_server(profiles.load("smoke", there | {"engine.http.exchange": None}), home).found
+    assert "at once" in check_server(profiles.load("smoke", there | {"max_parallel": 2}), home).found
     joint = there | {"max_parallel": 2, "tasks.rl_domains": ["pointing"], "tasks.joint": [["pointing", "forms"]]}
-    assert "at once" in preflight.check_server(profiles.load("smoke", joint), home).found
-    closed = preflight.check_server(profiles.load("smoke", there | {"engine.http.exchange": str(exchange)}), home)
+    assert "at once" in check_server(profiles.load("smoke", joint), home).found
+    closed = check_server(profiles.load("smoke", there | {"engine.http.exchange": str(exchange)}), home)
     assert closed.status == "fail" and closed.found.endswith(f"it loads nothing from {exchange}")
     assert f"--weights-root {exchange}" in closed.mend
-    assert preflight.check_server(profiles.load("smoke"), home).status == "ok"
+    assert check_server(profiles.load("smoke"), home).status == "ok"
 
 
 def test_the_launcher_names_what_is_used_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -292,19 +293,19 @@ def test_a_turned_simulated_device_is_seen_as_it_is_turned(on_device: Any, simul
     on_device(use, screenshots=True)
 
 
-def test_files_go_to_the_device_and_come_back_unchanged(simulated: SimulatedDevice) -> None:
+def test_files_go_to_the_device_unchanged(simulated: SimulatedDevice, tmp_path: Path) -> None:
     content = bytes(range(256)) * 4000
 
     async def use() -> None:
         device = await AndroidDevice.open(port=simulated.adb_port)  # the only one there is
         assert device.serial == simulated.serial
         await device.push(content, "/sdcard/Download/some file.bin")
-        assert await device.pull("/sdcard/Download/some file.bin") == content
-        assert await device.pull("/sdcard/nothing") is None
         assert (await device.shell("wc -c < '/sdcard/Download/some file.bin'")).text == str(len(content))
         await device.close()
 
     asyncio.run(use())
+    simulated.adb("pull", "/sdcard/Download/some file.bin", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == content
 
 
 def test_commands_have_exit_codes_raw_output_and_a_limit(simulated: SimulatedDevice) -> None:
@@ -365,10 +366,11 @@ def test_a_session_goes_back_to_a_snapshot_of_the_simulated_emulator(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(emulator, "console_port", lambda serial: simulated.console_port)  # the serial of ours names no console
+    save = partial(emulator.console, simulated.console_port, "avd snapshot save clean")
     with pytest.raises(SandboxError, match=r"refused .*KO: unknown command"):
-        asyncio.run(emulator.save_snapshot("emulator", "clean"))
+        asyncio.run(save())
     (tmp_path / emulator.TOKEN_FILE).write_text("simulated-token\n")
-    asyncio.run(emulator.save_snapshot("emulator", "clean"))
+    asyncio.run(save())
     simulated.adb("shell", "settings put global planted 1")
 
     async def use(session: AndroidSession) -> None:

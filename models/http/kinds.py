@@ -1,0 +1,50 @@
+"""Which routes and fields each kind of server has, and how it is told to load weights: the table KINDS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.http.config import ServerKind
+from models.http.dialects import Dialect, Kind, Loading
+from models.http.routes import OWN_FIELD, Chat, Completions, SglangTokens
+
+_CHAT_IDS = {"logprobs": True, "return_token_ids": True}
+_PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+KINDS: Mapping[ServerKind, Kind] = {
+    "flywheel": Kind(
+        owner="flywheel", declares_in=OWN_FIELD, chat_fields=_CHAT_IDS, takes_conversation=True, tokens=Completions,
+        loading=Loading(
+            takes="checkpoints", path="/v1/weights", confirmed_by="policy_id", forbidden_code="folder_not_allowed",
+            body=lambda folder, checkpoint_id, version: {"folder": folder, "policy_id": checkpoint_id, "version": version},
+        ),
+    ),
+    "vllm": Kind(
+        owner="vllm", neutral=_PLAIN_SAMPLING, chat_fields=_CHAT_IDS, tokens=Completions,
+        loading=Loading(
+            takes="adapters", path="/v1/load_lora_adapter", answers_as="policy",
+            body=lambda folder, checkpoint_id, version: {"lora_name": "policy", "lora_path": folder, "load_inplace": True},
+        ),
+    ),
+    "sglang": Kind(
+        owner="sglang", neutral=_PLAIN_SAMPLING, tokens=SglangTokens,
+        chat_fields={"logprobs": True, "return_meta_info": True, "return_prompt_token_ids": True},
+        loading=Loading(
+            takes="checkpoints", path="/update_weights_from_disk", confirmed_by="success",
+            body=lambda folder, checkpoint_id, version: {
+                "model_path": folder, "weight_version": checkpoint_id, "abort_all_requests": False
+            },
+        ),
+    ),
+    "openai": Kind(chat_fields=_CHAT_IDS, tokens=Completions),
+}  # fmt: skip
+"""All that differs between kinds of servers."""
+
+
+def kind_owning(owner: Any) -> ServerKind:
+    """The kind of server whose list of models names this owner; openai where none does."""
+    return next((name for name, kind in KINDS.items() if kind.owner is not None and kind.owner == owner), "openai")
+
+
+def dialect_for(kind: ServerKind, *, sends_token_ids: bool) -> Dialect:
+    return KINDS[kind].tokens(KINDS[kind]) if sends_token_ids else Chat(KINDS[kind])

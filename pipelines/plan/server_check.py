@@ -1,0 +1,64 @@
+"""What can be checked of a profile's policy server before a run: what it gives, and what it may load."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from assets.profile import Profile
+from models.http.config import HttpEngineConfig
+from pipelines.doctor import Check, Status
+from warehouse.errors import FlywheelError
+from warehouse.home import Home
+
+SERVER_PATIENCE = {"retries": 0, "timeout_s": 20.0, "connect_timeout_s": 5.0}
+NO_CHECKPOINTS = "it cannot be told to answer with another checkpoint, as RL, evaluation and the search for merge weights need"
+
+
+def check_server(profile: Profile, home: Home) -> Check:
+    """Asks the policy server what it gives, as an engine does when it opens, and whether it may load what the run's stages would have it
+    load: checkpoints of the home, the merge's candidates among them, and what a learner puts into the exchange folder."""
+    http = profile.engine.http
+    if http is None:
+        return Check(name="server", status="ok", found="none: checkpoints answer in the stage's own process")
+    if http.exchange is None:
+        mend = "Name a folder that the server sees under the same path: --set engine.http.exchange=FOLDER"
+        return Check(name="server", status="fail", found="reinforcement learning has no way to hand its weights over", mend=mend)
+    if profile.max_parallel > 1 and len(profile.tasks.specialists) + len(profile.tasks.joint) > 1:
+        mend = "--set max_parallel=1: the server answers with the weights of one RL run at a time"
+        found = f"up to {profile.max_parallel} stages would ask {http.base_url} at once"
+        return Check(name="server", status="fail", found=found, mend=mend)
+    try:
+        found, closed = asyncio.run(_asked(http, [home.root / "checkpoints", Path(http.exchange).absolute()]))
+    except (FlywheelError, OSError) as error:
+        mend = "Start it (docs/full-size.md) or mend engine.http; stages that act cannot run without it"
+        return Check(name="server", status="fail", found=f"{http.base_url}: {error}", mend=mend)
+    if closed:
+        where = " and ".join(map(str, closed))
+        mend = f"Start it with --home {home.root} --weights-root {http.exchange}"
+        return Check(name="server", status="fail", found=f"{http.base_url}: {found}; it loads nothing from {where}", mend=mend)
+    if NO_CHECKPOINTS in found:
+        mend = "Take one that loads checkpoints: flywheel policy serve, or SGLang (docs/serving.md)"
+        status: Status = "fail" if profile.tasks.specialists else "warn"
+        return Check(name="server", status=status, found=f"{http.base_url}: {found}", mend=mend)
+    return Check(name="server", status="ok", found=f"{http.base_url}: {found}")
+
+
+async def _asked(http: HttpEngineConfig, folders: Sequence[Path]) -> tuple[str, list[Path]]:
+    """What the server gives, and the folders that it is not allowed to load from."""
+    from models.http.client import HttpClient
+    from models.http.probe import may_load_from, probe
+
+    impatient = http.model_copy(update={**SERVER_PATIENCE, "send": "messages"})
+    client = HttpClient(impatient)
+    try:
+        gives, _ = await probe(client, impatient, None)
+        takes = gives.loads == "checkpoints"
+        closed = [folder for folder in folders if takes and not await may_load_from(client, gives, folder)]
+    finally:
+        await client.close()
+    why = gives.why_not_learnable()
+    told = f"{gives.server}, model {gives.model}, loads {gives.loads}"
+    told += f"; its answers could not be learned from: {why}" if why else "; its answers could be learned from"
+    return told if takes else f"{told}; {NO_CHECKPOINTS}", closed
