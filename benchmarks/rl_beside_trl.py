@@ -64,9 +64,9 @@ HERE = Path(__file__).resolve().parent
 ONE_STEP = ("click-test-2", "click-button", "click-link", "click-dialog", "click-tab", "focus-text-2", "click-dialog-2")
 START: dict[str, Any] = {
     "tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"], "seed_data.curricula": ["web", "screens"],
-    "ct.steps": 500, "sft.steps": 40,
+    "seed_data.tutorials": 8000, "ct.steps": 500, "sft.steps": 40,
 }  # fmt: skip
-"""A start that is taught little: the quickstart's takes 2000 and 140 steps."""
+"""A start that is taught little: the quickstart's takes 2000 and 140 steps. In 500 it could read no more tutorials."""
 SHOWN = 1
 """Demonstrations a task behind it."""
 GROUP = 4

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.progress import Progress, TaskID
 
 from agent.decider import ORACLE_POLICY_ID, Decider, Moment, OracleDecider
@@ -72,6 +73,7 @@ def base_policy(root: Path, profile: Profile, seed: int, bars: Progress) -> Path
     claim(folder, base_recipe(profile, seed))
     if folder.exists():
         return folder
+    torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
     fresh = root / f"fresh-{seed}"
     save(fresh, *seed_policy(words(*profile.seed_data.curricula), seed), stage="seed_policy", iteration="0000")
     bar = Bar(bars, "tutorials", profile.ct.steps)
@@ -166,6 +168,7 @@ def make_start(
     sft = [TrainingSample(messages=tuple(Message(**message) for message in each)) for each in json.loads(episodes.read_text())]
     ct = tutorial_samples(profile, seed)
     if not folder.exists():
+        torch.set_num_threads(1)
         config = profile.sft.model_copy(update={"seed": seed})
         bar = Bar(bars, f"{name}: start", config.steps)
         mixed = [*sft, *(replace(sample, weight=len(sft) / len(ct)) for sample in ct)]
