@@ -33,7 +33,8 @@ def figures(supply: Supply) -> dict[str, Any]:
         "splits": dict(Counter(str(each.split) for each in supply.instances)),
         "candidates": supply.num_candidates,
         "yield": round(supply.yield_, 4),
-        "dropped": dict(supply.dropped),
+        "dropped": supply.refused,
+        "of_other_splits": supply.num_of_other_splits,
         "duplicates_within_splits": duplicates.within_splits,
         "duplicates_across_splits": duplicates.across_splits,
         "same_instructions": duplicates.same_instructions,
@@ -71,7 +72,7 @@ def _of_family(name: str, group: Sequence[Supplied]) -> dict[str, Any]:
     return {
         "instances": len(group),
         "difficulty": round(mean(each.facts.difficulty for each in group), 3),
-        "yield": round(len(group) / (len(group) + sum(sum(each.facts.dropped.values()) for each in group)), 3),
+        "yield": round(Supply(instances=tuple(group), dropped=_dropped(group)).yield_, 3),
         "solved": sum(proof.is_success for proof in proofs),
         "proved": len(proofs),
         "steps": round(mean(proof.num_steps for proof in proofs), 1) if proofs else None,
@@ -79,6 +80,13 @@ def _of_family(name: str, group: Sequence[Supplied]) -> dict[str, Any]:
         "episode_s": round(mean(each.played_s for each in group if each.proof is not None), 2) if proofs else None,
         "held_out": group[0].task.held_out,
     }
+
+
+def _dropped(group: Sequence[Supplied]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for each in group:
+        found.update(each.facts.dropped)
+    return found
 
 
 def to_json(selection: str, supply: Supply) -> str:
@@ -105,10 +113,11 @@ def summary_rows(supply: Supply) -> list[tuple[str, str]]:
     """The figures that count, in words."""
     told = figures(supply)
     splits = ", ".join(f"{told['splits'].get(str(split), 0)} {split}" for split in Split)
-    dropped = sorted(supply.dropped.items(), key=lambda pair: -pair[1])
+    dropped = sorted(supply.refused.items(), key=lambda pair: -pair[1])
+    left = f"; {supply.num_of_other_splits} good ones were left to the split they belong to" if supply.num_of_other_splits else ""
     rows = [
         ("instances", f"{told['instances']} of {told['families']} families ({splits})"),
-        ("yield after filters", f"{supply.yield_:.1%} of {told['candidates']} candidates"),
+        ("yield after filters", f"{supply.yield_:.1%} of {told['candidates']} candidates{left}"),
         ("dropped", ", ".join(f"{reason} {num}" for reason, num in dropped) or "none"),
         ("duplicates", f"{told['duplicates_within_splits']} within a split, {told['duplicates_across_splits']} across splits"),
         ("instructions", f"{told['same_instructions']} said before to the word, {told['near_instructions']} nearly (similarity ≥ {NEAR})"),

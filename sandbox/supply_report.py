@@ -20,7 +20,7 @@ from sandbox.fleet.settings import FleetSettings
 from sandbox.prove import MAX_TRIES, Attempt, Watch, attempt
 from sandbox.session import Observation
 from sandbox.sources import SOURCES
-from sandbox.supply import Facts
+from sandbox.supply import OTHER_SPLIT, Facts
 from sandbox.task import Split, Task
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
@@ -72,9 +72,19 @@ class Supply:
         return len(self.instances) + sum(self.dropped.values())
 
     @property
+    def num_of_other_splits(self) -> int:
+        """Good candidates that were left to another split's seeds."""
+        return self.dropped.get(OTHER_SPLIT, 0)
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """What filters refused, by reason."""
+        return {reason: num for reason, num in self.dropped.items() if reason != OTHER_SPLIT}
+
+    @property
     def yield_(self) -> float:
-        """Accepted instances a candidate."""
-        return len(self.instances) / max(self.num_candidates, 1)
+        """Candidates that pass every filter, whichever split they then belong to, a candidate."""
+        return 1 - sum(self.refused.values()) / max(self.num_candidates, 1)
 
     @property
     def proved(self) -> list[Supplied]:

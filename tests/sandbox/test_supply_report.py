@@ -60,7 +60,8 @@ def test_families_and_splits_take_turns_and_what_was_dropped_is_counted() -> Non
     assert {each.split for each in supply.by_family["held"]} == {Split.EVAL, Split.HOLDOUT}
     assert all(each.task.split(each.seed) is each.split for each in supply.instances)
     assert supply.dropped["too plain"] == sum(each.seed % 2 for each in supply.instances)
-    assert supply.num_candidates == 18 + sum(supply.dropped.values()) and supply.yield_ == 18 / supply.num_candidates
+    assert supply.num_candidates == 18 + sum(supply.dropped.values())
+    assert supply.yield_ == pytest.approx(18 / supply.num_candidates)
     assert [each.facts.content_id for each in gather([LETTERS, NUMBERS, HELD_OUT], 18).instances] == [
         each.facts.content_id for each in supply.instances
     ]
