@@ -49,7 +49,8 @@ def test_the_second_collection_plays_what_the_first_taught_to_choose(new_wheel):
     profile, warehouse = profiles.load(str(path)), wheel.warehouse
     num_families = wheel.sql("select count(*) from tasks where domain in ('terminal', 'hybrid')")[0][0]
     for iteration in ("0001", "0002"):
-        played = wheel.sql("select distinct task_id, seed from episodes where purpose = 'rollout' and iteration = ? order by all", iteration)
+        of_rollouts = "select distinct task_id, seed from episodes where purpose = 'rollout' and iteration = ? order by all"
+        played = wheel.sql(of_rollouts, iteration)
         pool = pool_of(warehouse, iteration)
         assert pool is not None and played == sorted((task_id, seed) for task_id, seeds in pool.items() for seed in seeds)
         assert len(played) == PER_TASK * num_families
