@@ -9,6 +9,7 @@ from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.requests import AnnotateRequest, CollectRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.task_pool import pool_of
 from assets.training import RETRY
 from warehouse import registry
 from warehouse.query import connect
@@ -21,7 +22,7 @@ GROUP = "collection"
 @dg.asset(
     partitions_def=ITERATIONS,
     group_name=GROUP,
-    deps=["released_policy", "tasks"],
+    deps=["released_policy", "tasks", "task_pool"],
     retry_policy=RETRY,
     kinds={"prefect", "chromium"},
     description="Episodes of the released policy on training instances; each is one Prefect task.",
@@ -36,6 +37,7 @@ def rollouts(
         seed=settings.seed,
         checkpoint_id=registry.made_by(tables.warehouse, iteration, "released_policy").checkpoint_id,
         first_instance=first_instance("rollout", iteration),
+        pool=pool_of(tables.warehouse, iteration),
         acting=settings.acting,
         collection=settings.collection,
     )

@@ -37,6 +37,22 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class SelfChallengeSettings(_Settings):
+    """Aiming the collection at what the policy solves now and then (assets/task_choice.py)."""
+
+    enabled: bool = Field(False, description="choose families by what the policy solved of them; else every family gets as many instances")
+    low: Annotated[float, Field(ge=0, le=1, description="solve rate below which a family is too hard")] = 0.2
+    high: Annotated[float, Field(ge=0, le=1, description="solve rate above which a family is too easy")] = 0.8
+    explore: Annotated[float, Field(ge=0, le=1, description="share of a domain's instances for families that nothing speaks for")] = 0.1
+    memory: Annotated[float, Field(ge=0, le=1, description="what an episode counts, as evidence, one iteration later")] = 0.5
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> SelfChallengeSettings:
+        if self.low >= self.high:
+            raise ValueError(f"self_challenge.low is {self.low:g} and high {self.high:g}: low must be the smaller one, e.g. 0.2 and 0.8")
+        return self
+
+
 class TaskSettings(_Settings):
     """Which tasks the wheel turns on."""
 
@@ -48,6 +64,7 @@ class TaskSettings(_Settings):
         description="groups of domains that one more RL run each is trained on together, each domain with its part of the episodes: "
         "hybrid training, to compare with merging specialists",
     )
+    self_challenge: SelfChallengeSettings = SelfChallengeSettings()
 
     @property
     def specialists(self) -> tuple[str, ...]:

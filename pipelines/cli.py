@@ -29,6 +29,7 @@ app = typer.Typer(
 app.add_typer(sandbox, name="sandbox")
 app.add_typer(policy, name="policy")
 app.add_typer(imports, name="import")
+app.add_typer(tasks, name="tasks")
 
 
 @app.command()
@@ -117,7 +118,7 @@ def evaluate(
         )
 
 
-ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, merge, tasks)
+ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, merge)
 for command in ELSEWHERE:
     app.command()(command)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import carrier, checks, collection, datasets, release, routing, seed, training, value_gate
+from assets import carrier, checks, collection, datasets, release, routing, seed, task_pool, training, value_gate
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
@@ -51,6 +51,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             training.build_merge_asset(domains, joint if profile.merge.include_joint else ()),
             release.build_evaluation_asset(domains, joint),
             release.released_policy,
+            task_pool.task_pool,
             collection.rollouts,
             collection.annotations,
             routing.verdicts,

@@ -1,23 +1,36 @@
-"""`flywheel tasks`: which tasks there are, and what each asks for. Tasks and their groups are sandbox/sources.py's business."""
+"""`flywheel tasks`: which tasks there are, and what each asks for; `flywheel tasks supply`: how good a generator's supply is. Tasks and
+their groups are sandbox/sources.py's business, what is counted of a supply sandbox/supply_report.py's.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from pipelines.options import console
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sandbox.supply_report import Supply, Tell
     from sandbox.task import Task
 
+tasks = typer.Typer(invoke_without_command=True)
 
-def tasks(
+
+@tasks.callback()
+def list_tasks(
+    context: typer.Context,
     lists: Annotated[
         list[str] | None, typer.Option("--list", help="SOURCE or SOURCE:GROUP, as in tasks.lists of a profile \\[default: every source].")
     ] = None,
@@ -26,10 +39,12 @@ def tasks(
     search: Annotated[str | None, typer.Option(help="With these words in the name or in what the task is.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
 ) -> None:
-    """List tasks: what each asks for, its domain, its limit of steps, whether it is never trained on.
+    """List tasks: what each asks for, its domain, its limit of steps, whether it is never trained on; or count a generator's supply.
 
     What a task asks for is an example: words and numbers in it change with the instance.
     """
+    if context.invoked_subcommand is not None:
+        return
     from sandbox.describe import describe
     from sandbox.sources import SOURCES, tasks_in
 
@@ -102,3 +117,69 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     if rows:
         console.print(table)
     console.print(f"{len(rows)} task{'s' * (len(rows) != 1)}")
+
+
+@tasks.command()
+def supply(
+    selection: Annotated[str, typer.Argument(help="SOURCE or SOURCE:GROUP whose source generates its tasks, e.g. terminal:generated.")],
+    num: Annotated[int, typer.Option(min=1, help="Instances, the families and the splits taking turns.")] = 200,
+    oracle: Annotated[bool, typer.Option("--oracle/--no-oracle", help="Let the oracle play each in a live session.")] = True,
+    page: Annotated[Path | None, typer.Option(help="Write the figures and twenty samples, e.g. to docs/generated/terminal.md.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the figures and every instance.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that drive sessions \\[default: one a core].")] = None,
+) -> None:
+    """Generate instances and judge them: yield after filters, what was dropped and why, duplicates within and across splits, difficulty,
+    origin; what the oracle solves of them, and how long a task takes. Ends with status 1 where an oracle fails or a content comes twice.
+    """
+    from sandbox.fleet.settings import FleetSettings
+    from sandbox.sources import tasks_of
+    from sandbox.supply_page import FAMILY_COLUMNS, family_rows, summary_rows, to_json
+    from sandbox.supply_page import page as page_of
+    from sandbox.supply_report import gather, prove_supply
+
+    families = tasks_of(selection)
+    with _bar("generated", num) as tell:
+        found = gather(families, num, tell)
+    if oracle:
+        at_once = {} if workers is None else {"max_workers": workers}
+        with _bar("played", num) as tell:
+            found = asyncio.run(prove_supply(found, settings=FleetSettings(sessions_per_worker=2, **at_once), tell=tell))
+    _print_rows(("what", "measured"), summary_rows(found))
+    _print_rows(FAMILY_COLUMNS, family_rows(found))
+    for each in found.failed:
+        console.print(f"[red]{escape(each.task.name)}, seed {each.seed}: {escape(each.why_not)}[/]")
+    if json_ is not None:
+        _write(json_, to_json(selection, found))
+    if page is not None:
+        command = f"flywheel tasks supply {selection} --num {num}" + ("" if oracle else " --no-oracle")
+        _write(page, page_of(f"Generated tasks: {selection}", command, found))
+    sys.exit(_status(found))
+
+
+def _status(found: Supply) -> int:
+    duplicates = found.duplicates
+    return 1 if found.failed or duplicates.within_splits or duplicates.across_splits else 0
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    console.print(f"written: {path}")
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[Tell]:
+    """A progress bar on the side of errors, so that the output stays a table."""
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=total)
+        yield lambda name: progress.update(bar, advance=1, description=name)
+
+
+def _print_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = RichTable()
+    for at, heading in enumerate(head):
+        table.add_column(heading, no_wrap=at == 0, justify="left" if at == 0 or len(head) == 2 else "right")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console.print(table)

@@ -59,8 +59,10 @@ def _target(node: ast.Assign) -> str:
 
 
 def _games(task: Task) -> str:
-    from sandbox.games.source import ELEMENTS_SUFFIX, entry_of
+    from sandbox.games.source import ELEMENTS_SUFFIX, entry_of, facts
 
+    if (told := facts(task, _first_seed(task))) is not None:
+        return told.instruction
     entry = entry_of(task)
     goal = entry.goal if entry.goal == "solve" else f"{entry.goal} {entry.target:g}"
     return f"{entry.game}, {entry.difficulty}: {goal}{', with elements' if task.name.endswith(ELEMENTS_SUFFIX) else ''}"

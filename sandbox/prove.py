@@ -17,7 +17,7 @@ import argparse
 import asyncio
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -85,7 +85,11 @@ def random_action(observation: Observation, rng: random.Random) -> Action | None
     return Click(x=element.x_px, y=element.y_px)
 
 
-async def attempt(session: Session, task: Task, seed: int, disturb: float = 0.0) -> Attempt:
+Watch = Callable[[Observation, Action], None]
+"""Is told each action with what was seen before it."""
+
+
+async def attempt(session: Session, task: Task, seed: int, disturb: float = 0.0, watch: Watch | None = None) -> Attempt:
     """Run one episode, with a random action instead of the oracle's with probability `disturb` a step."""
     rng = random.Random(stable_seed("prove", task.name, seed))
     observation = await session.reset(task, seed)
@@ -96,6 +100,8 @@ async def attempt(session: Session, task: Task, seed: int, disturb: float = 0.0)
         action = random_action(observation, rng) if (is_random := rng.random() < disturb) else await session.hint()
         if action is None:
             break
+        if watch is not None:
+            watch(observation, action)
         num_random += is_random
         transition = await session.step(action)
         num_steps += 1

@@ -105,10 +105,10 @@ _TABLES = (
         _col("seed", INT, "seed of the instance", minimum=0),
         _col("split", STRING, "split of the instance", values=SPLITS),
         _col("content_id", STRING, "hash of what makes the instance what it is: no two of the pool share it"),
-        _col("instruction", STRING, "what the agent is asked"),
-        _col("difficulty", FLOAT, "0 easy to 1 hard, by the source's own scale", minimum=0, maximum=1),
+        _col("instruction", STRING, "what the agent is asked, where the source tells before it is run", nullable=True),
+        _col("difficulty", FLOAT, "0 easy to 1 hard, by the source's own scale, where it has one", nullable=True, minimum=0, maximum=1),
         _col("provenance", STRING, "JSON: what it was made from"),
-        _col("why", STRING, "why it is in the pool: `seed`, or what the policy solved of its like"),
+        _col("why", STRING, "why it is in the pool: `seed` (nothing was known), or what the policy solved of its like"),
     ),
     _table(
         "episodes", "One attempt of one policy at one task instance, whatever became of it.",

@@ -5,7 +5,7 @@ Nothing here decides what a stage does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,10 +79,14 @@ def requests_for(
     attempts: int = 1,
     temperature: float = 0.0,
     screenshots: bool = True,
+    pool: Mapping[str, Sequence[int]] | None = None,
 ) -> list[EpisodeRequest]:
-    """One request per task, instance and attempt, instance by instance, so that a collection cut short is still balanced over tasks."""
+    """One request per task, instance and attempt, instance by instance, so that a collection cut short is still balanced over tasks. A
+    `pool` says by task id which seeds they are; without it every task has `num`."""
     tasks = [task for task in pool_tasks(settings) if split is not Split.TRAIN or not task.held_out]
-    seeds = {task.task_id: task.seeds(split, num, skip=skip) for task in tasks}
+    seeds = {
+        task.task_id: task.seeds(split, num, skip=skip) if pool is None else list(pool.get(task.task_id, ())) for task in tasks
+    }  # fmt: skip
     return [
         EpisodeRequest(
             purpose=purpose,
@@ -93,7 +97,8 @@ def requests_for(
             temperature=temperature,
             screenshots=screenshots,
         )
-        for index in range(num)
+        for index in range(max(map(len, seeds.values()), default=0))
         for attempt in range(attempts)
         for task in tasks
+        if index < len(seeds[task.task_id])
     ]

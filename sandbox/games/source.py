@@ -1,7 +1,11 @@
 """Games as tasks in web pages: the task list, how an instance starts, what a state is worth, what the oracle would do. Satisfies PageTask.
 
 Which tasks there are, with what goals and limits, is data: tasks.yaml. Rules, verifiers and oracles are the games' own: pages/*.js.
-Every task comes twice: by its name it shows pixels only, by `<name>-elements` it lists what is on the board as elements too.
+Every task comes twice: by its name it shows pixels only, by `<name>-elements` it lists what is on the board as elements too. Beside the
+tasks of the file there are generated families, whose goals a seed draws: generated.py.
+
+The pages judge by their own state; so a page whose files are not those of the recorded checksum is refused, before it is played and when
+it is judged.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.actions import ACTION, Action
-from sandbox.games.versions import PAGES, recorded_versions
+from sandbox.games.generated import Family, facts_of, families, group_of, instance_of
+from sandbox.games.versions import PAGES, recorded_versions, verified
 from sandbox.page_task import PageMoment, PageSettings, PageState
 from sandbox.session import Verdict
+from sandbox.supply import Facts
 from sandbox.task import Task
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
@@ -82,33 +88,59 @@ def task_file() -> TaskFile:
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. A group of tasks.yaml (`small`, …) or `all` gives tasks that show pixels only; with the suffix
-    `-elements` the same tasks with elements; None gives every task both ways. Raises ConfigError for another."""
-    entries = task_file()
+    `-elements` the same tasks with elements; `generated` and `generated-small` are families, with the suffix as well; None gives every
+    task both ways. Raises ConfigError for another."""
     if group is None:
-        return load_tasks("all") | load_tasks("all" + ELEMENTS_SUFFIX)
+        groups = ("all", "generated", "generated-small")
+        return {name: task for suffix in ("", ELEMENTS_SUFFIX) for one in groups for name, task in load_tasks(one + suffix).items()}
     suffix = ELEMENTS_SUFFIX if group.endswith(ELEMENTS_SUFFIX) else ""
-    return {
-        name + suffix: Task(
-            source=SOURCE,
-            name=name + suffix,
-            domain=DOMAIN,
-            max_steps=entries.tasks[name].max_steps,
-            held_out=entries.tasks[name].held_out,
-            version=recorded_versions()[entries.tasks[name].game].version,
-        )
-        for name in entries.members(group.removesuffix(ELEMENTS_SUFFIX))
-    }
+    group = group.removesuffix(suffix)
+    generated = group_of(group)
+    if generated is not None:
+        return {name + suffix: _task(name + suffix, families()[name]) for name in generated}
+    entries = task_file()
+    return {name + suffix: _task(name + suffix, entries.tasks[name]) for name in entries.members(group)}
+
+
+def _task(name: str, entry: TaskEntry | Family) -> Task:
+    return Task(
+        source=SOURCE,
+        name=name,
+        domain=DOMAIN,
+        max_steps=entry.max_steps,
+        held_out=isinstance(entry, TaskEntry) and entry.held_out,
+        version=recorded_versions()[entry.game].version,
+    )
 
 
 def entry_of(task: Task) -> TaskEntry:
-    """The entry that a task is made from. Raises TaskError for a task that is not a game."""
+    """The entry that a task of tasks.yaml is made from. Raises TaskError for another."""
     name = task.name.removesuffix(ELEMENTS_SUFFIX)
     if task.source != SOURCE or name not in task_file().tasks:
         raise TaskError(
-            f"The games cannot run task {task.source}/{task.name}: they have source {SOURCE!r} and the names in sandbox/games/tasks.yaml, "
-            f"each with or without {ELEMENTS_SUFFIX!r}."
+            f"The games cannot run task {task.source}/{task.name}: they have source {SOURCE!r} and the names in sandbox/games/tasks.yaml "
+            f"and generated.yaml, each with or without {ELEMENTS_SUFFIX!r}."
         )
     return task_file().tasks[name]
+
+
+def family_of(task: Task) -> Family | None:
+    """The family that a generated task is; None for another task."""
+    return families().get(task.name.removesuffix(ELEMENTS_SUFFIX)) if task.source == SOURCE else None
+
+
+def facts(task: Task, seed: int) -> Facts | None:
+    """Of an instance of a family; None for a task of tasks.yaml. Raises TaskError for a task that is not a game."""
+    family = family_of(task)
+    if family is None:
+        entry_of(task)
+        return None
+    return facts_of(task, family, seed)
+
+
+def game_of(task: Task) -> str:
+    """Raises TaskError for a task that is not a game."""
+    return (family_of(task) or entry_of(task)).game
 
 
 class GamesSource:
@@ -118,7 +150,10 @@ class GamesSource:
     state_script = (
         "(() => {"
         " const { instruction, elements, ...game } = window.game.state();"
-        " return { instruction, elements, reward: game.reward, done: game.done, info: { game } };"
+        " const moves = Number(document.body.dataset.moves ?? 0);"
+        " if (moves && !game.done && game.steps >= moves) Object.assign(game, { done: true, reason: 'no moves are left' });"
+        " const told = moves ? `${instruction} You have ${moves} moves.` : instruction;"
+        " return { instruction: told, elements, reward: game.reward, done: game.done, info: { game } };"
         "})()"
     )
     """Transition.info["game"] is the GameState but for instruction and elements, which are in the observation."""
@@ -133,28 +168,33 @@ class GamesSource:
         return f"games {len(games)}, " + " ".join(f"{name} {version.version}" for name, version in games.items())
 
     def settings(self, task: Task) -> PageSettings:
-        entry_of(task)
+        game_of(task)
         return PageSettings(viewport_px=SIZE_PX, area_px=SIZE_PX, step_time_ms=STEP_TIME_MS, frame_time_ms=FRAME_TIME_MS)
 
     def url(self, task: Task) -> str:
-        return (PAGES / f"{entry_of(task).game}.html").as_uri()
+        return (PAGES / f"{game_of(task)}.html").as_uri()
 
     def start_script(self, task: Task, seed: int) -> str:
-        entry = entry_of(task)
+        """Raises ConfigError where the game's files are not the recorded ones."""
+        family = family_of(task)
+        entry = instance_of(task, family, seed)[0] if family is not None else entry_of(task)
+        board, moves = (seed, 0) if isinstance(entry, TaskEntry) else (entry.board, entry.moves)
         how = {
             "goal": entry.goal,
             "target": entry.target,
             "reference": entry.reference,
             "elements": task.name.endswith(ELEMENTS_SUFFIX),
-            "checksum": recorded_versions()[entry.game].checksum,
+            "checksum": verified(entry.game).checksum,
         }
-        return f"game.start({json.dumps(seed)}, {entry.level}, {json.dumps(how)})"
+        return f"(document.body.dataset.moves = {moves}, game.start({json.dumps(board)}, {entry.level}, {json.dumps(how)}))"
 
     def needs_fresh_page(self, task: Task) -> bool:
         return False
 
     def verdict(self, state: PageState) -> Verdict:
-        """The page's own judgement: 1 when the goal is reached, less while it is not."""
+        """The page's own judgement: 1 when the goal is reached, less while it is not. Raises ConfigError where the game's files have been
+        changed since it began."""
+        verified(str(state.info["game"]["game"]))
         reason = str(state.info["game"]["reason"]) or "the goal is not reached yet"
         return Verdict(origin="verifier", score=state.reward, threshold=1.0, reasons=(reason,))
 

@@ -71,6 +71,18 @@ def recorded_versions() -> dict[str, GameVersion]:
         raise ConfigError(f"sandbox/games/versions.json is not usable: {error}. Make it: python -m sandbox.games.versions") from error
 
 
+def verified(game: str) -> GameVersion:
+    """As recorded. Raises ConfigError where the game's files are others: what such a page says of itself is worth nothing."""
+    found, recorded = read_version(game), recorded_versions().get(game)
+    if found != recorded:
+        raise ConfigError(
+            f"The game {game!r} has files of checksum {found.checksum}, and versions.json knows "
+            f"{recorded.checksum if recorded else 'none'}: its verifier is not to be trusted. Restore the files, or record the change: "
+            "python -m sandbox.games.versions"
+        )
+    return found
+
+
 def unraised() -> list[str]:
     """Games whose files changed while their version did not, or that versions.json does not know."""
     recorded = recorded_versions()

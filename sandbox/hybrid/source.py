@@ -1,4 +1,6 @@
-"""The tasks of the source "hybrid": their list and limits (tasks.yaml), which function makes their instances, and the page they share."""
+"""The tasks of the source "hybrid": their list and limits (tasks.yaml), which function makes their instances, the families that are
+composed (generated.py), and the page they share.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from sandbox.hybrid import kinds
+from sandbox.hybrid.generated import FAMILIES, GROUPS, composed, composed_facts
 from sandbox.hybrid.tasks import HybridInstance, HybridMaker
 from sandbox.page_task import PageSettings, WebSettings
+from sandbox.supply import Facts
 from sandbox.task import Task
 from sandbox.terminal.source import TaskFile, read_tasks
 from sandbox.terminal.tasks import seeded
@@ -40,12 +44,30 @@ def task_file() -> TaskFile:
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
-    """Tasks by name, in file order. Groups: `small`, `all`. Raises ConfigError for another."""
-    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION)
+    """Tasks by name, in file order. Groups: `small`, `generated`, `generated-small`; `all`, the tasks of the file; None is these and the
+    generated ones. Raises ConfigError for another."""
+    composed_ones = {
+        name: Task(source=SOURCE, name=name, domain=DOMAIN, version=VERSION, max_steps=FAMILIES[name].max_steps)
+        for name in (FAMILIES if group is None else GROUPS.get(group, ()))
+    }
+    if group in GROUPS:
+        return composed_ones
+    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION) | composed_ones
+
+
+def facts(task: Task, seed: int) -> Facts | None:
+    """Of a composed instance; None for a task of tasks.yaml. Raises TaskError for a task that is not this source's."""
+    _check(task)
+    return composed_facts(task, seed) if task.name in FAMILIES else None
 
 
 def hybrid_instance(task: Task, seed: int) -> HybridInstance:
     """Raises TaskError for a task that is not this source's."""
-    if task.source != SOURCE or task.name not in KINDS:
-        raise TaskError(f"A hybrid session cannot run task {task.source}/{task.name}: its tasks are {', '.join(KINDS)}.")
-    return KINDS[task.name](seeded(task, seed))
+    _check(task)
+    return composed(task, seed)[0].instance if task.name in FAMILIES else KINDS[task.name](seeded(task, seed))
+
+
+def _check(task: Task) -> None:
+    if task.source != SOURCE or (task.name not in KINDS and task.name not in FAMILIES):
+        known = ", ".join([*KINDS, *FAMILIES])
+        raise TaskError(f"A hybrid session cannot run task {task.source}/{task.name}: its tasks are {known}.")

@@ -1,5 +1,5 @@
-"""The tasks of the source "terminal": their list and limits (tasks.yaml) and which function makes their instances. What an instance is made
-of is tasks.py, what runs it session.py.
+"""The tasks of the source "terminal": their list and limits (tasks.yaml) and which function makes their instances; beside them the families
+that are composed (generated/). What an instance is made of is tasks.py, what runs it session.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sandbox.supply import Facts
 from sandbox.task import Task
 from sandbox.terminal import kinds_files, kinds_long, kinds_small, kinds_work
+from sandbox.terminal.generated.families import FAMILIES, GROUPS, composed
 from sandbox.terminal.tasks import Instance, Maker, seeded
 from warehouse.errors import ConfigError, TaskError
 
@@ -118,8 +120,24 @@ def task_file() -> TaskFile:
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
-    """Tasks by name, in file order. Groups: `small`, `memory`, `long`, `all`. Raises ConfigError for another."""
-    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION)
+    """Tasks by name, in file order. Groups: those of tasks.yaml, `generated`, `generated-small`; `all`, the tasks of the file; None is
+    these and the generated ones. Raises ConfigError for another."""
+    composed_ones = {
+        name: Task(source=SOURCE, name=name, domain=DOMAIN, version=VERSION, max_steps=FAMILIES[name].max_steps)
+        for name in (FAMILIES if group is None else GROUPS.get(group, ()))
+    }
+    if group in GROUPS:
+        return composed_ones
+    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION) | composed_ones
+
+
+def facts(task: Task, seed: int) -> Facts | None:
+    """Of a composed instance; None for a task of tasks.yaml. Raises TaskError for a task that is not this source's."""
+    if task.source == SOURCE and task.name in FAMILIES:
+        made, dropped = composed(task, seed)
+        return made.facts(dropped)
+    TerminalSource.check(task)
+    return None
 
 
 class TerminalSource:
@@ -129,9 +147,14 @@ class TerminalSource:
 
     def instance(self, task: Task, seed: int) -> Instance:
         """Raises TaskError for a task that is not this source's."""
-        if task.source != SOURCE or task.name not in KINDS:
-            raise TaskError(f"The terminal cannot run task {task.source}/{task.name}: its tasks are {', '.join(KINDS)}.")
-        return KINDS[task.name](seeded(task, seed))
+        self.check(task)
+        return composed(task, seed)[0].instance if task.name in FAMILIES else KINDS[task.name](seeded(task, seed))
+
+    @staticmethod
+    def check(task: Task) -> None:
+        if task.source != SOURCE or (task.name not in KINDS and task.name not in FAMILIES):
+            known = ", ".join([*KINDS, *FAMILIES])
+            raise TaskError(f"The terminal cannot run task {task.source}/{task.name}: its tasks are {known}.")
 
 
 def terminal_tasks() -> dict[str, TerminalSource]:

@@ -7,11 +7,12 @@ A goal looks at the state itself: files through the workspace, programs that the
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from sandbox.actions import Action, Finished, ToolCall
 from sandbox.task import Task
@@ -92,6 +93,46 @@ class Holds:
         if found is None:
             return f"{self.path} is not there as a text file"
         return None if found == self.text.rstrip("\n") else f"{self.path} holds something else"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldsJson:
+    """A file holds a JSON value, however it is laid out."""
+
+    path: str
+    value: Any
+
+    async def unmet(self, probe: Probe) -> str | None:
+        found = probe.text(self.path)
+        if found is None:
+            return f"{self.path} is not there as a text file"
+        try:
+            value = json.loads(found)
+        except (ValueError, RecursionError):
+            return f"{self.path} is not JSON"
+        return None if _same_json(value, self.value) else f"{self.path} holds something else"
+
+
+def _same_json(found: Any, wanted: Any) -> bool:
+    """Equal, and a number is not taken for true or false."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(_same_json(found[key], wanted[key]) for key in wanted)
+    if isinstance(found, list) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(_same_json(*pair) for pair in zip(found, wanted, strict=True))
+    return isinstance(found, bool) == isinstance(wanted, bool) and bool(found == wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    """Several goals as one, for a step that reaches them together."""
+
+    goals: tuple[Goal, ...]
+
+    async def unmet(self, probe: Probe) -> str | None:
+        for goal in self.goals:
+            if (reason := await goal.unmet(probe)) is not None:
+                return reason
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

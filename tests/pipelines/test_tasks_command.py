@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +76,32 @@ def test_what_there_is_not_is_named_with_what_there_is(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 1 and words in " ".join(capsys.readouterr().err.split())
+
+
+def supplied(*arguments: str) -> Any:
+    return CliRunner().invoke(cli.app, ["tasks", "supply", *arguments], env={"COLUMNS": "160"})
+
+
+def test_a_supply_is_counted_and_written_for_a_person_and_for_a_machine(tmp_path: Path):
+    page, figures = tmp_path / "generated" / "terminal.md", tmp_path / "terminal.json"
+    ran = supplied("terminal:generated-small", "--num", "30", "--no-oracle", "--page", str(page), "--json", str(figures))
+    assert ran.exit_code == 0, ran.output
+    assert "30 of 5 families (10 train, 10 eval, 10 holdout)" in ran.stdout and "0 within a split, 0 across splits" in ran.stdout
+    assert "solved by the oracle" not in ran.stdout
+    text, stored = page.read_text(), json.loads(figures.read_text())
+    assert "`flywheel tasks supply terminal:generated-small --num 30 --no-oracle`" in text and text.count("\n### ") == 20
+    assert stored["instances"] == len(stored["of"]) == 30 and stored["proved"] == 0 and stored["of_other_splits"] > 0
+
+
+def test_the_oracle_plays_what_was_generated():
+    ran = supplied("terminal:generated-small", "--num", "5", "--workers", "1")
+    assert ran.exit_code == 0, ran.output
+    assert "5 of 5 (100.0%)" in ran.stdout and "s an episode of the oracle" in ran.stdout
+
+
+def test_what_generates_nothing_has_no_supply(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    for selection, words in (("miniwob:smoke", "does not say what its instances are"), ("terminal:tiny", "has no task group 'tiny'")):
+        monkeypatch.setattr(sys, "argv", ["flywheel", "tasks", "supply", selection, "--no-oracle"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 1 and words in " ".join(capsys.readouterr().err.split())

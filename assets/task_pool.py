@@ -1,0 +1,136 @@
+"""The task pool of an iteration: which generated instances its collection plays. Families are chosen by what the policy solved of them
+before (assets/task_choice.py); here are the seeds, which no stage has used, and the table. Off in a profile, a collection plays as many
+instances of every family, and nothing is written.
+
+The choice reads earlier iterations only, so an iteration that is taken up again chooses the same.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+import duckdb
+
+from assets.carrier import iteration_input
+from assets.instances import first_instance, room
+from assets.metadata import data_version, describe, picture
+from assets.partitions import ITERATIONS
+from assets.profile import Profile
+from assets.resources import ProfileResource, WarehouseResource
+from assets.task_choice import Choice, choose
+from sandbox.sources import SOURCES, tasks_in
+from sandbox.supply import Facts
+from sandbox.task import Split, Task
+from warehouse.errors import TaskError
+from warehouse.identity import content_id
+from warehouse.pool_chart import PoolRow, pool_chart
+from warehouse.query import connect
+from warehouse.solve_rates import solve_rates
+from warehouse.svg import as_markdown
+from warehouse.tables import Warehouse
+
+STAGE = "task_pool"
+DUPLICATE, NO_INSTANCE, NO_ROOM = "content used before", "no instance for the seed", "seeds of the iteration used up"
+
+
+@dg.asset(
+    partitions_def=ITERATIONS,
+    group_name="collection",
+    deps=[iteration_input, "tasks"],
+    kinds={"duckdb"},
+    description="The instances that the collection plays: families that the policy solves now and then, in seeds that were never used.",
+)
+def task_pool(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
+    settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+    if not settings.tasks.self_challenge.enabled:
+        wrote = {"task_instances": warehouse.replace_partition("task_instances", [], iteration=iteration, stage=STAGE)}
+        return dg.MaterializeResult(
+            data_version=data_version("off"), metadata=describe(wrote=wrote, note="self-challenge is switched off in this profile")
+        )
+    read = {table: warehouse.version(table) for table in ("evaluations", "episodes", "task_instances")}
+    choices, rows, refused = make_pool(warehouse, settings, iteration)
+    version = warehouse.replace_partition("task_instances", rows, iteration=iteration, stage=STAGE)
+    bounds = settings.tasks.self_challenge
+    shown = [PoolRow(domain=each.task.domain, family=each.task.name, solved=each.solved, num=each.num) for each in choices]
+    counts = {"instances": len(rows), "families": len({row["task_id"] for row in rows})}
+    return dg.MaterializeResult(
+        data_version=data_version([row["content_id"] for row in rows]),
+        metadata=describe(
+            config=bounds, counts={**counts, **{f"refused/{reason}": num for reason, num in refused.items()}}, read=read,
+            wrote={"task_instances": version}, pool=picture(as_markdown(pool_chart(shown, bounds.low, bounds.high))),
+            chosen=dg.MetadataValue.md(_table(choices)),
+        ),
+    )  # fmt: skip
+
+
+def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[list[Choice], list[dict[str, Any]], dict[str, int]]:
+    """The choice, the rows of `task_instances`, and how many seeds were refused, by reason."""
+    tasks = [task for task in tasks_in(settings.tasks.lists).values() if task.domain in settings.tasks.domains and not task.held_out]
+    challenge = settings.tasks.self_challenge
+    with connect(warehouse) as con:
+        rates = solve_rates(con, iteration, challenge.memory)
+        used = _used_contents(con, iteration)
+    choices = choose(tasks, rates, challenge, settings.collection.instances_per_task, room("rollout"))
+    refused: dict[str, int] = {}
+    rows = [row for choice in choices for row in _instances(choice, iteration, used, refused)]
+    return choices, rows, refused
+
+
+def pool_of(warehouse: Warehouse, iteration: str) -> dict[str, tuple[int, ...]] | None:
+    """Task id → seeds that the iteration's collection plays; None where the pool does not choose them."""
+    with connect(warehouse) as con:
+        found = con.execute(
+            "select task_id, list(seed order by seed) from task_instances where iteration = ? and stage = ? group by all order by all",
+            [iteration, STAGE],
+        ).fetchall()
+    return {task_id: tuple(seeds) for task_id, seeds in found} or None
+
+
+def _used_contents(con: duckdb.DuckDBPyConnection, iteration: str) -> set[str]:
+    return {found for (found,) in con.execute("select content_id from task_instances where iteration < ?", [iteration]).fetchall()}
+
+
+def _instances(choice: Choice, iteration: str, used: set[str], refused: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """Rows for the first seeds of the iteration's own part whose content was never used; `used` and `refused` are kept up to date."""
+    task, left = choice.task, choice.num
+    for seed in _own_seeds(task, iteration) if left else ():
+        try:
+            facts = SOURCES[task.source].facts(task, seed)
+        except TaskError:
+            refused[NO_INSTANCE] = refused.get(NO_INSTANCE, 0) + 1
+            continue
+        identity = content_id("instance", [task.task_id, seed]) if facts is None else facts.content_id
+        if identity in used:
+            refused[DUPLICATE] = refused.get(DUPLICATE, 0) + 1
+            continue
+        used.add(identity)
+        yield _row(task, seed, identity, facts, choice.why)
+        left -= 1
+        if not left:
+            return
+    if left:
+        refused[NO_ROOM] = refused.get(NO_ROOM, 0) + left
+
+
+def _own_seeds(task: Task, iteration: str) -> Sequence[int]:
+    return task.seeds(Split.TRAIN, room("rollout"), skip=first_instance("rollout", iteration))
+
+
+def _row(task: Task, seed: int, identity: str, facts: Facts | None, why: str) -> dict[str, Any]:
+    return {
+        "task_id": task.task_id,
+        "seed": seed,
+        "split": str(task.split(seed)),
+        "content_id": identity,
+        "instruction": None if facts is None else facts.instruction,
+        "difficulty": None if facts is None else facts.difficulty,
+        "provenance": json.dumps({"task": task.name} if facts is None else dict(facts.provenance), sort_keys=True),
+        "why": why,
+    }
+
+
+def _table(choices: Collection[Choice]) -> str:
+    """What each family was given and why, as Markdown."""
+    rows = [f"| {each.task.domain} | {each.task.name} | {each.num} | {each.why} |" for each in choices]
+    return "\n".join(["| domain | family | instances | why |", "|---|---|---|---|", *rows])

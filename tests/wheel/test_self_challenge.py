@@ -1,0 +1,72 @@
+"""Two small turns of the wheel on generated tasks, with self-challenge: the second collection plays what the first one taught to choose."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import yaml
+
+from assets.task_pool import make_pool, pool_of
+from pipelines import profiles
+from warehouse.query import connect
+from warehouse.solve_rates import solve_rates
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+PER_TASK = 6
+CUT = {
+    "extends": "smoke",
+    "name": "self-challenge",
+    "tasks": {
+        "lists": ["terminal:generated-small", "hybrid:generated-small"],
+        "domains": ["terminal", "hybrid"],
+        "rl_domains": ["terminal"],
+        "self_challenge": {"enabled": True},
+    },
+    "seed_data": {"curricula": ["web", "shell"], "demonstrations_per_task": 4},
+    "ct": {"steps": 150},
+    "sft": {"steps": 60},
+    "sandbox": {"num_sessions": 6},
+    "rl": {"rounds": 1, "episodes_per_task": 4},
+    "merge": {"weights": [1.0]},
+    "evaluation": {"eval_per_task": 4, "holdout_per_task": 1},
+    "collection": {"instances_per_task": PER_TASK},
+    "annotation": {"instances_per_task": 1},
+}
+
+
+def test_the_second_collection_plays_what_the_first_taught_to_choose(new_wheel):
+    if shutil.which("bwrap") is None:
+        pytest.skip("apt-get install --no-install-recommends bubblewrap")
+    wheel = new_wheel()
+    path = wheel.base / "cut.yaml"
+    path.write_text(yaml.safe_dump(CUT))
+    ran = wheel.flywheel("run", "--iterations", "2", "--profile", str(path), timeout_s=3000)
+    logs = "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in wheel.home.work.glob("*.log"))
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\n{logs}"
+
+    profile, warehouse = profiles.load(str(path)), wheel.warehouse
+    num_families = wheel.sql("select count(*) from tasks where domain in ('terminal', 'hybrid')")[0][0]
+    for iteration in ("0001", "0002"):
+        of_rollouts = "select distinct task_id, seed from episodes where purpose = 'rollout' and iteration = ? order by all"
+        played = wheel.sql(of_rollouts, iteration)
+        pool = pool_of(warehouse, iteration)
+        assert pool is not None and played == sorted((task_id, seed) for task_id, seeds in pool.items() for seed in seeds)
+        assert len(played) == PER_TASK * num_families
+    assert wheel.sql("select distinct why from task_instances where iteration = '0001'") == [("seed",)]
+    assert wheel.sql("select count(*) - count(distinct content_id) from task_instances") == [(0,)]
+    assert wheel.sql("select distinct split from task_instances") == [("train",)]
+
+    choices, rows, _ = make_pool(warehouse, profile, "0002")
+    with connect(warehouse) as con:
+        rates = solve_rates(con, "0002", profile.tasks.self_challenge.memory)
+    assert set(rates) == {choice.task.task_id for choice in choices}, "every family was played"
+    stored = wheel.sql("select task_id, seed, why from task_instances where iteration = '0002' order by all")
+    assert stored == sorted((row["task_id"], row["seed"], row["why"]) for row in rows), "taken up again, it chooses the same"
+    asked = wheel.sql(
+        "select count(*) from task_instances t join episodes e using (task_id, seed) "
+        "where e.purpose = 'rollout' and e.instruction <> t.instruction"
+    )
+    assert asked == [(0,)], "what is told of an instance is what was asked"
+    assert wheel.left_after(15) == []
