@@ -28,7 +28,7 @@ LINEAGE = {
     "merged_policy": ["rl_model/forms", "rl_model/pointing"],
     "evaluations": ["merged_policy", "rl_model/forms", "rl_model/pointing", "sft_model"],
     "released_policy": ["evaluations", "merged_policy"],
-    "rollouts": ["released_policy", "tasks"],
+    "task_pool": ["iteration_input", "tasks"], "rollouts": ["released_policy", "task_pool", "tasks"],
     "annotations": ["released_policy", "tasks"],
     "verdicts": ["annotations", "rollouts"],
     "routes": ["verdicts"],
