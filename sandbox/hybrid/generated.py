@@ -31,9 +31,9 @@ _ANY: tuple[queries.Comparison, ...] = ("is", "is not", "is more than", "is less
 TYPED: Mapping[int, Level] = {
     1: Level(packings=("plain",), comparisons=("is",), num_conditions=1, results=(queries.how_many,), num_rows=(8, 20), difficulty=0.25),
     2: Level(packings=("plain",), comparisons=_ANY, num_conditions=1, results=(queries.total, queries.extreme, queries.num_distinct),
-             num_rows=(20, 50), difficulty=0.45),
+             num_rows=(20, 50), difficulty=0.45, fewest=3),
     3: Level(packings=("plain",), comparisons=_ANY, num_conditions=2, results=(queries.total, queries.most_common, queries.top),
-             num_rows=(60, 120), difficulty=0.65),
+             num_rows=(60, 120), difficulty=0.65, fewest=4),
 }  # fmt: skip
 """Answers of one word, to be typed."""
 UPLOADED: Mapping[int, Level] = {
@@ -127,7 +127,7 @@ def consult(rng: Random, number: int) -> Made | Refusal:
     (path,), (answer,), (condition,) = data.files, question.answer, question.conditions
     steps: list[Step | PageStep] = [bash(data.look), bash(question.command), *fill(0, answer), send()]
     work = Instance(
-        instruction=f"{data.about} Take the rows whose {condition.column.name} {condition.comparison} the value that the page shows. Type "
+        instruction=f"{data.about} Take the rows where {condition.column.name} {condition.comparison} the value that the page shows. Type "
         f"{question.result.words} into the field Answer, and press Send.",
         files={path: content}, goals=[Holds(path=path, text=content)], steps=[],
     )  # fmt: skip
@@ -257,6 +257,6 @@ def composed(task: Task, seed: int) -> tuple[Made, dict[str, int]]:
 def composed_facts(task: Task, seed: int) -> Facts:
     made, dropped = composed(task, seed)
     return Facts(
-        instruction=made.instance.work.instruction, content=made.content, difficulty=made.difficulty, provenance=made.provenance,
+        instruction=made.instance.work.instruction, content=made.content, difficulty=round(made.difficulty, 3), provenance=made.provenance,
         dropped=dropped,
     )  # fmt: skip

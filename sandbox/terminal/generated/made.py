@@ -21,6 +21,6 @@ class Made:
 
     def facts(self, dropped: Mapping[str, int]) -> Facts:
         return Facts(
-            instruction=self.instance.instruction, content=self.content, difficulty=self.difficulty, provenance=self.provenance,
+            instruction=self.instance.instruction, content=self.content, difficulty=round(self.difficulty, 3), provenance=self.provenance,
             dropped=dropped,
         )  # fmt: skip

@@ -102,7 +102,7 @@ def how_many(rng: Random, data: Data) -> Result:
 def listed(rng: Random, data: Data) -> Result:
     column = rng.choice(data.columns)
     return Result(
-        name="list", words=f"the {column.name} of each of them, one a line, in the order they come in", columns=(column,), shell="",
+        name="list", words=f"the {column.name} of each of them, one a line, in the order in which they come,", columns=(column,), shell="",
         compute=lambda rows: [row[0] for row in rows],
     )  # fmt: skip
 

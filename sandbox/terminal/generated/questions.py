@@ -31,17 +31,20 @@ class Level:
     results: tuple[Callable[[Random, Data], Result], ...]
     num_rows: tuple[int, int]
     difficulty: float
+    fewest: int = 2
+    """Rows that have to pass."""
 
 
 LEVELS: Mapping[int, Level] = {
     1: Level(packings=("plain",), comparisons=("is",), num_conditions=1, results=(queries.how_many, queries.listed), num_rows=(8, 20),
              difficulty=0.15),
     2: Level(packings=("plain", "gzip"), comparisons=("is", "is not", "is more than", "is less than"), num_conditions=1,
-             results=(queries.total, queries.extreme, queries.distinct, queries.num_distinct), num_rows=(20, 50), difficulty=0.35),
+             results=(queries.total, queries.extreme, queries.distinct, queries.num_distinct), num_rows=(20, 50), difficulty=0.35,
+             fewest=3),
     3: Level(packings=("parts", "archive", "gzip"), comparisons=("is", "is not", "is more than", "is less than"), num_conditions=2,
-             results=(queries.total, queries.most_common, queries.top, queries.ranked), num_rows=(60, 120), difficulty=0.6),
+             results=(queries.total, queries.most_common, queries.top, queries.ranked), num_rows=(60, 120), difficulty=0.6, fewest=4),
     4: Level(packings=("parts", "archive"), comparisons=("is not", "is more than", "is less than"), num_conditions=2,
-             results=(queries.grouped,), num_rows=(80, 160), difficulty=0.8),
+             results=(queries.grouped,), num_rows=(80, 160), difficulty=0.8, fewest=8),
 }  # fmt: skip
 
 
@@ -56,7 +59,7 @@ class Question:
 
     @property
     def filters(self) -> str:
-        return f"Take the rows whose {' and whose '.join(condition.words for condition in self.conditions)}."
+        return f"Take the rows where {' and '.join(condition.words for condition in self.conditions)}."
 
     @property
     def command(self) -> str:
@@ -78,6 +81,8 @@ def pose(rng: Random, data: Data, level: Level, *, with_regions: bool = False) -
     rows = queries.passing(data, conditions)
     if isinstance(rows, Refusal):
         return rows
+    if len(rows) < level.fewest:
+        return Refusal("too few rows pass")
     result = rng.choice(level.results)(rng, data)
     if with_regions and (joined := _regions(rng, data, result)) is not None:
         data, result = joined
@@ -110,7 +115,7 @@ def ask(rng: Random, formats: Sequence[Format], number: int) -> Made | Refusal:
     return Made(
         instance=Instance(instruction=text, files=question.data.files, goals=written.goals, steps=[bash(data.look), *written.steps]),
         content={"instruction": text, **question.content},
-        difficulty=level.difficulty + (0.05 if data.format in ("records", "list") else 0.0) + (0.1 if is_joined else 0.0),
+        difficulty=round(level.difficulty + 0.05 * (data.format in ("records", "list")) + 0.1 * is_joined, 2),
         provenance={"subject": data.subject.name, "format": data.format, "level": str(number),
                     "operations": " → ".join([*question.operations, f"write {written.name}"])},
     )  # fmt: skip
