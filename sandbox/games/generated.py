@@ -7,7 +7,7 @@ Targets lie where the game's oracle gets to on every board; `flywheel tasks supp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -18,9 +18,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sandbox.games.versions import PAGES, recorded_versions
-from sandbox.supply import Facts, Refusal, draw
+from sandbox.supply import Facts, content_split, draw
 from sandbox.task import Task
-from warehouse.errors import ConfigError
+from warehouse.errors import ConfigError, TaskError
+from warehouse.identity import stable_seed
 
 BOARDS = 2**31
 WORDS: Mapping[str, str] = {
@@ -77,6 +78,7 @@ class Family(_Model):
     max_steps: Annotated[int, Field(ge=1, le=1000)]
     goals: tuple[GoalRange, ...]
     moves: tuple[int, int] | None = None
+    boards: Annotated[tuple[int, ...], Field(description="seeds of different boards, of a level that has few; else every seed is one")] = ()
 
 
 class _File(_Model):
@@ -152,17 +154,29 @@ def instance_of(task: Task, family: Family, seed: int) -> tuple[Instance, dict[s
     """What a seed of a family plays, and the candidates of other splits before it, by reason. Raises TaskError."""
     checksum = recorded_versions()[family.game].checksum
 
-    def make(rng: Random) -> Instance | Refusal:
+    def make(rng: Random, board: int | None = None) -> Instance:
         goal = rng.choice(family.goals)
         at = rng.randrange(len(goal.choices))
         moves = rng.randint(*family.moves) if family.moves else 0
         return Instance(
-            game=family.game, level=family.level, board=rng.randrange(BOARDS), goal=goal.goal, target=goal.choices[at], moves=moves,
+            game=family.game, level=family.level, board=rng.randrange(BOARDS) if board is None else board,
+            goal=goal.goal, target=goal.choices[at], moves=moves,
             reference=goal.choices[at] * goal.points, difficulty=family.difficulty + 0.1 * at / max(len(goal.choices) - 1, 1),
             checksum=checksum,
         )  # fmt: skip
 
-    return draw(task, seed, make)
+    if not family.boards:
+        return draw(task, seed, make)
+    split = task.split(seed)
+    # What else is drawn hangs on the board, so that it falls into one split whole; the seeds of a split take its boards by turns.
+    of_split = [made for made in _on_boards(task, family, make) if content_split(task, made.content) is split]
+    if not of_split:
+        raise TaskError(f"{task.name} has no board for the split {split}; give it more in sandbox/games/generated.yaml.")
+    return of_split[sum(task.split(other) is split for other in range(seed)) % len(of_split)], {}
+
+
+def _on_boards(task: Task, family: Family, make: Callable[[Random, int], Instance]) -> list[Instance]:
+    return [make(Random(stable_seed(task.source, task.name, "board", board)), board) for board in family.boards]
 
 
 def facts_of(task: Task, family: Family, seed: int) -> Facts:

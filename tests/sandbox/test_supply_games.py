@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.browser.page_session import PageSession
 from sandbox.games import versions
 from sandbox.games.generated import families, instance_of
 from sandbox.games.source import ELEMENTS_SUFFIX, GamesSource, facts, family_of, load_tasks
@@ -81,6 +82,25 @@ def test_a_drawn_target_is_one_of_its_family_and_hand_written_tasks_have_no_fact
             assert made.target in goal.choices and made.reference > 0, name
             assert (made.moves > 0) == (family.moves is not None)
     assert facts(load_tasks("all")["snake-apples-2"], 1) is None
+
+
+def test_a_level_with_few_boards_gives_each_to_one_split_and_by_turns(pool: Any) -> None:
+    task = load_tasks("generated")["sokoban-goals-1"]
+    family = family_of(task)
+    assert family is not None and len(set(family.boards)) == len(family.boards) > 400
+    drawn = {split: [instance_of(task, family, seed)[0] for seed in task.seeds(split, 40)] for split in Split}
+    boards = [made.board for group in drawn.values() for made in group]
+    assert len(set(boards)) == len(boards) == 120
+
+    async def use(sessions: SessionPool) -> None:
+        async with sessions.lease(task, screenshots=False) as session:
+            await session.reset(task, 1)
+            assert isinstance(session, PageSession) and session._page is not None
+            script = "game.start(seed, 1, {goal: 'solve', target: 1}); return JSON.stringify(game.state().metadata)"
+            states = await session._page.evaluate(f"{list(family.boards)}.map((seed) => {{ {script} }})")
+            assert len(set(states)) == len(family.boards), "boards are different"
+
+    pool.run(use)
 
 
 def test_when_no_move_is_left_the_game_is_over_and_not_won(pool: Any) -> None:
