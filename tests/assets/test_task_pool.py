@@ -8,15 +8,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.collection import rollouts
 from assets.instances import first_instance, room
 from assets.profile import Profile, SelfChallengeSettings, parse_profile
-from assets.resources import ProfileResource, WarehouseResource
+from assets.requests import CollectRequest, StageRequest, StageResult
+from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.task_choice import NEGLIGIBLE, choose, share_out
 from assets.task_pool import DUPLICATE, make_pool, pool_of, task_pool
 from pipelines import profiles
 from pipelines.workers.context import requests_for
 from sandbox.sources import tasks_of
 from sandbox.task import Split, Task
+from warehouse import registry
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.solve_rates import Solved, posterior_mass, solve_rates
@@ -228,6 +231,34 @@ def test_the_asset_writes_the_pool_with_a_picture_or_says_that_it_is_off(warehou
         return
     assert pool is not None and event.metadata["instances"].value == TOTAL
     assert "data:image/svg+xml" in str(event.metadata["pool"].value) and "aim: solved 20 of 40" in str(event.metadata["chosen"].value)
+
+
+class Asked(StageRunner):
+    """Writes down what a stage is asked for."""
+
+    path: str
+
+    def run(self, context: dg.AssetExecutionContext, request: StageRequest) -> StageResult:
+        Path(self.path).write_text(request.model_dump_json())
+        return StageResult()
+
+    def forget(self, iteration: str, stage: str) -> None: ...
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collection_is_asked_to_play_the_pool(warehouse: Warehouse, tmp_path: Path, is_on: bool) -> None:
+    settings = made_profile(**{"tasks.self_challenge.enabled": is_on})
+    evaluated(warehouse, {"orders-1": (40, 40), "orders-2": (20, 40)})
+    registry.register(warehouse, iteration="0002", stage="released_policy", checkpoint_id="p", folder=warehouse.home.checkpoints / "p")
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("iteration", ["0002"])
+        resources = {
+            "tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Given(text=settings.model_dump_json()),
+            "runner": Asked(path=str(tmp_path / "request.json")),
+        }  # fmt: skip
+        dg.materialize([task_pool, rollouts], partition_key="0002", instance=instance, resources=resources)
+    request = CollectRequest.model_validate_json((tmp_path / "request.json").read_text())
+    assert request.pool == pool_of(warehouse, "0002") and (request.pool is not None) == is_on
 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
