@@ -80,6 +80,16 @@ def _hybrid(task: Task) -> str:
     return hybrid_instance(task, _first_seed(task)).work.instruction
 
 
+def _browsing(task: Task) -> str:
+    from sandbox.browsing.source import instance_of
+    from warehouse.errors import CorpusMissing
+
+    try:
+        return instance_of(task, _first_seed(task)).question
+    except CorpusMissing:  # nothing can be said of pages that this machine does not have
+        return ""
+
+
 def _desktop(task: Task) -> str:
     from sandbox.desktop.source import make_instance
 
@@ -93,5 +103,5 @@ def _android(task: Task) -> str:
 
 
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {
-    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "desktop": _desktop, "android": _android,
+    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "browsing": _browsing, "desktop": _desktop, "android": _android,
 }  # fmt: skip
