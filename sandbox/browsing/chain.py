@@ -6,14 +6,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from random import Random
 
 from sandbox.browsing import wording
 from sandbox.browsing.answers import accepted_forms, says
-from sandbox.browsing.conditions import Condition, compose, conditions_of
-from sandbox.browsing.graph import Attribute, Entity, Fact
-from sandbox.browsing.instance import Instance, seeded
+from sandbox.browsing.conditions import Condition, compose, conditions_of, leave
+from sandbox.browsing.graph import Attribute, Entity, Fact, Graph
+from sandbox.browsing.instance import Instance, rank, seeded
 from sandbox.browsing.pages import HOME
 from sandbox.browsing.relations import RELATIONS, Relation, others, told
 from sandbox.browsing.site import Corpus
@@ -21,6 +22,8 @@ from sandbox.task import Split, Task
 from warehouse.errors import SandboxError
 
 MAX_ATTEMPTS = 600
+TRIES = 6
+"""Candidates about one entity, before chance takes another."""
 MAX_ANSWER_CHARS = 40
 ASKED_SHARE = 0.4
 """Of chains, so many ask for a fact of the last entity rather than for its name."""
@@ -53,8 +56,11 @@ def composed(corpus: Corpus, shape: Shape, task: Task, seed: int, screen: Screen
     """The first candidate that passes every filter, `skip` of those that passed left out. Raises SandboxError where none does."""
     dropped: Counter[str] = Counter()
     for attempt in range(MAX_ATTEMPTS):
-        refused: Counter[str] = Counter()
-        instance = _attempt(corpus, shape, task.split(seed), seeded(task, seed, attempt), dropped, refused)
+        entity = _answer_entity(corpus, shape, task, seed, attempt // TRIES)
+        if entity is None or (entity.is_famous and attempt % TRIES):
+            continue
+        draft = _Draft(corpus=corpus, shape=shape, rng=seeded(task, seed, attempt), dropped=dropped)
+        instance = draft.instance(entity)
         if instance is None:
             continue
         if skip:
@@ -63,101 +69,121 @@ def composed(corpus: Corpus, shape: Shape, task: Task, seed: int, screen: Screen
         elif screen is not None and (reason := screen(instance)) is not None:
             dropped[reason] += 1
         else:
-            return replace(instance, dropped=dict(sorted(dropped.items())), refused=dict(sorted(refused.items())))
+            return replace(instance, dropped=dict(sorted(dropped.items())), refused=dict(sorted(draft.refused.items())))
     raise SandboxError(f"{task.name} has no question for seed {seed}: {MAX_ATTEMPTS} candidates were dropped, {dict(dropped)}.")
 
 
-def _attempt(corpus: Corpus, shape: Shape, split: Split, rng: Random, dropped: Counter[str], refused: Counter[str]) -> Instance | None:
-    """One candidate; None where it is dropped, with the reason counted."""
-    entity = _answer_entity(corpus, shape, split, rng)
-    if entity is None:
-        dropped["no entity of the split"] += 1
-        return None
-    if entity.is_famous:
-        dropped["answer known to everybody"] += 1
-        return None
-    clues = _clues(corpus, shape, entity, shape.depth, (), rng, dropped, refused)
-    if clues is None:
-        return None
-    asked = _asked(corpus, clues[-1], rng) if shape.depth > 1 else None
-    instance = _instance(corpus, shape, clues, asked)
-    if any(says(instance.question, name) for name in instance.names):
-        dropped["question names what it asks for"] += 1
-        return None
-    if entity.path in corpus.index.results(instance.question):
-        dropped["one search finds it"] += 1
-        return None
-    if not instance.route:
-        dropped["no links lead there"] += 1
-        return None
-    return instance
-
-
-def _answer_entity(corpus: Corpus, shape: Shape, split: Split, rng: Random) -> Entity | None:
+def _answer_entity(corpus: Corpus, shape: Shape, task: Task, seed: int, turn: int) -> Entity | None:
+    """What is asked about: of the split, dealt out like cards as long as the seeds of the split are small; on later turns any. None where
+    the kind that chance names has none in the split."""
+    rng = seeded(task, seed, -1 - turn)
     kind = rng.choices(list(shape.kinds), list(shape.kinds.values()))[0]
-    members = [entity for entity in corpus.graph.kinds[kind] if entity.split is split]
-    return rng.choice(members) if members else None
-
-
-def _clues(
-    corpus: Corpus,
-    shape: Shape,
-    entity: Entity,
-    depth: int,
-    used: tuple[str, ...],
-    rng: Random,
-    dropped: Counter[str],
-    refused: Counter[str],
-) -> tuple[Clue, ...] | None:
-    """Clues that lead to an entity, the first first. None where chance finds none."""
-    graph = corpus.graph
-    wanted, everything = graph.bits([entity.key]), (1 << len(graph.kinds[entity.kind])) - 1
-    if depth == 1:
-        if used and entity.is_famous:
-            dropped["first of the chain known to everybody"] += 1
-            return None
-        num = rng.choice(list(shape.num_conditions))
-        chosen = compose(conditions_of(graph, entity, rng, refused), wanted, everything, num, rng)
-        if chosen is None:
-            dropped["conditions leave more than one, or one of them is enough"] += 1
-            return None
-        return (Clue(entity=entity, conditions=chosen),)
-    ways = [(relation, other) for relation in RELATIONS if relation.kind == entity.kind for other in others(graph, entity, relation)]
-    ways = [way for way in ways if way[1].key not in (*used, entity.key)]
-    if not ways:
-        dropped["nothing leads to it"] += 1
+    deck = _deck(corpus, kind, task.split(seed), task.name, shape.depth > 1)
+    if not deck:
         return None
-    relations = list(dict.fromkeys(way[0] for way in ways))
-    relation = rng.choice(relations)
-    other = rng.choice([way[1] for way in ways if way[0] == relation])
-    within = told(graph, other, relation)
-    mine = conditions_of(graph, entity, rng, refused)
-    found = (compose(mine, wanted, within, num, rng) for num in (0, 1, 2))
-    conditions = next((each for each in found if each is not None), None)
-    if conditions is None or _is_enough(conditions, wanted, everything):
-        dropped["hop leaves more than one, or is not needed"] += 1
-        return None
-    before = _clues(corpus, shape, other, depth - 1, (*used, entity.key), rng, dropped, refused)
-    return None if before is None else (*before, Clue(entity=entity, conditions=conditions, relation=relation))
+    return rng.choice(deck) if turn else deck[rank(task, seed) % len(deck)]
 
 
-def _is_enough(conditions: tuple[Condition, ...], wanted: int, everything: int) -> bool:
-    """The conditions alone tell the entity: the hop before it would be for nothing."""
-    for condition in conditions:
-        everything &= condition.members
-    return everything == wanted
+@cache
+def _deck(corpus: Corpus, kind: str, split: Split, name: str, is_told: bool) -> tuple[Entity, ...]:
+    """Shuffled by the family's name. `is_told`: only what some other entity tells of."""
+    deck = [entity for entity in corpus.graph.kinds[kind] if entity.split is split and (not is_told or _tellers(corpus.graph, entity, ()))]
+    Random(f"{name} {split}").shuffle(deck)
+    return tuple(deck)
 
 
-def _asked(corpus: Corpus, clue: Clue, rng: Random) -> tuple[Attribute, Fact] | None:
-    """A fact of the last entity to ask for, which no condition speaks of, or None: its name."""
-    told = {condition.attribute for condition in clue.conditions}
-    asked = [
-        (attribute, fact)
-        for attribute in corpus.graph.attributes[clue.entity.kind]
-        if attribute.is_asked and attribute.name not in told and (fact := clue.entity.value(attribute.name)) is not None
-        if fact.target is None and len(fact.text) <= MAX_ANSWER_CHARS
-    ]
-    return rng.choice(asked) if asked and rng.random() < ASKED_SHARE else None
+def _tellers(graph: Graph, entity: Entity, used: tuple[str, ...]) -> Mapping[Relation, list[Entity]]:
+    """Who may tell an entity, by relation."""
+    ways: dict[Relation, list[Entity]] = {}
+    for relation in RELATIONS:
+        if relation.kind == entity.kind:
+            found = [other for other in others(graph, entity, relation) if other.key not in (*used, entity.key)]
+            if found:
+                ways[relation] = found
+    return ways
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """One candidate in the making, and the counts of what is refused on the way."""
+
+    corpus: Corpus
+    shape: Shape
+    rng: Random
+    dropped: Counter[str]
+    """Candidates, over all drafts of a seed."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Conditions, of this draft."""
+
+    def instance(self, entity: Entity) -> Instance | None:
+        """A question whose answer is the entity, or is of it; None where the candidate is dropped, with the reason counted."""
+        if entity.is_famous:
+            self._drop("answer known to everybody")
+            return None
+        clues = self._clues(entity, self.shape.depth, ())
+        if clues is None:
+            return None
+        instance = _instance(self.corpus, self.shape, clues, self._asked(clues[-1]) if self.shape.depth > 1 else None)
+        if any(says(instance.question, name) for name in instance.names):
+            self._drop("question names what it asks for")
+            return None
+        if entity.path in self.corpus.index.results(instance.question):
+            self._drop("one search finds it")
+            return None
+        if not instance.route:
+            self._drop("no links lead there")
+            return None
+        return instance
+
+    def _drop(self, reason: str) -> None:
+        self.dropped[reason] += 1
+
+    def _clues(self, entity: Entity, depth: int, used: tuple[str, ...]) -> tuple[Clue, ...] | None:
+        """Clues that lead to an entity, the first first. None where chance finds none."""
+        graph, rng = self.corpus.graph, self.rng
+        wanted, everything = graph.bits([entity.key]), (1 << len(graph.kinds[entity.kind])) - 1
+        if depth == 1:
+            if used and entity.is_famous:
+                self._drop("first of the chain known to everybody")
+                return None
+            num = rng.choice(list(self.shape.num_conditions))
+            chosen = compose(conditions_of(graph, entity, rng, self.refused), wanted, everything, num, rng)
+            if chosen is None:
+                self._drop("no such conditions leave just one")
+                return None
+            return (Clue(entity=entity, conditions=chosen),)
+        way = self._way_to(entity, used)
+        if way is None:
+            self._drop("nothing leads to it")
+            return None
+        relation, other = way
+        mine = conditions_of(graph, entity, rng, self.refused)
+        found = (compose(mine, wanted, told(graph, other, relation), num, rng) for num in (0, 1, 2))
+        conditions = next((each for each in found if each is not None), None)
+        if conditions is None or leave(conditions, everything) == wanted:
+            self._drop("hop leaves more than one, or is not needed")
+            return None
+        before = self._clues(other, depth - 1, (*used, entity.key))
+        return None if before is None else (*before, Clue(entity=entity, conditions=conditions, relation=relation))
+
+    def _way_to(self, entity: Entity, used: tuple[str, ...]) -> tuple[Relation, Entity] | None:
+        """Who tells an entity, and how: chance takes a relation, then who tells by it."""
+        ways = _tellers(self.corpus.graph, entity, used)
+        if not ways:
+            return None
+        relation = self.rng.choice(list(ways))
+        return relation, self.rng.choice(ways[relation])
+
+    def _asked(self, clue: Clue) -> tuple[Attribute, Fact] | None:
+        """A fact of the last entity to ask for, which no condition speaks of, or None: its name."""
+        told_of = {condition.attribute for condition in clue.conditions}
+        asked = [
+            (attribute, fact)
+            for attribute in self.corpus.graph.attributes[clue.entity.kind]
+            if attribute.is_asked and attribute.name not in told_of and (fact := clue.entity.value(attribute.name)) is not None
+            if fact.target is None and len(fact.text) <= MAX_ANSWER_CHARS
+        ]
+        return self.rng.choice(asked) if asked and self.rng.random() < ASKED_SHARE else None
 
 
 def _instance(corpus: Corpus, shape: Shape, clues: tuple[Clue, ...], asked: tuple[Attribute, Fact] | None) -> Instance:

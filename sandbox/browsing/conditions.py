@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
-from typing import Literal
 
 from sandbox.browsing.answers import plain, says
+from sandbox.browsing.clauses import INITIALS, MANY, NAMES, NUMBERS, SAME, Blur
 from sandbox.browsing.graph import Entity, Fact, Graph
 
 MIN_LEAVES = 4
@@ -37,90 +37,6 @@ class Condition:
     def bits_told(self, total: int) -> float:
         """Its distinctiveness: log2 of how many times fewer entities it leaves."""
         return math.log2(total / max(self.members.bit_count(), 1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blur:
-    """How a number is spoken of. `scale` log: ranges are factors wide; linear: `widths` wide; count: small whole numbers."""
-
-    scale: Literal["log", "linear", "count"]
-    between: str
-    more: str = ""
-    fewer: str = ""
-    exactly: str = ""
-    relative: tuple[str, str] = ("", "")
-    """More than another, and less: with the other's name."""
-
-
-NUMBERS: Mapping[tuple[str, str], Blur] = {
-    ("country", "population"): Blur(
-        scale="log", between="has between {low} and {high} inhabitants", more="has more than {low} inhabitants",
-        fewer="has fewer than {high} inhabitants", relative=("has more inhabitants than {name}", "has fewer inhabitants than {name}"),
-    ),
-    ("country", "area"): Blur(
-        scale="log", between="covers between {low} and {high} km²", more="covers more than {low} km²",
-        fewer="covers less than {high} km²", relative=("is larger than {name}", "is smaller than {name}"),
-    ),
-    ("country", "subdivisions"): Blur(scale="count", between="has {low} to {high} subdivisions", exactly="has exactly {low} subdivisions"),
-    ("country", "cities"): Blur(scale="count", between="has {low} to {high} large cities", exactly="has exactly {low} large cities"),
-    ("city", "population"): Blur(
-        scale="log", between="has between {low} and {high} inhabitants", more="has more than {low} inhabitants",
-        fewer="has fewer than {high} inhabitants", relative=("has more inhabitants than {name}", "has fewer inhabitants than {name}"),
-    ),
-    ("city", "latitude"): Blur(
-        scale="linear", between="lies between {low} and {high}",
-        relative=("lies further north than {name}", "lies further south than {name}")
-    ),
-    ("city", "longitude"): Blur(
-        scale="linear", between="lies between {low} and {high}",
-        relative=("lies further east than {name}", "lies further west than {name}")
-    ),
-    ("language", "count"): Blur(
-        scale="count", between="is spoken in {low} to {high} countries", exactly="is spoken in exactly {low} countries"
-    ),
-    ("currency", "count"): Blur(
-        scale="count", between="is used in {low} to {high} countries", exactly="is used in exactly {low} countries"
-    ),
-    ("element", "mass"): Blur(
-        scale="log", between="has an atomic mass between {low} and {high} u", relative=("is heavier than {name}", "is lighter than {name}")
-    ),
-    ("element", "density"): Blur(
-        scale="log", between="has a density between {low} and {high} g/cm³", relative=("is denser than {name}", "is less dense than {name}")
-    ),
-    ("element", "radius"): Blur(
-        scale="log", between="has a covalent radius between {low} and {high} Å",
-        relative=("has a larger covalent radius than {name}", "has a smaller covalent radius than {name}"),
-    ),
-    ("element", "isotopes"): Blur(scale="count", between="has {low} to {high} known isotopes", exactly="has exactly {low} known isotopes"),
-    ("package", "size"): Blur(scale="log", between="has a size between {low} and {high}", more="has a size over {low}"),
-    ("package", "installed"): Blur(scale="log", between="has a popcon I between {low} and {high}", fewer="has a popcon I under {high}"),
-    ("package", "used"): Blur(scale="log", between="has a popcon V between {low} and {high}"),
-    ("section", "packages"): Blur(scale="count", between="tells of {low} to {high} packages in a table"),
-}  # fmt: skip
-
-MANY: Mapping[tuple[str, str], tuple[str, str]] = {
-    ("country", "neighbours"): ("has exactly {low} neighbours", "has a neighbour whose name begins with {letter}"),
-    ("country", "languages"): ("has exactly {low} languages", "has a language whose name begins with {letter}"),
-    ("language", "countries"): ("", "is spoken in a country whose name begins with {letter}"),
-    ("currency", "countries"): ("", "is used in a country whose name begins with {letter}"),
-}
-"""Of attributes with several values: how their number is told, and one of them by its initial."""
-
-INITIALS: Mapping[tuple[str, str], str] = {
-    ("country", "capital"): "has a capital whose name begins with {letter}",
-    ("country", "currency"): "has a currency whose name begins with {letter}",
-    ("city", "country"): "lies in a country whose name begins with {letter}",
-}
-SAME: Mapping[tuple[str, str], str] = {
-    ("country", "continent"): "lies in {text}",
-    ("element", "structure"): "has the crystal structure {text}",
-}
-"""Told as they are: so many share them."""
-NAMES: Mapping[str, str] = {
-    "country": "has a name that begins with {letter}", "city": "has a name that begins with {letter}",
-    "language": "has a name that begins with {letter}", "currency": "has a name that begins with {letter}",
-    "element": "has a name that begins with {letter}", "package": "has a name that begins with {letter}",
-}  # fmt: skip
 
 
 def conditions_of(graph: Graph, entity: Entity, rng: Random, refused: Counter[str]) -> list[Condition]:
@@ -171,8 +87,11 @@ def _candidates(graph: Graph, entity: Entity, rng: Random) -> Iterator[Condition
 
 
 def _condition(graph: Graph, kind: str, attribute: str, clause: str, holds: Callable[[Fact], bool]) -> Condition:
-    found = graph.bits(each.key for each in graph.kinds[kind] if any(holds(fact) for fact in each.values(attribute)))
-    return Condition(attribute=attribute, clause=clause, members=found)
+    members = 0
+    for place, fact in graph.columns.get((kind, attribute), ()):
+        if holds(fact):
+            members |= 1 << place
+    return Condition(attribute=attribute, clause=clause, members=members)
 
 
 def _initial(text: str) -> str:
@@ -189,8 +108,8 @@ def _of_number(graph: Graph, entity: Entity, attribute: str, value: float, blur:
     if blur.scale == "count":
         if blur.exactly:
             yield within(value, value, _singular(blur.exactly) if value == 1 else blur.exactly.format(low=f"{value:g}"))
-        low, high = max(value - rng.randint(1, 3), 0), value + rng.randint(1, 3)
-        yield within(low, high, blur.between.format(low=f"{low:g}", high=f"{high:g}"))
+        least, most = max(value - rng.randint(1, 3), 0.0), value + rng.randint(1, 3)
+        yield within(least, most, blur.between.format(low=f"{least:g}", high=f"{most:g}"))
     for low, high in _ranges(value, blur.scale, rng):
         told = {"low": _degrees(low, attribute) if blur.scale == "linear" else _said(low),
                 "high": _degrees(high, attribute) if blur.scale == "linear" else _said(high)}  # fmt: skip
@@ -206,9 +125,9 @@ def _relative(graph: Graph, entity: Entity, attribute: str, value: float, blur: 
     """Beside two others of the kind that lie not far off: one below, one above, and between both."""
     if not blur.relative[0]:
         return
-    known = sorted(
-        (fact.number, each.name) for each in graph.kinds[entity.kind] for fact in each.values(attribute) if fact.number is not None
-    )
+    members = graph.kinds[entity.kind]
+    column = graph.columns[entity.kind, attribute]
+    known = sorted((fact.number, members[place].name) for place, fact in column if fact.number is not None)
     names = Counter(name for _, name in known)
     below = [pair for pair in known if pair[0] < value and names[pair[1]] == 1]
     above = [pair for pair in known if pair[0] > value and names[pair[1]] == 1]
@@ -319,14 +238,15 @@ def compose(conditions: list[Condition], wanted: int, within: int, num: int, rng
         return None
     for _ in range(TRIES):
         chosen = rng.sample(conditions, num) if len(conditions) >= num else []
-        if len({condition.attribute for condition in chosen}) == num and _leave(chosen, within) == wanted:
+        if len({condition.attribute for condition in chosen}) == num and leave(chosen, within) == wanted:
             fewer = (part for size in range(num) for part in combinations(chosen, size))
-            if all(_leave(part, within) != wanted for part in fewer):
+            if all(leave(part, within) != wanted for part in fewer):
                 return tuple(chosen)
     return None
 
 
-def _leave(conditions: tuple[Condition, ...] | list[Condition], within: int) -> int:
+def leave(conditions: Sequence[Condition], within: int) -> int:
+    """Those of a set that meet all conditions."""
     for condition in conditions:
         within &= condition.members
     return within

@@ -16,12 +16,17 @@ from warehouse.errors import CorpusMissing
 TIMEOUT_S = 300
 
 
+def kept_file(name: str) -> Path | None:
+    """The package where it lies in the cache already."""
+    return next(iter(sorted((cache_folder() / "browsing").glob(f"{name}_*.deb"))), None)
+
+
 def package_file(name: str) -> Path:
     """The package as it lies in the cache, fetched where it is not there. Raises CorpusMissing."""
     folder = cache_folder() / "browsing"
     folder.mkdir(parents=True, exist_ok=True)
-    if kept := sorted(folder.glob(f"{name}_*.deb")):
-        return kept[0]
+    if kept := kept_file(name):
+        return kept
     with tempfile.TemporaryDirectory(dir=folder, prefix="aside-") as aside:
         _run(name, ["apt-get", "download", name], Path(aside))
         fetched = sorted(Path(aside).glob(f"{name}_*.deb"))

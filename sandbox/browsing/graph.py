@@ -101,6 +101,25 @@ class Graph:
         """Where an entity stands among those of its kind: its bit in a set of them."""
         return {entity.key: place for members in self.kinds.values() for place, entity in enumerate(members)}
 
+    @cached_property
+    def columns(self) -> Mapping[tuple[str, str], tuple[tuple[int, Fact], ...]]:
+        """By kind and attribute: every value, with the place of the entity that has it."""
+        columns: dict[tuple[str, str], list[tuple[int, Fact]]] = {}
+        for key, entity in self.entities.items():
+            for fact in entity.facts:
+                columns.setdefault((entity.kind, fact.attribute), []).append((self.places[key], fact))
+        return {where: tuple(column) for where, column in columns.items()}
+
+    @cached_property
+    def linkers(self) -> Mapping[tuple[str, str, str], tuple[Entity, ...]]:
+        """By kind, attribute and key: who of the kind has that entity as a value."""
+        found: dict[tuple[str, str, str], list[Entity]] = {}
+        for entity in self.entities.values():
+            for fact in entity.facts:
+                if fact.target is not None:
+                    found.setdefault((entity.kind, fact.attribute, fact.target), []).append(entity)
+        return {where: tuple(dict.fromkeys(entities)) for where, entities in found.items()}
+
     def attribute(self, kind: str, name: str) -> Attribute:
         return next(each for each in self.attributes[kind] if each.name == name)
 
@@ -117,7 +136,7 @@ class Graph:
 
     def linking(self, key: str, kind: str, attribute: str) -> int:
         """Those of a kind whose attribute links to an entity."""
-        return self.bits(each.key for each in self.kinds[kind] if any(fact.target == key for fact in each.values(attribute)))
+        return self.bits(each.key for each in self.linkers.get((kind, attribute, key), ()))
 
 
 def graph_of(entities: Iterable[Entity], attributes: Mapping[str, tuple[Attribute, ...]], versions: Mapping[str, str]) -> Graph:

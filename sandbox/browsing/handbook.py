@@ -15,11 +15,11 @@ from xml.etree import ElementTree
 from sandbox.browsing import debian
 from sandbox.browsing.graph import Attribute, Entity, Fact, Graph, graph_of
 from sandbox.browsing.pages import HOME, Body, Page, escaped
+from sandbox.browsing.site import HANDBOOK_PACKAGE as PACKAGE
 from warehouse.errors import CorpusMissing
 
 SITE = "Handbook"
 HOST = "handbook.test"
-PACKAGE = "debian-reference-en"
 DOCS = "usr/share/doc/debian-reference-en/docs"
 MAX_DESCRIPTION_CHARS = 60
 """A longer description is more than a policy that reads elements sees of it."""

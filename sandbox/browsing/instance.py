@@ -34,6 +34,7 @@ class Instance:
     """What the oracle asks the site's search, where its way leads over it: then `route` is the start and the page that is found."""
     names: tuple[str, ...] = ()
     """What the question must not say: the answer, and what leads to it."""
+    worded_by: str = "rule"
     content: Mapping[str, Any]
     """What makes the question what it is (Facts.content)."""
     difficulty: float

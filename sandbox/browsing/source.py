@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 from functools import cache, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 from sandbox.actions import Action, Finished
-from sandbox.browsing import oracle
+from sandbox.browsing import curated, debian, oracle
 from sandbox.browsing.answers import is_right
 from sandbox.browsing.families import FAMILIES, Family
 from sandbox.browsing.instance import Instance
 from sandbox.browsing.pages import HOME
-from sandbox.browsing.site import WEB, corpus
+from sandbox.browsing.site import ALMANAC_PACKAGES, HANDBOOK_PACKAGE, WEB, corpus
 from sandbox.page_task import PageMoment, PageSettings, PageState, Progress, WebMoment, WebSettings
 from sandbox.session import Verdict
 from sandbox.supply import Facts
@@ -51,8 +52,10 @@ def family_of(task: Task) -> Family:
 
 @lru_cache(maxsize=256)
 def instance_of(task: Task, seed: int) -> Instance:
-    """The question of a seed. Raises TaskError, and CorpusMissing where its pages cannot be had."""
-    return family_of(task).instance(task, seed)
+    """The question of a seed. Raises TaskError; CorpusMissing where its pages cannot be had; ConfigError for a malformed file of other
+    wordings (curated.py)."""
+    instance = family_of(task).instance(task, seed, skip=curated.skipped(task, seed))
+    return curated.reworded(task, seed, instance)
 
 
 def facts(task: Task, seed: int) -> Facts:
@@ -65,7 +68,7 @@ def facts(task: Task, seed: int) -> Facts:
         provenance={
             "corpus": f"{instance.corpus.name} ({instance.corpus.versions})",
             "pages": " > ".join(instance.route),
-            "worded": "by rule",
+            "worded": f"by {instance.worded_by}",
             "conditions refused": ", ".join(f"{reason} {number}" for reason, number in instance.refused.items()),
         },
         dropped=instance.dropped,
@@ -81,7 +84,11 @@ class BrowsingSource:
 
     @property
     def environment(self) -> str:
-        return f"browsing {VERSION}"
+        """With the versions of the data that lies on this machine: what the pages show."""
+        kept = debian.kept_file(HANDBOOK_PACKAGE)
+        data = [f"{name} {version(name)}" for name in ALMANAC_PACKAGES]
+        data += [f"{HANDBOOK_PACKAGE} {debian.package_version(kept)}"] if kept is not None else []
+        return f"browsing {VERSION}, {', '.join(data)}"
 
     def settings(self, task: Task) -> PageSettings:
         family = family_of(task)

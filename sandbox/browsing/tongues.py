@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pycountry
 
@@ -43,7 +44,7 @@ def _entity(key: str, users: list[Entity]) -> Entity:
     if kind == "language":
         name = language_name(pycountry.languages.get(alpha_3=code))
     else:
-        name = str(pycountry.currencies.get(alpha_3=code.upper()).name)
+        name = str(_currency(code).name)
     facts.append(Fact(attribute="count", text=str(len(users)), number=float(len(users))))
     facts += [Fact(attribute="countries", text=user.name, target=user.key) for user in sorted(users, key=lambda user: user.name)]
     return Entity(key=key, kind=kind, name=name, path=f"{key}.html", facts=tuple(facts), is_famous=len(users) >= FAMOUS_FROM)
@@ -54,4 +55,8 @@ def _codes(kind: str, code: str) -> Iterator[Fact]:
         yield Fact(attribute="code", text=code)
         return
     yield Fact(attribute="code", text=code.upper())
-    yield Fact(attribute="numeric", text=str(pycountry.currencies.get(alpha_3=code.upper()).numeric))
+    yield Fact(attribute="numeric", text=str(_currency(code).numeric))
+
+
+def _currency(code: str) -> Any:
+    return pycountry.currencies.get(alpha_3=code.upper())
