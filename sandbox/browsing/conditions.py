@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from random import Random
 
@@ -94,6 +95,7 @@ def _condition(graph: Graph, kind: str, attribute: str, clause: str, holds: Call
     return Condition(attribute=attribute, clause=clause, members=members)
 
 
+@lru_cache(maxsize=1 << 16)
 def _initial(text: str) -> str:
     return plain(text)[:1].upper()
 
@@ -147,8 +149,8 @@ def _ranges(value: float, scale: str, rng: Random) -> Iterator[tuple[float, floa
     """Narrow to wide, the value somewhere inside, the ends round."""
     if scale == "linear":
         for width in (2, 5, 10):
-            low = math.floor(value) - rng.randrange(width)
-            yield float(low), float(low + width)
+            corner = math.floor(value) - rng.randrange(width)
+            yield float(corner), float(corner + width)
     elif scale == "log" and value > 0:
         for factor in (1.15, 1.4, 2.5):
             digits = 2 if factor < 2 else 1

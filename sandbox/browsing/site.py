@@ -86,7 +86,7 @@ class Corpus:
         return found
 
     @cached_property
-    def _things(self) -> frozenset[str]:
+    def things(self) -> frozenset[str]:
         """Pages that are about one thing, rather than a way to others."""
         return frozenset(entity.path for entity in self.graph.entities.values() if entity.kind in ABOUT_ONE_THING)
 
@@ -99,7 +99,7 @@ class Corpus:
         route = [start]
         while route[-1] != goal:
             closer = (path for path in self.links[route[-1]] if steps.get(path, -1) == steps[route[-1]] - 1)
-            route.append(next(path for path in closer if path == goal or path not in self._things))
+            route.append(next(path for path in closer if path == goal or path not in self.things))
         return tuple(route)
 
     def _distances(self, goal: str) -> Mapping[str, int]:
@@ -109,7 +109,7 @@ class Corpus:
         steps, waiting = {goal: 0}, deque([goal])
         while waiting:
             path = waiting.popleft()
-            if path != goal and path in self._things:
+            if path != goal and path in self.things:
                 continue
             for other in self.linking.get(path, ()):
                 if other not in steps:
