@@ -201,6 +201,7 @@ def _instance(corpus: Corpus, shape: Shape, clues: tuple[Clue, ...], asked: tupl
         corpus=corpus, question=wording.question(clues, phrase), answer=answer, forms=forms, start=HOME,
         names=tuple(names), beside=entity.name if entity.kind == "package" else "",
         route=_route(corpus, [clue.entity.path for clue in clues]), content={"clues": facts, "asked": phrase}, difficulty=shape.difficulty,
+        told_bits=tuple(each.bits_told(len(corpus.graph.kinds[clue.entity.kind])) for clue in clues for each in clue.conditions),
     )  # fmt: skip
 
 

@@ -69,6 +69,7 @@ def facts(task: Task, seed: int) -> Facts:
             "corpus": f"{instance.corpus.name} ({instance.corpus.versions})",
             "pages": " > ".join(instance.route),
             "worded": f"by {instance.worded_by}",
+            "bits told": " + ".join(f"{bits:.1f}" for bits in instance.told_bits),
             "conditions refused": ", ".join(f"{reason} {number}" for reason, number in instance.refused.items()),
         },
         dropped=instance.dropped,
