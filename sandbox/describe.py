@@ -80,6 +80,14 @@ def _hybrid(task: Task) -> str:
     return hybrid_instance(task, _first_seed(task)).work.instruction
 
 
+def _browsing(task: Task) -> str:
+    from sandbox.browsing.source import family_of, instance_of
+
+    if family_of(task).corpus == "handbook":  # to say more its package would have to be fetched
+        return "A question over the sections and tables of the Debian Reference."
+    return instance_of(task, _first_seed(task)).question
+
+
 def _desktop(task: Task) -> str:
     from sandbox.desktop.source import make_instance
 
@@ -94,4 +102,5 @@ def _android(task: Task) -> str:
 
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {
     "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "desktop": _desktop, "android": _android,
+    "browsing": _browsing,
 }  # fmt: skip

@@ -127,6 +127,7 @@ class PageMoment:
     """What an oracle may look at: the last observation, every action so far (oldest first), and the page itself."""
 
     task: Task
+    seed: int
     observation: Observation
     actions: Sequence[Action]
     evaluate: Callable[[str], Awaitable[Any]]

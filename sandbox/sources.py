@@ -53,6 +53,7 @@ SOURCES: Mapping[str, Source] = {
     "games": Source(kind="page", module="sandbox.games.source", pages="GamesSource"),
     "terminal": Source(kind="terminal", module="sandbox.terminal.source"),
     "hybrid": Source(kind="hybrid", module="sandbox.hybrid.source"),
+    "browsing": Source(kind="page", module="sandbox.browsing.source", pages="BrowsingSource"),
     "desktop": Source(kind="desktop", module="sandbox.desktop.source"),
     "android": Source(kind="android", module="sandbox.android.source"),
 }

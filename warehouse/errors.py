@@ -18,6 +18,7 @@ outside the project can catch it without importing it.
     │   │   └── WorkerCrashed                   the process that held the session, and with it its browser
     │   ├── BubblewrapMissing (FileNotFoundError)
     │   ├── JailCrashed (ConnectionError)   a terminal's jail could not be started, or went away
+    │   ├── CorpusMissing (FileNotFoundError)  a package that generated questions are about cannot be had
     │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
     │   ├── DesktopCrashed (ConnectionError)
     │   ├── DeviceMissing (LookupError)     no Android device of that serial is there, or it cannot be used
@@ -121,6 +122,10 @@ class BubblewrapMissing(SandboxError, FileNotFoundError):
 
 class JailCrashed(SandboxError, ConnectionError):
     """A terminal's jail could not be started, or went away while a session used it."""
+
+
+class CorpusMissing(SandboxError, FileNotFoundError):
+    """A package whose pages generated questions are about cannot be had on this machine, or is not the book that is known."""
 
 
 class DeviceMissing(SandboxError, LookupError):

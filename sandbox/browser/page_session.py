@@ -178,8 +178,8 @@ class PageSession:
         pause_s = action.seconds if isinstance(action, actions.Wait) else 0.0
         async with time_limit(self._limits.step_s + pause_s, f"A step of {instance.task.name}"):
             info = await self._act(instance, action)
+            instance.actions.append(action)  # before the look: a web task judges by it
             observation = await self._observe(instance, dict(instance.settings.action_times_ms).get(action.kind))
-        instance.actions.append(action)
         info |= _noted(instance.page.notes, instance.root)
         info |= instance.state.info if instance.state is not None else {}
         info |= instance.web.status() if instance.web is not None else {}
@@ -267,7 +267,13 @@ class PageSession:
             return None
         async with time_limit(self._limits.step_s, f"The oracle of {instance.task.name}"):
             return await instance.source.hint(
-                PageMoment(task=instance.task, observation=instance.observation, actions=instance.actions, evaluate=instance.page.evaluate)
+                PageMoment(
+                    task=instance.task,
+                    seed=instance.seed,
+                    observation=instance.observation,
+                    actions=instance.actions,
+                    evaluate=instance.page.evaluate,
+                )
             )
 
     def _running(self) -> _Instance:

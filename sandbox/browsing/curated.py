@@ -1,0 +1,71 @@
+"""A file of questions that a model has screened and put into other words: written by `python -m sandbox.browsing.curate`, and read by every
+process of a run that has FLYWHEEL_BROWSING_QUESTIONS set to it. Which candidate of a seed is asked, and in which words, is then the file's
+word; what is right stays the corpus's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandbox.browsing import rewriting
+from sandbox.browsing.instance import Instance
+from sandbox.task import Task
+from warehouse.errors import ConfigError
+
+VARIABLE = "FLYWHEEL_BROWSING_QUESTIONS"
+
+
+class Curated(BaseModel):
+    """One line of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: str
+    seed: int
+    skip: Annotated[int, Field(ge=0, description="so many candidates that passed the rules were refused by the model")] = 0
+    question: Annotated[str, Field(description="empty: as by rule")] = ""
+    model: str
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path) -> Mapping[tuple[str, int], Curated]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{VARIABLE} is {str(path)!r}, which cannot be read ({error}); unset it, or name a file of questions.") from error
+    entries = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = Curated.model_validate_json(line)
+        except ValidationError as error:
+            raise ConfigError(f"{path}, line {number}, is not a curated question: {error}") from error
+        entries[entry.task, entry.seed] = entry
+    return entries
+
+
+def _entry(task: Task, seed: int) -> Curated | None:
+    path = os.environ.get(VARIABLE)
+    return _read(Path(path)).get((task.name, seed)) if path else None
+
+
+def skipped(task: Task, seed: int) -> int:
+    """How many candidates to pass over. Raises ConfigError for a malformed file."""
+    entry = _entry(task, seed)
+    return entry.skip if entry is not None else 0
+
+
+def reworded(task: Task, seed: int, instance: Instance) -> Instance:
+    """In the file's words, where it has any. Raises ConfigError for words that leak the answer or lose what leads to it."""
+    entry = _entry(task, seed)
+    if entry is None or not entry.question:
+        return instance
+    try:
+        return rewriting.reworded(instance, entry.question, entry.model)
+    except ValueError as error:
+        raise ConfigError(f"{os.environ[VARIABLE]}: the wording of {task.name}, seed {seed}, cannot be used: {error}. Mend it.") from error
