@@ -80,6 +80,12 @@ def _hybrid(task: Task) -> str:
     return hybrid_instance(task, _first_seed(task)).work.instruction
 
 
+def _web(task: Task) -> str:
+    from sandbox.web_apps.source import web_instance
+
+    return web_instance(task, _first_seed(task)).instruction
+
+
 def _desktop(task: Task) -> str:
     from sandbox.desktop.source import make_instance
 
@@ -93,5 +99,5 @@ def _android(task: Task) -> str:
 
 
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {
-    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "desktop": _desktop, "android": _android,
+    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "web": _web, "desktop": _desktop, "android": _android,
 }  # fmt: skip

@@ -17,6 +17,8 @@ outside the project can catch it without importing it.
     │   ├── BrowserCrashed (ConnectionError)
     │   │   └── WorkerCrashed                   the process that held the session, and with it its browser
     │   ├── BubblewrapMissing (FileNotFoundError)
+    │   ├── WebAppMissing (FileNotFoundError)
+    │   ├── WebAppCrashed (ConnectionError)
     │   ├── JailCrashed (ConnectionError)   a terminal's jail could not be started, or went away
     │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
     │   ├── DesktopCrashed (ConnectionError)
@@ -121,6 +123,14 @@ class BubblewrapMissing(SandboxError, FileNotFoundError):
 
 class JailCrashed(SandboxError, ConnectionError):
     """A terminal's jail could not be started, or went away while a session used it."""
+
+
+class WebAppMissing(SandboxError, FileNotFoundError):
+    """A web application is not installed and could not be."""
+
+
+class WebAppCrashed(SandboxError, ConnectionError):
+    """A web application did not start in its jail, or went away while a session used it."""
 
 
 class DeviceMissing(SandboxError, LookupError):
