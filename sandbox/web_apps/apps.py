@@ -177,19 +177,20 @@ SQLITE_WEB = WebApp(
 
 _TRAC_SETTINGS = {
     "trac": {
-        "mainnav": "wiki, roadmap, newticket, search", "metanav": "", "default_handler": "WikiModule", "check_auth_ip": "false",
+        "mainnav": "wiki, tickets, roadmap, newticket, search", "metanav": "", "default_handler": "WikiModule", "check_auth_ip": "false",
         "default_charset": "utf-8",
     },
+    "report": {"items_per_page": "20"},
     "project": {"name": "Tracker", "descr": "", "footer": ""},
     "components": {
         f"trac.{part}": "disabled"
         for part in (
             "timeline.*", "versioncontrol.*", "about.*", "prefs.*", "admin.web_ui.*", "ticket.batch.*", "ticket.query.querymodule",
-            "ticket.report.*",
         )
     },
     "ticket": {"default_component": "", "default_milestone": "", "default_owner": "", "default_priority": "minor", "default_type": "task"},
 }  # fmt: skip
+_TRAC_REPORT = "SELECT id AS ticket, summary, component, priority, milestone, owner FROM ticket WHERE status <> ''closed'' ORDER BY id"
 TRAC = WebApp(
     name="trac", title="tracker",
     pins=("Trac==1.6", "jinja2==3.1.6", "markupsafe==3.0.4", "setuptools==75.8.0"),
@@ -201,6 +202,7 @@ TRAC = WebApp(
             "DELETE FROM wiki", "DELETE FROM milestone", "DELETE FROM component", "DELETE FROM version", "DELETE FROM report",
             "DELETE FROM permission WHERE username = 'anonymous'",
             "DELETE FROM enum WHERE type = 'severity'",
+            f"INSERT INTO report (id, author, title, query, description) VALUES (1, 'anonymous', 'Open tickets', '{_TRAC_REPORT}', '')",
             *(
                 f"INSERT INTO permission VALUES ('anonymous', '{permission}')"
                 for permission in ("TICKET_ADMIN", "WIKI_ADMIN", "MILESTONE_ADMIN", "ROADMAP_ADMIN", "REPORT_VIEW", "SEARCH_VIEW")
@@ -214,11 +216,13 @@ TRAC = WebApp(
             singular="ticket", title="summary", asked=("type", "component", "priority", "milestone", "owner"),
         ),
         "comment": StateTable(
-            query="SELECT ticket || '.' || oldvalue, ticket, newvalue AS text FROM ticket_change WHERE field = 'comment' AND newvalue <> ''",
+            query="SELECT ticket || '.' || oldvalue, ticket, newvalue AS text FROM ticket_change "
+            "WHERE field = 'comment' AND newvalue <> ''",
             singular="comment", title="text",
         ),
         "wiki": StateTable(
-            query="SELECT name, name AS title, text FROM wiki AS page WHERE version = (SELECT max(version) FROM wiki WHERE name = page.name)",
+            query="SELECT name, name AS title, text FROM wiki AS page "
+            "WHERE version = (SELECT max(version) FROM wiki WHERE name = page.name)",
             singular="page", title="title",
         ),
         "milestone": StateTable(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations as subsets
 from typing import Annotated, Literal
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandbox.task import SPLIT_EDGES, Split
 from sandbox.web_apps import words
 from sandbox.web_apps.apps import WebApp, app_named
-from sandbox.web_apps.functions import KEY, Finder, Function, FunctionMap, load_map, path_of
+from sandbox.web_apps.functions import KEY, FieldUse, Finder, Function, FunctionMap, load_map, path_of
 from sandbox.web_apps.state import Cells, Change
 from sandbox.web_apps.tasks import Look, Route, Search, Use, WebInstance
 from sandbox.web_apps.words import combinations, pick
@@ -85,8 +85,6 @@ def instances(name: str, family: Family, split: Split) -> tuple[WebInstance, ...
 
 
 def _with(instance: WebInstance, dropped: Counter[str]) -> WebInstance:
-    from dataclasses import replace
-
     return replace(instance, dropped=dict(dropped))
 
 
@@ -122,7 +120,7 @@ class _Maker:
     def __init__(self, *, app: WebApp, found: FunctionMap, family: Family, split: Split) -> None:
         self.app, self.map, self.family, self.split = app, found, family, split
         self.rows: dict[str, dict[str, Cells]] = {
-            table: {str(list(row.values())[0]): {name: str(value) for name, value in row.items()} for row in rows}
+            table: {str(next(iter(row.values()))): {name: str(value) for name, value in row.items()} for row in rows}
             for table, rows in app.world().items()
         }
 
@@ -157,7 +155,8 @@ class _Maker:
             finder = self.finder(entity)
             if finder is not None:
                 search = Search(finder=finder, column=self.app.tables[entity].title, text=self.title(entity, key))
-                paths.insert(1, path_of(finder.row_page, key)) if finder.row_page and finder.row_page != pattern else None
+                if finder.row_page and finder.row_page != pattern:
+                    paths.insert(1, path_of(finder.row_page, key))
         return Route(paths=tuple(dict.fromkeys(paths)), search=search)
 
     def finder(self, table: str) -> Finder | None:
@@ -232,7 +231,7 @@ class _Maker:
         """From a row over one that refers to it to another row."""
         table = self.family.table
         refers = self.app.tables[table].refers
-        for (column, source), (other, target) in [pair for pair in subsets(refers.items(), 2)]:
+        for (column, source), (other, target) in subsets(list(refers.items()), 2):
             for key in self.of_split(source):
                 links = [row for row in self.rows[table].values() if row[column] == key]
                 if len(links) != 1:
@@ -291,7 +290,8 @@ class _Maker:
         lists = [list(self._uses(self.map.function(name))) for name in self.family.functions]
         shortest = min(len(each) for each in lists)
         for index in range(min(MAX_CANDIDATES, shortest * 4)):
-            uses, texts = [], []
+            uses: list[Use] = []
+            texts: list[str] = []
             for number, each in enumerate(lists):
                 at = int(stable_fraction("web chain", *self.family.functions, number, index, self.split.value) * len(each))
                 use, text = each[at]
@@ -302,13 +302,21 @@ class _Maker:
             effort = sum(3 + 2 * len(use.values) for use in uses)
             yield self._made(told, tuple(uses), start=self.app.start, functions=" ".join(self.family.functions), effort=effort)
 
+    def _chooses_new(self, field: FieldUse) -> bool:
+        """Whether it is a choice among what an earlier function of the chain adds."""
+        added = {self.map.function(name).table for name in self.family.functions if self.map.function(name).op == "insert"}
+        return self.family.kind == "chain" and any(self._is_choice_of(field, table) for table in added)
+
+    def _is_choice_of(self, field: FieldUse, table: str) -> bool:
+        titles = {self.title(table, key) for key in self.rows.get(table, {})}
+        return bool(field.options) and set(field.options) - {""} <= titles
+
     def _merged(self, use: Use, text: str, earlier: list[Use]) -> tuple[Use, str]:
         """With what was added before as the value of a choice among such things."""
         for field in use.function.fields:
             for before in earlier:
-                table = before.function.table
-                titles = {self.title(table, key) for key in self.rows[table]} if table in self.rows else set()
-                if before.change.op == "insert" and field.options and set(field.options) - {""} <= titles and field.name in use.values:
+                is_new = before.change.op == "insert" and self._is_choice_of(field, before.function.table)
+                if is_new and field.name in use.values:
                     old, new = use.values[field.name], str(self._title_of(before))
                     cells = {name: new if value == old and name == field.column else value for name, value in use.change.cells.items()}
                     change = Change(op=use.change.op, table=use.change.table, key=use.change.key, cells=cells)
@@ -337,12 +345,9 @@ class _Maker:
             for field in function.fields:
                 if field is titled or field.column is None:
                     continue
-                if function.table == "ticket" and field.column not in described.asked:
-                    cells[field.column] = ""
-                    continue
                 options = [text for text in field.options if text] or self.values(function.table, field.column)
-                if not options:
-                    cells[field.column] = ""
+                if field.column in function.blank and (field.column not in described.asked or not options):
+                    cells[field.column] = function.blank[field.column]
                     continue
                 value = pick(options, function.name, field.name, name)
                 values[field.name] = cells[field.column] = value
@@ -369,6 +374,7 @@ class _Maker:
         table = function.table
         wanted = self.app.tables[table].asked
         settable = [field for field in settable if field.column in wanted or function.fixed or not wanted] or settable
+        settable = [field for field in settable if self._chooses_new(field)] or settable
         for key in self.of_split(table):
             row = self.rows[table][key]
             for fields in subsets(settable, num):

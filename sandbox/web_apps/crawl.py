@@ -25,11 +25,11 @@ from sandbox.web_apps.functions import Finder, Function, FunctionMap, View, map_
 from sandbox.web_apps.html import Form, Grid, Page, read_page
 from sandbox.web_apps.probe import Dropped, Target, functions_of
 from sandbox.web_apps.running import RunningApp
-from sandbox.web_apps.state import State
+from sandbox.web_apps.state import Cells, State
 from warehouse.errors import SandboxTimeout
 
-MAX_PAGES = 150
-MAX_DEPTH = 4
+MAX_PAGES = 120
+MAX_DEPTH = 3
 PER_KIND = 2
 ORIGIN = f"http://localhost:{PORT}"
 MIN_MATCH = 0.8
@@ -174,7 +174,7 @@ def _columns_of(crawler: Crawler, grid: Grid, table: str) -> dict[str, str]:
     lines = [(line, row) for line, row in matched if row is not None and len(line) == len(grid.header)]
     if not grid.header or len(lines) < max(2, MIN_MATCH * len(grid.rows)):
         return {}
-    found = {}
+    found: dict[str, str] = {}
     for index, header in enumerate(grid.header):
         for column in next(iter(rows.values())):
             hits = sum(line[index] == row[1].get(column) for line, row in lines)
@@ -183,9 +183,10 @@ def _columns_of(crawler: Crawler, grid: Grid, table: str) -> dict[str, str]:
     return found
 
 
-def _shown(cells: object, page: Page) -> set[str]:
+def _shown(cells: Cells, page: Page) -> set[str]:
+    """Columns whose values stand on a page, each as a text of its own."""
     texts = set(page.texts)
-    return {name for name, value in dict(cells).items() if value and value in texts}  # type: ignore[call-overload]
+    return {name for name, value in cells.items() if value and value in texts}
 
 
 # ---- what forms do ----
@@ -213,7 +214,8 @@ async def _finder(crawler: Crawler, kind: Kind, form: Form, table: str, views: S
     key, cells = list(crawler.state[table].items())[-1]
     wanted = str(cells.get(title, key))
     text = next(control for control in form.controls if control.kind == "text")
-    chooser = next((c for c in form.controls if c.kind == "select" and {title, *crawler.app.tables[table].asked} <= _values(c.options)), None)
+    columns = {title, *crawler.app.tables[table].asked}
+    chooser = next((each for each in form.controls if each.kind == "select" and columns <= _values(each.options)), None)
     given = form.defaults() | {text.name: wanted} | ({chooser.name: title} if chooser else {})
     action = urlsplit(urljoin(ORIGIN + path_of(kind.pattern, kind.keys[0]), form.action)).path
     answer = await crawler.running.get(f"{action}?{urlencode(given)}")
@@ -234,15 +236,21 @@ def _values(options: Sequence[tuple[str, str]]) -> set[str]:
     return {value for value, _ in options}
 
 
-def targets_of(kind: Kind) -> list[Target]:
+def targets_of(kind: Kind) -> list[tuple[Form, Target]]:
     """Every button of every form that is sent by POST."""
     keys = tuple(dict.fromkeys(kind.keys)) or (None,)
     return [
-        Target(pattern=kind.pattern, entity=kind.entity, keys=keys, position=position, submit=submit)
-        for position, form in enumerate(kind.pages[0].forms)
+        (
+            form,
+            Target(
+                pattern=kind.pattern, entity=kind.entity, keys=keys, names=frozenset(control.name for control in form.controls),
+                submit=submit,
+            ),
+        )
+        for form in kind.pages[0].forms
         if form.method == "post"
         for submit in form.submits()
-    ]
+    ]  # fmt: skip
 
 
 async def crawl(app: WebApp) -> FunctionMap:
@@ -259,7 +267,8 @@ async def crawl(app: WebApp) -> FunctionMap:
     finally:
         await running.close()
     functions, dropped = await _functions(app, crawler)
-    useful = {part.page for part in (*functions, *views, *finders.values())}
+    pages = ([each.page for each in functions], [each.page for each in views], [each.page for each in finders.values()])
+    useful = {page for listed in pages for page in listed}
     dropped["nothing to do on it"] += sum(pattern not in useful for pattern in crawler.kinds)
     return FunctionMap(
         app=app.name, app_version=app.version, world_id=app.world_id, num_pages=crawler.num_pages,
@@ -274,10 +283,11 @@ async def _functions(app: WebApp, crawler: Crawler) -> tuple[list[Function], Cou
     dropped: Counter[str] = Counter()
     tried: set[tuple[str, str, tuple[str, ...]]] = set()
     for kind in crawler.kinds.values():
-        for target in targets_of(kind):
-            form = kind.pages[0].forms[target.position]
+        for form, target in targets_of(kind):
             action = crawler.kind_of(urlsplit(urljoin(ORIGIN + path_of(kind.pattern, kind.keys[0]), form.action)).path)[0]
-            identity = (action, f"{target.submit.name}={target.submit.label}", tuple(control.name for control in form.controls))
+            visible = tuple(control.name for control in form.controls if control.kind not in {"hidden", "submit"})
+            place = action.rpartition("/")[0] if visible else action  # what differs in its last part alone is the same for another page
+            identity = (place, f"{target.submit.name}={target.submit.label}", visible)
             if identity in tried:
                 continue
             tried.add(identity)

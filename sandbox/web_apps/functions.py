@@ -53,6 +53,7 @@ class Function(_Stored):
     fields: tuple[FieldUse, ...] = ()
     fixed: Annotated[dict[str, str], Field(description="buttons of choice that have to be set, by name")] = {}
     constants: Annotated[dict[str, str | None], Field(description="columns that it sets by itself")] = {}
+    blank: Annotated[dict[str, str | None], Field(description="what columns hold whose fields are left as they are")] = {}
 
 
 class View(_Stored):

@@ -12,8 +12,8 @@ _TEXT_TYPES = {"", "text", "search", "number", "email", "url", "tel", "date"}
 @dataclass(slots=True, kw_only=True)
 class Control:
     """One control of a form. `kind`: text, area, select, check, radio, hidden, submit, password, file. `options` are (value, shown text) of
-    a select, one a radio button; `value` what is sent where nothing is changed, None where nothing is. A control that `is_locked` (disabled)
-    is not sent and takes nothing until something on the page unlocks it."""
+    a select, one a radio button; `value` what is sent where nothing is changed, None where nothing is. A control that `is_locked`
+    (disabled) is not sent and takes nothing until something on the page unlocks it."""
 
     name: str
     kind: str

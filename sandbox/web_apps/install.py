@@ -1,5 +1,7 @@
 """Applications from the package registry, each in a folder of its own in the cache: pinned to the last dependency, compiled, for the
 system's Python, which is what programs in a jail run under. Nothing of them is imported by us.
+
+    python -m sandbox.web_apps.install        # all of them now, else each when a task first needs it
 """
 
 from __future__ import annotations
@@ -53,12 +55,18 @@ def system_python() -> str:
     try:
         return subprocess.run([PYTHON, "-ISc", told], capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError) as error:
-        raise WebAppMissing(f"{PYTHON} does not run ({error}): web applications run under it. On Debian: apt-get install python3.") from error
+        mend = "On Debian: apt-get install python3."
+        raise WebAppMissing(f"{PYTHON} does not run ({error}): web applications run under it. {mend}") from error
 
 
 def installed_at(name: str, pins: Sequence[str]) -> Path:
     """Where an application of these pins lies once it is installed."""
     return apps_folder() / f"{name}-{content_id('pins', [system_python(), list(pins)])}"
+
+
+def is_installed(name: str, pins: Sequence[str]) -> bool:
+    """Raises WebAppMissing where the system has no Python."""
+    return installed_at(name, pins).is_dir()
 
 
 def install(name: str, pins: Sequence[str]) -> Path:
@@ -85,3 +93,15 @@ def _fill(name: str, pins: Sequence[str], folder: Path) -> None:
     subprocess.run([*compiling, str(folder)], capture_output=True, timeout=INSTALL_TIMEOUT_S, check=False)
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() or os.access(path, os.X_OK) else 0o644)
+
+
+def main() -> int:
+    from sandbox.web_apps.apps import APPS
+
+    for app in APPS.values():
+        print(f"{app.name} {app.version}: {install(app.name, app.pins)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

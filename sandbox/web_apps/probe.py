@@ -27,12 +27,13 @@ class Dropped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A form on a kind of page: `pattern` with up to two rows' keys that it is there for, which button, and of which form (its position)."""
+    """A form on a kind of page: `pattern` with up to two rows' keys that it is there for, the button, and the names of the
+    form's controls, by which it is known again."""
 
     pattern: str
     entity: str | None
     keys: tuple[str | None, ...]
-    position: int
+    names: frozenset[str]
     submit: Control
 
 
@@ -50,10 +51,14 @@ class Prober:
     async def form(self, key: str | None) -> tuple[str, Form]:
         path = path_of(self.target.pattern, key)
         answer = await self.running.get(path)
-        forms = read_page(answer.text).forms
-        if answer.status != 200 or len(forms) <= self.target.position:
+        forms = [form for form in read_page(answer.text).forms if form.method == "post" and self._has_button(form)]
+        if answer.status != 200 or not forms:
             raise Dropped("the form is not there again")
-        return path, forms[self.target.position]
+        return path, max(forms, key=lambda form: len(self.target.names & {control.name for control in form.controls}))
+
+    def _has_button(self, form: Form) -> bool:
+        wanted = (self.target.submit.name, self.target.submit.label)
+        return any((submit.name, submit.label) == wanted for submit in form.submits())
 
     async def send(self, key: str | None, values: Mapping[str, str]) -> list[Change]:
         """What changes when the form is sent with these values instead of its own."""
@@ -114,7 +119,7 @@ async def _learn(probe: Prober, form: Form) -> list[Function]:
         if changes:
             only = _only(changes)
             if only.op == "insert":
-                return [_insert(probe, form, filled, only)]
+                return [await _insert(probe, form, filled, only)]
             if only.op == "delete":
                 return [_named(probe, op="delete", table=only.table)]
             raise Dropped("changes a row that nothing names")
@@ -146,23 +151,35 @@ def _use(control: Control, column: str | None, check: str | None = None) -> Fiel
     )
 
 
-def _insert(probe: Prober, form: Form, filled: Mapping[str, str], change: Change) -> Function:
-    """Fields by the columns that hold their values; selects by those that hold their first choice and are called alike."""
+async def _insert(probe: Prober, form: Form, filled: Mapping[str, str], change: Change) -> Function:
+    """Fields by the columns that hold their values; then, with the title alone, what the others hold where they are left as they are, and
+    what each select sets."""
     by_value = {value: name for name, value in filled.items()}
     controls = {control.name: control for control in form.controls}
-    columns = {column: by_value[value] for column, value in change.cells.items() if value in by_value}
-    for column, value in change.cells.items():
-        alike = next((c for c in form.controls if c.kind == "select" and c.value == value and c.name.endswith(column)), None)
-        if column not in columns and alike is not None:
-            columns[column] = alike.name
-    fields = [_use(controls[name], column) for column, name in columns.items()]
-    if not fields:
+    columns = {column: by_value[str(value)] for column, value in change.cells.items() if value in by_value}
+    if not columns:
         raise Dropped("takes nothing from its fields")
-    key = probe.target.keys[0]
+    key, title = probe.target.keys[0], probe.app.tables[change.table].title
+    blank: dict[str, str | None] = {}
+    if title in columns:
+        alone = {columns[title]: str(FIRST_PROBE + 3000)}
+        changes = await probe.send(key, alone)
+        if len(changes) == 1 and changes[0].op == "insert":
+            blank = {column: value for column, value in changes[0].cells.items() if column != title}
+            for number, control in enumerate(form.controls, start=FIRST_PROBE + 3001):
+                value = _other(control, number) if control.kind == "select" else None
+                if value is None:
+                    continue
+                changes = await probe.send(key, {columns[title]: str(number), control.name: value})
+                if len(changes) == 1 and changes[0].op == "insert":
+                    set_by_it = [column for column, cell in changes[0].cells.items() if cell == value and blank.get(column) != value]
+                    columns |= dict.fromkeys(set_by_it, control.name)
+    fields = [_use(controls[name], column) for column, name in columns.items()]
     constants = {
         column: KEY if key is not None and value == key else value for column, value in change.cells.items() if column not in columns
     }
-    return _named(probe, op="insert", table=change.table, fields=fields, constants=constants)
+    kept = {column: value for column, value in blank.items() if column in columns}
+    return _named(probe, op="insert", table=change.table, fields=fields, constants=constants, blank=kept)
 
 
 async def _updates(probe: Prober, form: Form, checks: Mapping[str, str]) -> list[Function]:

@@ -47,8 +47,7 @@ class RunningApp:
     @classmethod
     async def start(cls, app: WebApp) -> RunningApp:
         """Raises WebAppMissing, WebAppCrashed, BubblewrapMissing, JailCrashed, SandboxTimeout."""
-        folder = await asyncio.to_thread(install, app.name, app.pins)
-        files = await _seeded(app, folder)
+        folder, files = await prepare(app)
         jail = await Jail.start(LIMITS, lent={APP_PLACE: folder})
         try:
             for path, content in files.items():
@@ -109,6 +108,13 @@ class RunningApp:
         for stream in self._process.take_streams():
             os.close(stream)
         await self.jail.close()
+
+
+async def prepare(app: WebApp) -> tuple[Path, dict[str, bytes]]:
+    """The application's folder, and the files that an episode begins with; both are made where they are not there yet. Raises
+    WebAppMissing, WebAppCrashed and what jails raise."""
+    folder = await asyncio.to_thread(install, app.name, app.pins)
+    return folder, await _seeded(app, folder)
 
 
 async def _seeded(app: WebApp, folder: Path) -> dict[str, bytes]:

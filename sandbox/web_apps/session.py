@@ -20,7 +20,7 @@ from sandbox.task import Task
 from sandbox.terminal.bubblewrap import find_bubblewrap, version
 from sandbox.web_apps.apps import CLOCK_VERSION, PORT
 from sandbox.web_apps.oracle import Oracle
-from sandbox.web_apps.running import RunningApp
+from sandbox.web_apps.running import RunningApp, prepare
 from sandbox.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, Reworder, keeps_values, web_instance
 from sandbox.web_apps.state import State, difference
 from sandbox.web_apps.tasks import WebInstance, reasons_against
@@ -75,11 +75,14 @@ class WebAppSession:
         instance = web_instance(task, seed)
         self.num_resets += 1
         await self._end_episode()
+        await prepare(instance.app)  # the first time takes longer than a start may
         try:
             async with asyncio.timeout(RESET_TIMEOUT_S):
                 running = await RunningApp.start(instance.app)
         except TimeoutError as error:
-            raise SandboxTimeout(f"Starting {instance.app.name} took longer than {RESET_TIMEOUT_S:g} s. Is the machine overloaded?") from error
+            raise SandboxTimeout(
+                f"Starting {instance.app.name} took longer than {RESET_TIMEOUT_S:g} s. Is the machine overloaded?"
+            ) from error
         try:
             self._site.episode = _Episode(
                 task=task, instance=instance, instruction=self._told(instance), running=running, before=running.state()

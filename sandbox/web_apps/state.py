@@ -48,7 +48,7 @@ def read_state(content: bytes, tables: Mapping[str, StateTable]) -> State:
         database.close()
 
 
-def _rows(database: sqlite3.Connection, query: str) -> dict[str, Cells]:
+def _rows(database: sqlite3.Connection, query: str) -> Mapping[str, Cells]:
     try:
         cursor = database.execute(query)
     except sqlite3.OperationalError as error:
@@ -56,7 +56,7 @@ def _rows(database: sqlite3.Connection, query: str) -> dict[str, Cells]:
             return {}
         raise
     names = [column[0] for column in cursor.description]
-    found = {}
+    found: dict[str, Cells] = {}
     for row in cursor:
         values = [None if value is None else str(value) for value in row]
         found[str(values[0])] = dict(zip(names[1:] if len(names) > 1 else names, values[1:] if len(names) > 1 else values, strict=True))

@@ -4,7 +4,7 @@ same on every machine and known without starting anything. How it gets into the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from functools import cache
 from types import MappingProxyType
@@ -16,9 +16,9 @@ Row = Mapping[str, str | int]
 World = Mapping[str, tuple[Row, ...]]
 """Rows by table."""
 
-NUM_BOOKS, NUM_MEMBERS, NUM_LOANS = 90, 60, 80
-NUM_PRODUCTS, NUM_SUPPLIERS, NUM_ORDERS = 60, 30, 60
-NUM_TICKETS, NUM_PAGES = 60, 24
+NUM_BOOKS, NUM_MEMBERS, NUM_LOANS = 320, 300, 260
+NUM_PRODUCTS, NUM_SUPPLIERS, NUM_ORDERS = 240, 200, 240
+NUM_TICKETS, NUM_PAGES = 240, 160
 PRIORITIES = ("blocker", "critical", "major", "minor", "trivial")
 TYPES = ("defect", "enhancement", "task")
 COMPONENTS = ("backend", "billing", "editor", "importer", "search", "website")
@@ -59,16 +59,16 @@ def shop() -> World:
             "id": index + 1, "name": name, "colour": pick(words.COLOURS, "colour", name), "price": number(5, 400, "price", name),
             "stock": number(0, 90, "stock", name),
         }
-        for index, name in enumerate(combinations("product", words.ADJECTIVES, words.NOUNS)[200 : 200 + NUM_PRODUCTS])
+        for index, name in enumerate(combinations("product", words.ADJECTIVES, words.NOUNS)[400 : 400 + NUM_PRODUCTS])
     ]  # fmt: skip
     suppliers = [
         {"id": index + 1, "name": name, "city": pick(words.CITIES, "supplier", name), "phone": str(number(200000, 899999, "phone", name))}
-        for index, name in enumerate(combinations("supplier", words.FIRST_NAMES, words.LAST_NAMES)[120 : 120 + NUM_SUPPLIERS])
+        for index, name in enumerate(combinations("supplier", words.FIRST_NAMES, words.LAST_NAMES)[400 : 400 + NUM_SUPPLIERS])
     ]
     orders = [
         {
-            "id": index + 1, "code": code, "customer": pick(words.LAST_NAMES, "customer", code), "quantity": number(1, 30, "quantity", code),
-            "state": pick(("open", "paid", "sent"), "state", code),
+            "id": index + 1, "code": code, "customer": pick(words.LAST_NAMES, "customer", code),
+            "quantity": number(1, 30, "quantity", code), "state": pick(("open", "paid", "sent"), "state", code),
         }
         for index, code in enumerate(f"K{1000 + n * 7919 % 9000}" for n in range(NUM_ORDERS))
     ]  # fmt: skip
@@ -85,11 +85,11 @@ def tracker() -> World:
             "priority": pick(PRIORITIES, "priority", summary), "milestone": pick(MILESTONES, "milestone", summary),
             "owner": pick(people, "owner", summary), "status": "new", "resolution": "", "keywords": "", "cc": "", "description": "",
         }
-        for index, summary in enumerate(combinations("ticket", words.ADJECTIVES, words.NOUNS)[400 : 400 + NUM_TICKETS])
+        for index, summary in enumerate(combinations("ticket", words.ADJECTIVES, words.NOUNS)[800 : 800 + NUM_TICKETS])
     ]  # fmt: skip
     pages = [
         {"name": name.replace(" ", ""), "text": f"The keeper of this page is {pick(people, 'keeper', name)}."}
-        for name in combinations("page", words.ADJECTIVES, words.NOUNS)[600 : 600 + NUM_PAGES]
+        for name in combinations("page", words.ADJECTIVES, words.NOUNS)[1200 : 1200 + NUM_PAGES]
     ]
     pages.append({"name": "WikiStart", "text": "[[TitleIndex]]"})
     milestones = [{"name": name, "description": ""} for name in MILESTONES]
@@ -100,5 +100,5 @@ def tracker() -> World:
 MILESTONES = tuple(f"{word} release" for word in ("First", "Second", "Third", "Spring", "Summer"))
 
 
-def _frozen(tables: Mapping[str, list[dict[str, str | int]]] | Mapping[str, object]) -> World:
-    return MappingProxyType({name: tuple(MappingProxyType(dict(row)) for row in rows) for name, rows in tables.items()})  # type: ignore[attr-defined]
+def _frozen(tables: Mapping[str, Sequence[Mapping[str, str | int]]]) -> World:
+    return MappingProxyType({name: tuple(MappingProxyType(dict(row)) for row in rows) for name, rows in tables.items()})
