@@ -19,6 +19,7 @@ outside the project can catch it without importing it.
     │   ├── BubblewrapMissing (FileNotFoundError)
     │   ├── WebAppMissing (FileNotFoundError)
     │   ├── WebAppCrashed (ConnectionError)
+    │   │   └── WebAppSpoiled               its database cannot be read any more: what the agent did to it
     │   ├── JailCrashed (ConnectionError)   a terminal's jail could not be started, or went away
     │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
     │   ├── DesktopCrashed (ConnectionError)
@@ -131,6 +132,11 @@ class WebAppMissing(SandboxError, FileNotFoundError):
 
 class WebAppCrashed(SandboxError, ConnectionError):
     """A web application did not start in its jail, or went away while a session used it."""
+
+
+class WebAppSpoiled(WebAppCrashed):
+    """The database of a web application cannot be read any more. In the middle of an episode that is the agent's doing: a session judges
+    it, and does not pass it on."""
 
 
 class DeviceMissing(SandboxError, LookupError):

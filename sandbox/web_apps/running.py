@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,11 +21,12 @@ from sandbox.web_apps.apps import PORT, WebApp
 from sandbox.web_apps.http import Answer, request
 from sandbox.web_apps.install import apps_folder, install, make_once
 from sandbox.web_apps.state import State, read_state
-from warehouse.errors import JailCrashed, WebAppCrashed
+from warehouse.errors import JailCrashed, WebAppCrashed, WebAppSpoiled
 
 START_TIMEOUT_S = 60.0
 SEED_TIMEOUT_S = 120.0
 POLL_S = 0.02
+READ_TRIES = 10
 APP_PLACE = "/opt/app"
 LIMITS = JailLimits(processes=64, memory_mib=1024, cpus=2.0, workspace_mib=64)
 MAX_DATABASE_BYTES = 16 << 20
@@ -88,15 +90,22 @@ class RunningApp:
         return await request(self.jail.connect, PORT, "POST", path, form=form, cookies=self._cookies)
 
     def state(self) -> State:
-        """As its database is now. Raises WebAppCrashed."""
-        for _ in range(20):
-            try:
-                return read_state(self.jail.workspace.read(self.app.database, limit_bytes=MAX_DATABASE_BYTES), self.app.tables)
-            except (WebAppCrashed, FileNotFoundError):
-                time.sleep(0.01)
-            except Refused as error:
-                raise WebAppCrashed(f"The database of {self.app.name} is no ordinary file any more: {error}") from error
-        raise WebAppCrashed(f"The database of {self.app.name} cannot be read. Start the episode again.")
+        """As its database is now. Raises WebAppSpoiled where that is no database any more, or larger than any that episodes make."""
+        for _ in range(READ_TRIES - 1):  # the application may be writing
+            with suppress(WebAppSpoiled, FileNotFoundError):
+                return self._read_state()
+            time.sleep(POLL_S)
+        try:
+            return self._read_state()
+        except FileNotFoundError as error:
+            raise WebAppSpoiled(f"the application's database is gone: {error}") from error
+
+    def _read_state(self) -> State:
+        try:
+            content = self.jail.workspace.read(self.app.database, limit_bytes=MAX_DATABASE_BYTES)
+        except Refused as error:
+            raise WebAppSpoiled(f"the application's database is not what it was: {error}") from error
+        return read_state(content, self.app.tables)
 
     async def check(self) -> None:
         """Raises JailCrashed, WebAppCrashed where it does not run any more."""

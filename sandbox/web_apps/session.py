@@ -24,7 +24,7 @@ from sandbox.web_apps.running import RunningApp, prepare
 from sandbox.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, Reworder, keeps_values, web_instance
 from sandbox.web_apps.state import State, difference
 from sandbox.web_apps.tasks import WebInstance, reasons_against
-from warehouse.errors import SandboxError, SandboxTimeout
+from warehouse.errors import SandboxError, SandboxTimeout, WebAppSpoiled
 
 RESET_TIMEOUT_S = 60.0
 
@@ -119,7 +119,10 @@ class WebAppSession:
     async def evaluate(self) -> Verdict:
         episode = self._running()
         await episode.running.check()
-        unmet = reasons_against(episode.instance, episode.before, episode.running.state(), episode.answer)
+        try:
+            unmet = reasons_against(episode.instance, episode.before, episode.running.state(), episode.answer)
+        except WebAppSpoiled as error:  # it could be read when the episode began
+            unmet = [str(error)]
         reasons = tuple(unmet) or ("the application is as it was asked for",)
         return Verdict(origin="verifier", score=0.0 if unmet else 1.0, threshold=1.0, reasons=reasons)
 
@@ -188,7 +191,10 @@ class _Site:
     async def hint(self, moment: PageMoment) -> Action | None:
         episode = self._episode()
         last = episode.actions[-1] if episode.actions else None
-        found = difference(episode.before, episode.running.state())
+        try:
+            found = difference(episode.before, episode.running.state())
+        except WebAppSpoiled:
+            return None
         return await Oracle(instance=episode.instance, found=found, last=last, evaluate=moment.evaluate).next_action()
 
     def _episode(self) -> _Episode:

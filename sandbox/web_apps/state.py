@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sandbox.web_apps.apps import StateTable
-from warehouse.errors import WebAppCrashed
+from warehouse.errors import WebAppSpoiled
 
 Cells = Mapping[str, str | None]
 State = Mapping[str, Mapping[str, Cells]]
@@ -37,13 +37,13 @@ class Change:
 
 
 def read_state(content: bytes, tables: Mapping[str, StateTable]) -> State:
-    """From a database file's bytes. Raises WebAppCrashed where it cannot be read: the application left it broken."""
+    """From a database file's bytes. Raises WebAppSpoiled where it cannot be read."""
     database = sqlite3.connect(":memory:")
     try:
         database.deserialize(content)
         return {name: _rows(database, table.query) for name, table in tables.items()}
     except sqlite3.Error as error:
-        raise WebAppCrashed(f"The application's database cannot be read: {error}. Start the episode again.") from error
+        raise WebAppSpoiled(f"the application's database cannot be read: {error}") from error
     finally:
         database.close()
 
