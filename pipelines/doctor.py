@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -32,6 +33,10 @@ from sandbox.browser.chromium import EXECUTABLE_VARIABLE, Executable, find_chrom
 from sandbox.desktop.apps import APPS, missing_packages
 from sandbox.terminal.bubblewrap import JailLimits
 from sandbox.terminal.jail import Jail
+from sandbox.web_apps.apps import APPS as WEB_APPS
+from sandbox.web_apps.apps import WebApp
+from sandbox.web_apps.install import is_installed
+from sandbox.web_apps.running import RunningApp, prepare
 from warehouse.errors import FlywheelError, SandboxError
 from warehouse.home import HOME_VARIABLE, Home
 
@@ -211,6 +216,31 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
+def check_web_apps() -> Check:
+    """Which web applications are installed, each started once in its jail. What is missing is installed when a task first needs it."""
+    missing = [app.name for app in WEB_APPS.values() if not is_installed(app.name, app.pins)]
+    present = [app for app in WEB_APPS.values() if app.name not in missing]
+    try:
+        took = [f"{app.name} {app.version} in {asyncio.run(_start_s(app)):.1f} s" for app in present]
+    except (FlywheelError, OSError) as error:
+        return Check(name="web apps", status="warn", found=f"{type(error).__name__}: {error}", mend="Mend `terminal` first, if it fails")
+    started = f"{', '.join(took)} started" if took else "none installed"
+    if missing:
+        mend = "Installed from the package registry when a task first needs them, or now: python -m sandbox.web_apps.install"
+        return Check(name="web apps", status="warn", found=f"{started}; not installed: {', '.join(missing)}", mend=mend)
+    return Check(name="web apps", status="ok", found=started)
+
+
+async def _start_s(app: WebApp) -> float:
+    """Seconds that a start takes, with its data made before."""
+    await prepare(app)
+    begin_s = time.monotonic()
+    running = await RunningApp.start(app)
+    took_s = time.monotonic() - begin_s
+    await running.close()
+    return took_s
+
+
 def check_home(home: Home) -> Check:
     """Writes a file and renames it, as every commit does; leaves no folder that was not there."""
     name, mend = "home", f"Name a folder that you may write to in {HOME_VARIABLE}"
@@ -275,6 +305,7 @@ def checks(home: Home) -> list[Check]:
         check_packages,
         check_browser,
         check_terminal,
+        check_web_apps,
         check_desktop,
         lambda: check_home(home),
         lambda: check_disk(home),

@@ -88,6 +88,12 @@ def _browsing(task: Task) -> str:
     return instance_of(task, _first_seed(task)).question
 
 
+def _web(task: Task) -> str:
+    from sandbox.web_apps.source import web_instance
+
+    return web_instance(task, _first_seed(task)).instruction
+
+
 def _desktop(task: Task) -> str:
     from sandbox.desktop.source import make_instance
 
@@ -101,6 +107,6 @@ def _android(task: Task) -> str:
 
 
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {
-    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "desktop": _desktop, "android": _android,
-    "browsing": _browsing,
+    "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "browsing": _browsing, "web": _web,
+    "desktop": _desktop, "android": _android,
 }  # fmt: skip

@@ -71,6 +71,12 @@ async def _hybrid(parts: Parts) -> PooledSession:
     return HybridSession(parts.open_page, limits=parts.limits)
 
 
+async def _web(parts: Parts) -> PooledSession:
+    from sandbox.web_apps.session import WebAppSession
+
+    return WebAppSession(parts.open_page, limits=parts.limits)
+
+
 async def _desktop(parts: Parts) -> PooledSession:
     """From where the machine's own file says (FLYWHEEL_DESKTOPS). Raises ConfigError."""
     from sandbox.desktop.config import machine_provider
@@ -95,6 +101,7 @@ MAKERS: Mapping[SessionKind, Maker] = {
     "page": Maker(make=_page, needs_browser=True),
     "terminal": Maker(make=_terminal, is_kept=False),
     "hybrid": Maker(make=_hybrid, is_kept=False, needs_browser=True),
+    "web": Maker(make=_web, is_kept=False, needs_browser=True),
     "desktop": Maker(make=_desktop),
     "android": Maker(make=_android, max_at_once=1),
 }

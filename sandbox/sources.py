@@ -14,9 +14,9 @@ from sandbox.supply import Facts
 from sandbox.task import Task
 from warehouse.errors import ConfigError, TaskError
 
-SessionKind = Literal["page", "terminal", "hybrid", "desktop", "android"]
-"""page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; desktop: a display with
-applications; android: a device."""
+SessionKind = Literal["page", "terminal", "hybrid", "web", "desktop", "android"]
+"""page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; web: a live
+web application in a browser; desktop: a display with applications; android: a device."""
 
 
 class _Module(Protocol):
@@ -54,6 +54,7 @@ SOURCES: Mapping[str, Source] = {
     "terminal": Source(kind="terminal", module="sandbox.terminal.source"),
     "hybrid": Source(kind="hybrid", module="sandbox.hybrid.source"),
     "browsing": Source(kind="page", module="sandbox.browsing.source", pages="BrowsingSource"),
+    "web": Source(kind="web", module="sandbox.web_apps.source"),
     "desktop": Source(kind="desktop", module="sandbox.desktop.source"),
     "android": Source(kind="android", module="sandbox.android.source"),
 }

@@ -17,6 +17,9 @@ outside the project can catch it without importing it.
     │   ├── BrowserCrashed (ConnectionError)
     │   │   └── WorkerCrashed                   the process that held the session, and with it its browser
     │   ├── BubblewrapMissing (FileNotFoundError)
+    │   ├── WebAppMissing (FileNotFoundError)
+    │   ├── WebAppCrashed (ConnectionError)
+    │   │   └── WebAppSpoiled               its database cannot be read any more: what the agent did to it
     │   ├── JailCrashed (ConnectionError)   a terminal's jail could not be started, or went away
     │   ├── CorpusMissing (FileNotFoundError)  a package that generated questions are about cannot be had
     │   ├── DesktopMissing (FileNotFoundError)  a program that a desktop needs is not installed
@@ -126,6 +129,19 @@ class JailCrashed(SandboxError, ConnectionError):
 
 class CorpusMissing(SandboxError, FileNotFoundError):
     """A package whose pages generated questions are about cannot be had on this machine, or is not the book that is known."""
+
+
+class WebAppMissing(SandboxError, FileNotFoundError):
+    """A web application is not installed and could not be."""
+
+
+class WebAppCrashed(SandboxError, ConnectionError):
+    """A web application did not start in its jail, or went away while a session used it."""
+
+
+class WebAppSpoiled(WebAppCrashed):
+    """The database of a web application cannot be read any more. In the middle of an episode that is the agent's doing: a session judges
+    it, and does not pass it on."""
 
 
 class DeviceMissing(SandboxError, LookupError):

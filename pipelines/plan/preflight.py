@@ -18,7 +18,7 @@ import psutil
 from assets.profile import Profile
 from models.adapter_config import AdapterConfig
 from models.shapes import ModelShape
-from pipelines.doctor import Check, Status, check_browser, check_desktop, check_terminal
+from pipelines.doctor import Check, Status, check_browser, check_desktop, check_terminal, check_web_apps
 from pipelines.plan.plan import Plan, in_bytes
 from pipelines.plan.server_check import check_server
 from pipelines.workers.context import pool_tasks
@@ -105,10 +105,11 @@ def _auto_class(folder: Path) -> str:
 def check_programs(profile: Profile) -> list[Check]:
     """The programs that the sessions of the profile's tasks are made of, each really started once."""
     kinds = {kind_of(task) for task in pool_tasks(profile.tasks)}
-    needed: dict[str, Callable[[], Check]] = {
-        "page": check_browser, "hybrid": check_browser, "terminal": check_terminal, "desktop": check_desktop,
+    needed: dict[str, tuple[Callable[[], Check], ...]] = {
+        "page": (check_browser,), "hybrid": (check_browser,), "web": (check_browser, check_web_apps), "terminal": (check_terminal,),
+        "desktop": (check_desktop,),
     }  # fmt: skip
-    parts = list(dict.fromkeys(part for kind, part in needed.items() if kind in kinds))
+    parts = list(dict.fromkeys(part for kind, each in needed.items() if kind in kinds for part in each))
     return [part() for part in parts]
 
 

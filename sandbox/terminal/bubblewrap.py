@@ -96,9 +96,11 @@ def version(program: str) -> str:
     return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
 
 
-def command_line(limits: JailLimits, *, control: int, telling: int, held: int, contents: Sequence[int]) -> list[str]:
-    """bubblewrap's command line; `contents` are the descriptors of `memory_files`. The order of mounts counts: what comes later lies on
-    top."""
+def command_line(
+    limits: JailLimits, *, control: int, telling: int, held: int, contents: Sequence[int], lent: Mapping[str, Path] | None = None
+) -> list[str]:
+    """bubblewrap's command line; `contents` are the descriptors of `memory_files`, `lent` folders of the host by where they are seen,
+    read-only. The order of mounts counts: what comes later lies on top."""
     is_open = limits.network == "open"
     scratch = str(limits.scratch_mib << 20)
     mounts = ["--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local"]
@@ -114,6 +116,8 @@ def command_line(limits: JailLimits, *, control: int, telling: int, held: int, c
         mounts += ["--perms", "0644", "--ro-bind-data", str(fd), f"/etc/{name}"]
     mounts += ["--proc", "/proc", "--dev", "/dev", "--size", scratch, "--tmpfs", "/dev/shm", "--perms", "1777", "--size", scratch]
     mounts += ["--tmpfs", "/tmp", "--size", str(limits.workspace_mib << 20), "--tmpfs", HOME]
+    for place, folder in (lent or {}).items():
+        mounts += ["--ro-bind", str(folder), place]
     for place in ("/usr/local", "/dev", "/"):
         mounts += ["--remount-ro", place]
     settings = (control, limits.processes, limits.open_files, limits.cpu_s)

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from sandbox.browser.scratch import browser_user
@@ -88,8 +89,9 @@ class Jail:
         self._workspace: Workspace | None = None
 
     @classmethod
-    async def start(cls, limits: JailLimits | None = None) -> Jail:
-        """Raises BubblewrapMissing, JailCrashed or SandboxTimeout. Takes some tens of milliseconds."""
+    async def start(cls, limits: JailLimits | None = None, *, lent: Mapping[str, Path] | None = None) -> Jail:
+        """`lent`: folders of the host that programs find there, read-only; the jail's user must be able to read them. Raises
+        BubblewrapMissing, JailCrashed or SandboxTimeout. Takes some tens of milliseconds."""
         limits = limits or JailLimits()
         find_bubblewrap()  # before anything is asked of a kernel that may not be Linux
         cgroup = Cgroup(memory_mib=limits.memory_mib, processes=limits.processes, cpus=limits.cpus)
@@ -99,7 +101,7 @@ class Jail:
         contents = memory_files(limits.network)
         jail: Jail | None = None
         try:
-            command = command_line(limits, control=theirs.fileno(), telling=telling, held=held, contents=contents)
+            command = command_line(limits, control=theirs.fileno(), telling=telling, held=held, contents=contents, lent=lent)
             process = launch(command, (theirs.fileno(), telling, held, *contents))
             jail = cls(process, limits, cgroup)
             for fd in (telling, held, *contents):

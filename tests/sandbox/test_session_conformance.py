@@ -24,6 +24,7 @@ EXAMPLES: dict[SessionKind, tuple[str, str]] = {
     "page": ("miniwob", "login-user"),
     "terminal": ("terminal", "write-word"),
     "hybrid": ("hybrid", "type-word"),
+    "web": ("web", "datasette-remove-near"),
     "desktop": ("desktop", "dialog-enter"),
 }
 """Source and name of a short task of each kind."""

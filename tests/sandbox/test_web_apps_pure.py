@@ -1,0 +1,131 @@
+"""What is known of web tasks without starting anything: maps, instances, splits, differences of state, how a page is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sandbox.sources import SOURCES
+from sandbox.task import Split, Task
+from sandbox.web_apps.apps import APPS
+from sandbox.web_apps.functions import load_map, path_of
+from sandbox.web_apps.html import read_page
+from sandbox.web_apps.install import install
+from sandbox.web_apps.source import facts, keeps_values, load_tasks, task_file, web_instance
+from sandbox.web_apps.state import Change, State, difference, unmet
+from sandbox.web_apps.tasks import plain
+from warehouse.errors import ConfigError, TaskError, WebAppMissing
+
+TASKS = load_tasks()
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_a_map_says_what_an_application_can_do(name: str) -> None:
+    found = load_map(APPS[name])
+    assert {function.op for function in found.functions} >= {"insert", "update"}
+    assert found.views and found.dropped and found.num_pages > len(found.functions)
+    tables = APPS[name].tables
+    assert all(function.table in tables and function.submit for function in found.functions)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_split_has_instances_of_its_own(name: str) -> None:
+    task = TASKS[name]
+    told: dict[Split, set[str]] = {}
+    for split in Split:
+        found = [web_instance(task, seed) for seed in task.seeds(split, 10)]
+        told[split] = {instance.instruction for instance in found}
+        assert len(told[split]) == 10, "two of ten seeds share an instance"
+        assert all((instance.answer is None) == bool(instance.changes) for instance in found)
+    assert not told[Split.TRAIN] & told[Split.EVAL] and not (told[Split.TRAIN] | told[Split.EVAL]) & told[Split.HOLDOUT]
+
+
+def test_rows_that_are_asked_about_or_changed_are_of_one_split() -> None:
+    for name, task in TASKS.items():
+        if task_file().tasks[name].kind in {"use", "chain"}:
+            by_split: dict[Split, set[tuple[str, str]]] = {}
+            for split in Split:
+                changes = [change for seed in task.seeds(split, 20) for change in web_instance(task, seed).changes]
+                by_split[split] = {(change.table, change.key) for change in changes if change.key}
+            assert not by_split[Split.TRAIN] & by_split[Split.HOLDOUT] and not by_split[Split.EVAL] & by_split[Split.HOLDOUT], name
+
+
+def test_facts_are_the_same_every_time_and_tell_instances_apart() -> None:
+    seen: Mapping[str, int] = {}
+    found = [SOURCES["web"].facts(task, seed) for task in TASKS.values() for seed in task.seeds(Split.TRAIN, 10)]
+    assert found == [facts(task, seed) for task in TASKS.values() for seed in task.seeds(Split.TRAIN, 10)]
+    seen = {each.content_id: index for index, each in enumerate(found) if each is not None}
+    assert len(seen) == len(found)
+    assert all(each is not None and 0 < each.difficulty <= 1 and each.provenance["app"] for each in found)
+
+
+def test_dropped_candidates_are_counted_by_reason() -> None:
+    dropped = [facts(TASKS["datasette-match"], seed).dropped for seed in TASKS["datasette-match"].seeds(Split.TRAIN, 40)]
+    assert {reason for each in dropped for reason in each} == {"one condition is enough"}
+
+
+def test_strange_tasks_and_groups_are_refused() -> None:
+    with pytest.raises(TaskError, match="cannot run"):
+        web_instance(Task(source="web", name="datasette-dance", domain="web", max_steps=3), 1)
+    with pytest.raises(ConfigError, match="Groups: all"):
+        load_tasks("tiny")
+    assert set(load_tasks("small")) < set(load_tasks("all")) and len(load_tasks("trac")) > 3
+
+
+BEFORE: State = {"books": {"1": {"title": "A", "shelf": "B1"}, "2": {"title": "C", "shelf": None}}}
+
+
+def test_only_the_wanted_change_and_nothing_else_will_do() -> None:
+    moved = {"books": {**BEFORE["books"], "1": {"title": "A", "shelf": "C3"}}}
+    wanted = [Change(op="update", table="books", key="1", cells={"shelf": "C3"})]
+    assert unmet(wanted, difference(BEFORE, moved)) == []
+    assert unmet(wanted, difference(BEFORE, BEFORE)) == ["missing: update books 1 (shelf 'C3')"]
+    more = {"books": {**moved["books"], "9": {"title": "A", "shelf": None}}}
+    assert unmet(wanted, difference(BEFORE, more)) == ["not asked for: insert books (title 'A', shelf None)"]
+    empty = {"books": {"1": {"title": "A", "shelf": "C3"}, "2": {"title": "C", "shelf": ""}}}
+    assert unmet(wanted, difference(BEFORE, empty)) == ["not asked for: update books 2 (shelf '')"]
+    assert unmet([], difference(BEFORE, {"books": {}})) == ["not asked for: delete books 1", "not asked for: delete books 2"]
+
+
+def test_a_row_that_comes_twice_is_one_too_many() -> None:
+    row = {"title": "New", "shelf": "A1"}
+    twice = {"books": {**BEFORE["books"], "3": row, "4": row}}
+    assert len(unmet([Change(op="insert", table="books", cells=row)], difference(BEFORE, twice))) == 1
+
+
+def test_a_page_is_read_as_a_person_would_see_it() -> None:
+    page = read_page(
+        "<title>T</title><script>var a = '<form>'</script><a href='/x?a=1&amp;b=2'>go <b>on</b></a>"
+        "<form action=/do method=POST><label for=n>Name:</label><input id=n name=name value=7><label>Size <select name=size>"
+        "<option>S<option value=l selected>Large</select></label><input type=checkbox name=c><textarea name=t disabled>\nhello</textarea>"
+        "<input type=hidden name=k value=v><button name=go value=1>Send  it</button></form>"
+        "<table><tr><th>a<th>b</tr><tr><td>1</td><td>2</td></tr></table>"
+    )
+    (form,) = page.forms
+    assert page.links == [("/x?a=1&b=2", "go on")] and page.title == "T" and form.method == "post"
+    assert [(each.kind, each.name, each.label) for each in form.controls[:2]] == [("text", "name", "Name"), ("select", "size", "Size")]
+    assert form.defaults() == {"name": "7", "size": "l", "k": "v"} and form.submits()[0].label == "Send it"
+    assert form.controls[1].options == [("S", "S"), ("l", "Large")]
+
+
+def test_paths_of_rows() -> None:
+    assert path_of("/books/{books}", "12") == "/books/12"
+    assert path_of("/products/update/{products:json64}/", "3") == "/products/update/WzNd/"
+    assert path_of("/wiki/{wiki}?action=edit", "Old Wall") == "/wiki/Old%20Wall?action=edit"
+    assert path_of("/newticket", None) == "/newticket"
+
+
+def test_other_words_are_taken_only_with_every_value() -> None:
+    assert keeps_values('Move "Red Door" to "A1".', 'To "A1" goes the book Red Door.')
+    assert not keeps_values('Move "Red Door" to "A1".', "Move the red door to A1.")
+    assert plain(' "Oslo". ') == plain("oslo") != plain("Oslo 2")
+
+
+def test_a_missing_application_says_how_to_mend_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(WebAppMissing, match=r"could not be installed .* pip must be in"):
+        install("none", ("flywheel-web-application==1",))
+    assert not [path for path in (tmp_path / "flywheel" / "web-apps").iterdir() if path.is_dir()], "something half-made was left"
