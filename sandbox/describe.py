@@ -92,6 +92,13 @@ def _android(task: Task) -> str:
     return make_instance(task, _first_seed(task)).instruction
 
 
+def _imported(task: Task) -> str:
+    from sandbox.imported.source import find
+
+    return find(task)[1].spec.instruction
+
+
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {
     "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "desktop": _desktop, "android": _android,
+    "imported": _imported,
 }  # fmt: skip
