@@ -143,11 +143,11 @@ def records_of(path: Path, format: TaskFormat) -> Iterator[tuple[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if path.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 yield f"{path.name}:{number}", _line(line)
     elif path.suffix == ".txt":
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip() and not line.lstrip().startswith("#"):
                 yield f"{path.name}:{number}", line.strip()
     else:

@@ -98,8 +98,8 @@ def read_set(name: str, home: Home | None = None) -> TaskSet:
 def _read_version(folder: Path, name: str, set_id: str) -> TaskSet:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        lines = (folder / TASKS).read_text(encoding="utf-8").splitlines()
-        tasks = [ImportedTask.model_validate_json(line) for line in lines]
+        lines = (folder / TASKS).read_text(encoding="utf-8").split("\n")
+        tasks = [ImportedTask.model_validate_json(line) for line in lines if line]
     except (OSError, ValueError, ValidationError) as error:
         raise ConfigError(f"the task set {name} in {folder} cannot be read: {error}. Import it again") from error
     return TaskSet(name=name, set_id=set_id, folder=folder, tasks={task.spec.name: task for task in tasks}, manifest=manifest)
@@ -107,8 +107,8 @@ def _read_version(folder: Path, name: str, set_id: str) -> TaskSet:
 
 def read_records(task_set: TaskSet) -> dict[str, Record]:
     """Every record of a set by its digest, those too that became no task."""
-    lines = (task_set.folder / RECORDS).read_text(encoding="utf-8").splitlines()
-    parsed = (json.loads(line) for line in lines)
+    lines = (task_set.folder / RECORDS).read_text(encoding="utf-8").split("\n")
+    parsed = (json.loads(line) for line in lines if line)
     return {each["record"]: Record(digest=each["record"], where=each["where"], data=each["data"]) for each in parsed}
 
 
@@ -119,9 +119,8 @@ def write_set(
     records: Sequence[Record],
     assets: Mapping[str, bytes],
     manifest: Mapping[str, Any],
-) -> tuple[TaskSet, bool]:
-    """Make this the version of the set that counts; whether it was another one before. Raises ConfigError, StorageFull (then the set is as
-    it was)."""
+) -> TaskSet:
+    """Make this the version of the set that counts. Raises ConfigError, StorageFull (then the set is as it was)."""
     check_name(name)
     content = {
         MANIFEST: json.dumps(manifest, indent=2, ensure_ascii=False, sort_keys=True) + "\n",
@@ -135,7 +134,7 @@ def write_set(
     before = (folder / CURRENT).read_text(encoding="ascii").strip() if (folder / CURRENT).is_file() else None
     if before != set_id:
         atomic_write(folder / CURRENT, f"{set_id}\n".encode())
-    return _read_version(folder / set_id, name, set_id), before != set_id
+    return _read_version(folder / set_id, name, set_id)
 
 
 def _record_line(record: Record) -> str:
