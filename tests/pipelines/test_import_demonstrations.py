@@ -29,7 +29,12 @@ from warehouse.mixing import MixtureConfig, Pool, snapshot
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
-CODES = ["pyautogui.click(x=0.25, y=0.5)", "pyautogui.write('hi\\n')", "pyautogui.hotkey('ctrl', 's')", "computer.terminate(status='success')"]
+CODES = [
+    "pyautogui.click(x=0.25, y=0.5)",
+    "pyautogui.write('hi\\n')",
+    "pyautogui.hotkey('ctrl', 's')",
+    "computer.terminate(status='success')",
+]
 TABLES = ("tasks", "episodes", "steps", "verdicts", "sft_samples", "ct_samples")
 
 
@@ -38,16 +43,24 @@ def run(home: Path, format: str, *paths: Path, track: str = "expert", **more: An
     options = {name: more.pop(name) for name in ("name", "images", "dry_run") if name in more}
     settings = demonstration_settings(track=track, **more)
     report = import_demonstration_files(
-        Home(home), format, paths, settings, console, name=options.get("name"), images=options.get("images", ()),
+        Home(home),
+        format,
+        paths,
+        settings,
+        console,
+        name=options.get("name"),
+        images=options.get("images", ()),
         dry_run=options.get("dry_run", False),
-    )  # fmt: skip
+    )
     return report, console.export_text()
 
 
 def content(home: Path) -> dict[str, Any]:
     """Every row of every table, and what is kept beside them."""
     warehouse = Warehouse(Home(home))
-    rows = {table: sorted(warehouse.read(table).to_pylist(), key=lambda row: json.dumps(row, sort_keys=True, default=str)) for table in TABLES}
+    rows = {
+        table: sorted(warehouse.read(table).to_pylist(), key=lambda row: json.dumps(row, sort_keys=True, default=str)) for table in TABLES
+    }
     kept = {path.name: path.read_bytes() for path in sorted((home / "imports").rglob("*")) if path.is_file()}
     return rows | {"screenshots": sorted(warehouse.read("screenshots").column("screenshot_id").to_pylist()), "kept": kept}
 
@@ -56,8 +69,10 @@ def content(home: Path) -> dict[str, Any]:
 def files(tmp_path: Path) -> Path:
     images(tmp_path, 8)
     records = [
-        agentnet("good", CODES), agentnet("failed", CODES[:2], completed=False, colour="red"), agentnet("unsaid", CODES[:1], completed=None),
-    ]  # fmt: skip
+        agentnet("good", CODES),
+        agentnet("failed", CODES[:2], completed=False, colour="red"),
+        agentnet("unsaid", CODES[:1], completed=None),
+    ]
     records[0]["traj"][1]["value"]["last_step_correct"] = False
     records[0]["traj"][2]["value"]["last_step_redundant"] = True
     return write_lines(tmp_path / "demos.jsonl", records)
@@ -69,8 +84,10 @@ def test_good_steps_of_completed_trajectories_are_for_sft_and_the_rest_for_ct(fi
     warehouse = Warehouse(Home(tmp_path / "home"))
     episodes = {row["task_name"]: row for row in warehouse.read("episodes").to_pylist()}
     assert {name: (row["outcome"], row["reward"]) for name, row in episodes.items()} == {
-        "good": ("success", 1.0), "failed": ("failure", 0.0), "unsaid": ("success", 1.0),
-    }  # fmt: skip
+        "good": ("success", 1.0),
+        "failed": ("failure", 0.0),
+        "unsaid": ("success", 1.0),
+    }
     assert {row["split"] for row in episodes.values()} == {"train"} and {row["policy_id"] for row in episodes.values()} == {"human"}
     names = {row["episode_id"]: name for name, row in episodes.items()}
     sft, ct = warehouse.read("sft_samples").to_pylist(), warehouse.read("ct_samples").to_pylist()
@@ -96,13 +113,16 @@ def test_what_is_trained_is_what_an_agent_is_asked(files: Path, tmp_path: Path) 
     run(tmp_path / "home", "agentnet", files, grammar="uitars15")
     warehouse = Warehouse(Home(tmp_path / "home"))
     (episode,) = [row for row in warehouse.read("episodes").to_pylist() if row["task_name"] == "good"]
-    steps = sorted((row for row in warehouse.read("steps").to_pylist() if row["episode_id"] == episode["episode_id"]), key=lambda row: row["step_index"])
+    steps = sorted(
+        (row for row in warehouse.read("steps").to_pylist() if row["episode_id"] == episode["episode_id"]),
+        key=lambda row: row["step_index"],
+    )
     builder, grammar = PromptBuilder("uitars15"), grammar_named("uitars15")
     memory = builder.start(episode["instruction"])
     for index, step in enumerate(steps):
         seen = Observation(
             instruction=episode["instruction"], elements=(), screenshot=picture(index), width_px=WIDTH, height_px=HEIGHT, time_ms=0.0
-        )  # fmt: skip
+        )
         asked = [{"role": m.role, "content": m.content, "screenshot_id": m.screenshot_id, "loss": 0.0} for m in builder.build(memory, seen)]
         assert step["messages"] == asked
         parsed = grammar.parse(step["response"], seen)
@@ -129,15 +149,28 @@ def test_what_is_malformed_is_named_and_kept_word_for_word(tmp_path: Path) -> No
     bad = agentnet("text", CODES[:1])
     bad["traj"][0]["image"] = "text.png"
     records = [
-        agentnet("evil", ["__import__('os').system('true')"]), "{oops", agentnet("gone", CODES[:1], first=99), [1], agentnet("empty", []), bad,
-        agentnet("keys", ["pyautogui.hotkey('a', 'b', 'c', 'd')"]), agentnet("fine", CODES[:1]),
-    ]  # fmt: skip
+        agentnet("evil", ["__import__('os').system('true')"]),
+        "{oops",
+        agentnet("gone", CODES[:1], first=99),
+        [1],
+        agentnet("empty", []),
+        bad,
+        agentnet("keys", ["pyautogui.hotkey('a', 'b', 'c', 'd')"]),
+        agentnet("fine", CODES[:1]),
+    ]
     path = write_lines(tmp_path / "bad.jsonl", records)
     report, said = run(tmp_path / "home", "agentnet", path)
     assert [where for where, _ in report.malformed] == [f"bad.jsonl:{line}" for line in range(1, 8)] and report.num_added == 1
     whys = dict(report.malformed)
-    for line, why in {1: "not understood", 2: "no JSON", 3: "name the folder with --images", 4: "expected an object", 5: "is empty", 6: "no picture",
-                      7: "4 keys"}.items():  # fmt: skip
+    for line, why in {
+        1: "not understood",
+        2: "no JSON",
+        3: "name the folder with --images",
+        4: "expected an object",
+        5: "is empty",
+        6: "no picture",
+        7: "4 keys",
+    }.items():
         assert why in whys[f"bad.jsonl:{line}"]
     kept = [json.loads(line) for line in (tmp_path / "home" / "imports" / "bad" / "rejected.jsonl").read_text().split("\n") if line]
     assert [row["record"] for row in kept] == path.read_text().split("\n")[:7] and "7 malformed" in said
@@ -226,9 +259,16 @@ def test_a_trace_of_mind2web_without_pictures_lists_the_page_s_elements(tmp_path
     first, second = sorted(warehouse.read("steps").to_pylist(), key=lambda row: row["step_index"])
     assert first["observation"].split("\n") == ['"Trucks" <link> [1]', '"Zip code" <input> [2]', '"Search" <button> [3]']
     assert "click(point=<point>" in first["messages"][-1]["content"] and first["screenshot_id"] is None
-    assert json.loads(first["action"])["kind"] == "click" and (json.loads(first["action"])["x"], json.loads(first["action"])["y"]) == (60, 30)
+    assert json.loads(first["action"])["kind"] == "click" and (json.loads(first["action"])["x"], json.loads(first["action"])["y"]) == (
+        60,
+        30,
+    )
     typed = json.loads(second["action"])
-    assert typed["kind"] == "several" and [one["kind"] for one in typed["actions"]] == ["click", "type"] and typed["actions"][1]["text"] == "08817"
+    assert (
+        typed["kind"] == "several"
+        and [one["kind"] for one in typed["actions"]] == ["click", "type"]
+        and typed["actions"][1]["text"] == "08817"
+    )
     assert warehouse.read("sft_samples").num_rows == 2 and warehouse.read("verdicts").to_pylist()[0]["origin"] == "human"
 
 
@@ -238,12 +278,17 @@ def test_rows_of_mind2web_with_pictures_are_one_trace(tmp_path: Path) -> None:
     for index, action in enumerate(whole["actions"][:2]):
         told = {name: whole[name] for name in ("annotation_id", "confirmed_task", "website", "domain", "subdomain", "action_reprs")}
         rows.append(
-            told | {
-                "action_uid": action["action_uid"], "cleaned_html": action["cleaned_html"], "operation": json.dumps(action["operation"]),
-                "pos_candidates": [json.dumps(one) for one in action["pos_candidates"]], "neg_candidates": [],
-                "target_action_index": str(index), "screenshot": {"bytes": picture(index, "JPEG"), "path": None},
+            told
+            | {
+                "action_uid": action["action_uid"],
+                "cleaned_html": action["cleaned_html"],
+                "operation": json.dumps(action["operation"]),
+                "pos_candidates": [json.dumps(one) for one in action["pos_candidates"]],
+                "neg_candidates": [],
+                "target_action_index": str(index),
+                "screenshot": {"bytes": picture(index, "JPEG"), "path": None},
             }
-        )  # fmt: skip
+        )
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet")
     report, _ = run(tmp_path / "home", "mind2web", tmp_path / "train.parquet")
     assert report.malformed == [] and report.samples["steps"] == 2 and report.samples["episodes"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,24 @@ def test_a_foreign_chat_is_kept_as_it_is(tmp_path: Path) -> None:
     images(tmp_path, 2)
     url = f"data:image/png;base64,{base64.b64encode(picture(5)).decode()}"
     two = {
-        "conversations": [{"from": "user", "value": "<image><image> Which differs?", "x": 1}, {"from": "assistant", "value": "The second."}],
-        "images": ["0.png", url], "system": "Be brief.", "topic": "games",
-    }  # fmt: skip
+        "conversations": [
+            {"from": "user", "value": "<image><image> Which differs?", "x": 1},
+            {"from": "assistant", "value": "The second."},
+        ],
+        "images": ["0.png", url],
+        "system": "Be brief.",
+        "topic": "games",
+    }
     report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [chat(), two]))
     assert report.num_added == 2 and report.unknown == {"conversations[].x": 1, "topic": 1}
     found = sorted(Warehouse(Home(tmp_path / "home")).read("sft_samples").to_pylist(), key=lambda row: len(row["messages"]))
     first, second = found
     assert [message["role"] for message in first["messages"]] == ["user", "assistant", "user", "assistant"]
     assert first["messages"][0]["content"].startswith("You operate") and [message["loss"] for message in first["messages"]] == [0, 1, 0, 1]
-    assert second["messages"][0] == {"role": "system", "content": "Be brief.", "screenshot_id": None, "loss": 0.0} or len(second["messages"]) == 4
+    assert (
+        second["messages"][0] == {"role": "system", "content": "Be brief.", "screenshot_id": None, "loss": 0.0}
+        or len(second["messages"]) == 4
+    )
     shown = [message["screenshot_id"] for row in found for message in row["messages"] if message["screenshot_id"]]
     assert len(shown) == 4 and len(set(shown)) == 3
 
@@ -86,7 +95,11 @@ def test_answers_of_a_known_grammar_become_a_trajectory(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     first, last = sorted(warehouse.read("steps").to_pylist(), key=lambda row: row["step_index"])
     assert json.loads(first["action"])["x"] == WIDTH // 2 and json.loads(first["action"])["y"] == round(0.9 * HEIGHT)
-    assert first["thought"] == "It is at the top." and "<function=click>" in first["response"] and json.loads(last["action"])["answer"] == "yes"
+    assert (
+        first["thought"] == "It is at the top."
+        and "<function=click>" in first["response"]
+        and json.loads(last["action"])["answer"] == "yes"
+    )
     assert warehouse.read("episodes").to_pylist()[0]["instruction"] == "Open the menu."
     assert "Task:\nOpen the menu." in first["messages"][1]["content"], "asked as our own agents are"
 
@@ -104,8 +117,6 @@ def test_answers_of_a_known_grammar_become_a_trajectory(tmp_path: Path) -> None:
     ],
 )
 def test_a_chat_that_is_none_is_named(record: dict[str, Any], why: str, tmp_path: Path) -> None:
-    import re
-
     images(tmp_path, 2)
     report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [record]))
     assert report.num_added == 0 and re.search(why, report.malformed[0][1]), report.malformed

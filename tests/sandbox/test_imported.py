@@ -23,14 +23,20 @@ from warehouse.home import Home
 
 def osworld(task_id: str = "11-ab", **more: Any) -> dict[str, Any]:
     record = {
-        "id": task_id, "snapshot": "os", "instruction": "Copy a.txt to b.txt on the desktop.", "source": "ours", "trajectory": "trajectories/",
-        "related_apps": ["os"], "proxy": False,
+        "id": task_id,
+        "snapshot": "os",
+        "instruction": "Copy a.txt to b.txt on the desktop.",
+        "source": "ours",
+        "trajectory": "trajectories/",
+        "related_apps": ["os"],
+        "proxy": False,
         "config": [{"type": "execute", "parameters": {"command": "echo hi > /home/user/a.txt", "shell": True}}],
         "evaluator": {
-            "func": "check_include_exclude", "result": {"type": "vm_command_line", "command": ["cat", "/home/user/b.txt"]},
+            "func": "check_include_exclude",
+            "result": {"type": "vm_command_line", "command": ["cat", "/home/user/b.txt"]},
             "expected": {"type": "rule", "rules": {"include": ["hi"], "exclude": []}},
         },
-    }  # fmt: skip
+    }
     return record | more
 
 
@@ -47,10 +53,13 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
     config = [
         {"type": "execute", "parameters": {"command": ["python", "-c", "print(1)"]}},
         {"type": "launch", "parameters": {"command": ["gedit", "--new-window", "/home/user/a.txt"]}},
-        {"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; import time; pyautogui.hotkey('ctrl', 's'); time.sleep(0.5);"]}},
+        {
+            "type": "execute",
+            "parameters": {"command": ["python", "-c", "import pyautogui; import time; pyautogui.hotkey('ctrl', 's'); time.sleep(0.5);"]},
+        },
         {"type": "sleep", "parameters": {"seconds": 1}},
         {"type": "activate_window", "parameters": {"window_name": "a.txt", "strict": True}},
-    ]  # fmt: skip
+    ]
     found = collected(tmp_path, "osworld", osworld(config=config, mood="fine"))
     (task,) = found.tasks
     assert task.is_runnable and task.spec.kind == "desktop" and task.unknown_fields == ("mood",)
@@ -63,21 +72,27 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"config": [{"type": "download", "parameters": {"files": [{"url": "https://x.org/a.xlsx", "path": "/home/user/a.xlsx"}]}}]},
-         "needs a file from the network"),
+        (
+            {"config": [{"type": "download", "parameters": {"files": [{"url": "https://x.org/a.xlsx", "path": "/home/user/a.xlsx"}]}}]},
+            "needs a file from the network",
+        ),
         ({"config": [{"type": "launch", "parameters": {"command": ["google-chrome", "--x"]}}]}, "starts google-chrome"),
         ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": []}}]}, "no such setup step here: chrome_open_tabs"),
         ({"config": [{"type": "execute", "parameters": {"command": "sudo apt install x", "shell": True}}]}, "rights of root"),
         ({"config": [{"type": "execute", "parameters": {"command": "cd /tmp && no-such-program -v", "shell": True}}]}, "needs the program"),
-        ({"config": [{"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.click(960, 540)"]}}]},
-         "clicks at points of OSWorld's screen"),
+        (
+            {"config": [{"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.click(960, 540)"]}}]},
+            "clicks at points of OSWorld's screen",
+        ),
         ({"evaluator": {"func": "infeasible"}}, "meant to be impossible"),
         ({"evaluator": {"func": "compare_table", "result": {"type": "vm_file", "path": "/x"}}}, "no such evaluator here: compare_table"),
-        ({"evaluator": {"func": "exact_match", "result": {"type": "enable_do_not_track"}, "expected": {"type": "rule", "rules": {}}}},
-         "no way here to get a value of type enable_do_not_track"),
+        (
+            {"evaluator": {"func": "exact_match", "result": {"type": "enable_do_not_track"}, "expected": {"type": "rule", "rules": {}}}},
+            "no way here to get a value of type enable_do_not_track",
+        ),
         ({"evaluator": {}}, "no evaluator that is understood"),
     ],
-)  # fmt: skip
+)
 def test_what_an_osworld_example_wants_in_vain_is_its_reason(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     (task,) = collected(tmp_path, "osworld", osworld(**change)).tasks
     assert any(reason in said for said in task.not_runnable), task.not_runnable
@@ -107,12 +122,25 @@ def test_a_path_never_leads_out_of_the_folder_of_files(tmp_path: Path) -> None:
 
 def test_templates_of_android_world_have_parameters_checks_and_known_ones(tmp_path: Path) -> None:
     found = collected(
-        tmp_path, "android-world",
-        {"task_name": "SystemWifiTurnOff", "task_template": "Turn wifi {on_or_off}.", "difficulty": "easy", "tags": [], "optimal_steps": "3"},
+        tmp_path,
+        "android-world",
+        {
+            "task_name": "SystemWifiTurnOff",
+            "task_template": "Turn wifi {on_or_off}.",
+            "difficulty": "easy",
+            "tags": [],
+            "optimal_steps": "3",
+        },
         {"task_name": "CameraTakePhoto", "task_template": "Take one photo.", "difficulty": "easy", "tags": [""], "optimal_steps": "2"},
-        {"name": "Timeout", "template": "Set the timeout to {label}.", "params": {"label": ["a", "b"], "value": ["1", "2"]}, "app": "settings",
-         "criteria": [{"command": "adb shell settings get system x", "equals": "{value}"}], "weather": "grey"},
-    )  # fmt: skip
+        {
+            "name": "Timeout",
+            "template": "Set the timeout to {label}.",
+            "params": {"label": ["a", "b"], "value": ["1", "2"]},
+            "app": "settings",
+            "criteria": [{"command": "adb shell settings get system x", "equals": "{value}"}],
+            "weather": "grey",
+        },
+    )
     wifi, photo, timeout = found.tasks
     assert wifi.is_runnable and filled(wifi.spec, 0, "x").instruction == "Turn wifi off." and wifi.spec.device_setup == ("svc wifi enable",)
     assert photo.not_runnable == ("its record says no check: AndroidWorld's are Python",)
@@ -124,11 +152,25 @@ def test_templates_of_android_world_have_parameters_checks_and_known_ones(tmp_pa
 
 def test_tasks_on_live_sites_are_kept_for_judges_and_do_not_run(tmp_path: Path) -> None:
     found = collected(
-        tmp_path, "mind2web",
-        {"task_id": "a1", "confirmed_task": "Find a red bike.", "website": "https://bikes.example/", "reference_length": 4, "level": "hard"},
-        {"annotation_id": "b2", "confirmed_task": "Rent a van.", "website": "vans", "domain": "Travel", "actions": [], "action_reprs": ["x", "y"]},
+        tmp_path,
+        "mind2web",
+        {
+            "task_id": "a1",
+            "confirmed_task": "Find a red bike.",
+            "website": "https://bikes.example/",
+            "reference_length": 4,
+            "level": "hard",
+        },
+        {
+            "annotation_id": "b2",
+            "confirmed_task": "Rent a van.",
+            "website": "vans",
+            "domain": "Travel",
+            "actions": [],
+            "action_reprs": ["x", "y"],
+        },
         {"confirmed_task": ""},
-    )  # fmt: skip
+    )
     bike, van = found.tasks
     assert bike.spec.website == "https://bikes.example/" and bike.spec.max_steps == 12 and bike.spec.difficulty == 0.8
     assert van.spec.reference_length == 2 and not bike.is_runnable and "judge" in " ".join(van.not_runnable)
@@ -151,7 +193,7 @@ PLAIN = {"name": "copy", "kind": "terminal", "instruction": "Copy a to b.", "goa
 
 def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None:
     found = collected(tmp_path, "plain", PLAIN, PLAIN | {"name": "two", "instrution": "x", "goals": [{"kind": "file_is", "path": "b"}]})
-    (where, why), = found.malformed  # fmt: skip
+    ((where, why),) = found.malformed
     assert where == "tasks.jsonl:2" and "`instrution` is no field of a task; did you mean `instruction`?" in why and "goals.0" in why
     assert len(found.tasks) == 1 and len(found.records) == 2, "the record is kept all the same"
 
@@ -218,7 +260,7 @@ def test_a_changed_task_is_another_one_and_the_old_one_says_so(home: Home, tmp_p
 
 def test_a_set_of_which_nothing_runs_says_why(home: Home, tmp_path: Path) -> None:
     store(home, collected(tmp_path, "mind2web", {"confirmed_task": "Rent a van.", "website": "vans"}))
-    with pytest.raises(ConfigError, match="none of the 1 tasks .* wants a live site"):
+    with pytest.raises(ConfigError, match=r"none of the 1 tasks .* wants a live site"):
         tasks_of("imported:mine")
 
 
@@ -271,6 +313,6 @@ def test_only_named_parameters_are_filled_in() -> None:
         ("check_json_settings", b'{"a": 1, "b": 2}', {"expected": {"a": 1}}, {}, True),
         ("check_line_number", b"12:00:01 x\n no\n13:59:59\n", {"expected": "2"}, {}, True),
     ],
-)  # fmt: skip
+)
 def test_comparisons(name: str, value: Any, expected: Any, options: dict[str, Any], passes: bool) -> None:
     assert (metrics.METRICS[name](value, expected, options) is None) == passes

@@ -71,16 +71,30 @@ def test_a_terminal_task_is_set_up_solved_and_verified(imported: Any) -> None:
     tasks = imported(
         "plain",
         {
-            "name": "many", "kind": "terminal", "instruction": "Tidy up.", "files": {"a.txt": "a\n", "b.txt": "b\n", "run.sh": "echo done\n"},
-            "folders": ["old"], "setup": [{"command": "echo ready > /workspace/old/state"}], "goals": GOALS,
-            "oracle": [{"command": "mkdir out"}, {"command": "cat a.txt b.txt > out/all.txt"}, {"command": "chmod +x run.sh && rm a.txt"},
-                       {"command": "printf 'x,y\\n1,2\\n' > t.csv"}],
+            "name": "many",
+            "kind": "terminal",
+            "instruction": "Tidy up.",
+            "files": {"a.txt": "a\n", "b.txt": "b\n", "run.sh": "echo done\n"},
+            "folders": ["old"],
+            "setup": [{"command": "echo ready > /workspace/old/state"}],
+            "goals": GOALS,
+            "oracle": [
+                {"command": "mkdir out"},
+                {"command": "cat a.txt b.txt > out/all.txt"},
+                {"command": "chmod +x run.sh && rm a.txt"},
+                {"command": "printf 'x,y\\n1,2\\n' > t.csv"},
+            ],
         },
         {
-            "name": "ask", "kind": "terminal", "instruction": "Which word is in {file}?", "params": [{"file": "f1", "word": "kiwi"}],
-            "files": {"{file}": "{word}\n"}, "goals": [{"kind": "answers", "text": "{word}"}], "oracle": [{"command": "cat {file}"}],
+            "name": "ask",
+            "kind": "terminal",
+            "instruction": "Which word is in {file}?",
+            "params": [{"file": "f1", "word": "kiwi"}],
+            "files": {"{file}": "{word}\n"},
+            "goals": [{"kind": "answers", "text": "{word}"}],
+            "oracle": [{"command": "cat {file}"}],
         },
-    )  # fmt: skip
+    )
 
     async def use() -> None:
         async with SessionPool(size=1) as pool:
@@ -116,7 +130,10 @@ def test_a_setup_that_fails_is_an_error_of_the_task(imported: Any) -> None:
 def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
     """Its file is made, opened in the editor, changed by keys, saved by the evaluator's own postconfig, and compared."""
     record = {
-        "id": "0a-1", "snapshot": "os", "instruction": "Put the word hello in front of the text in the editor.", "related_apps": ["gedit"],
+        "id": "0a-1",
+        "snapshot": "os",
+        "instruction": "Put the word hello in front of the text in the editor.",
+        "related_apps": ["gedit"],
         "config": [
             {"type": "execute", "parameters": {"command": "mkdir -p ~/Desktop && printf 'world\\n' > ~/Desktop/note.txt", "shell": True}},
             {"type": "launch", "parameters": {"command": ["gedit", "/home/user/Desktop/note.txt"]}},
@@ -127,12 +144,15 @@ def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
                 {"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.hotkey('ctrl', 's');"]}},
                 {"type": "sleep", "parameters": {"seconds": 0.3}},
             ],
-            "func": ["exact_match", "check_include_exclude"], "conj": "and",
-            "result": [{"type": "vm_command_line", "command": ["cat", "/home/user/Desktop/note.txt"]},
-                       {"type": "vm_command_line", "command": "ls ~/Desktop | wc -l", "shell": True}],
+            "func": ["exact_match", "check_include_exclude"],
+            "conj": "and",
+            "result": [
+                {"type": "vm_command_line", "command": ["cat", "/home/user/Desktop/note.txt"]},
+                {"type": "vm_command_line", "command": "ls ~/Desktop | wc -l", "shell": True},
+            ],
             "expected": [{"type": "rule", "rules": {"expected": "hello world\n"}}, {"type": "rule", "rules": {"include": ["1"]}}],
         },
-    }  # fmt: skip
+    }
     task = imported("osworld", record)["0a-1"]
 
     async def use() -> None:
@@ -165,9 +185,15 @@ def simulated() -> Iterator[SimulatedDevice]:
 def test_a_template_of_android_world_runs_on_the_simulated_device(imported: Any, simulated: SimulatedDevice) -> None:
     tasks = imported(
         "android-world",
-        {"task_name": "SystemWifiTurnOff", "task_template": "Turn wifi {on_or_off}.", "difficulty": "easy", "tags": [], "optimal_steps": "3"},
+        {
+            "task_name": "SystemWifiTurnOff",
+            "task_template": "Turn wifi {on_or_off}.",
+            "difficulty": "easy",
+            "tags": [],
+            "optimal_steps": "3",
+        },
         {"name": "Ask", "template": "Which is larger, 1 or 2?", "app": "settings", "criteria": [{"answer": "2"}]},
-    )  # fmt: skip
+    )
 
     async def use() -> None:
         device = await AndroidDevice.open(simulated.serial, port=simulated.adb_port)

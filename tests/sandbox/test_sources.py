@@ -18,7 +18,6 @@ from sandbox.sources import SOURCES, SessionKind, all_tasks, kind_of, page_tasks
 from sandbox.task import Task
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
-
 BUILT_IN = [name for name, source in SOURCES.items() if source.kind is not None]
 """Those whose tasks come with the code: what is imported lies in a home (test_imported.py)."""
 
