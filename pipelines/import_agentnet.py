@@ -10,7 +10,8 @@ from typing import Any
 from pipelines.import_reading import OnBytes, raw_records
 from pipelines.import_trajectories import DemonstratedStep, Demonstration, Entry, Pictures
 from sandbox.imported.mapping import BadRecord, Fields
-from sandbox.imported.pyautogui_code import BadCode, Hand, parse_code
+from sandbox.imported.pyautogui_calls import BadCode, Hand
+from sandbox.imported.pyautogui_code import parse_code
 
 QUALITY = ("task_completed", "alignment_score", "efficiency_score", "task_difficulty")
 ASIDE = ("natural_language_task", "actual_task", "reason", "domain", "domains", "system", "os", "applications", "websites")

@@ -95,6 +95,7 @@ def import_demonstrations(
     domain: Annotated[str, typer.Option(help="Which specialist learns from it.")] = "desktop",
     mode: Annotated[str, typer.Option(help="Standing text of the prompt: computer, mobile or game.")] = "computer",
     min_alignment: Annotated[int, typer.Option(min=0, max=10, help="agentnet: a lower alignment_score goes to CT.")] = 0,
+    replace: Annotated[bool, typer.Option("--replace", help="Drop what was imported under this name first.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -108,4 +109,6 @@ def import_demonstrations(
     settings = demonstration_settings(
         track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment
     )  # fmt: skip
-    import_demonstration_files(home_of(home), format_, files, settings, console, name=name, images=images or [], dry_run=dry_run)
+    import_demonstration_files(
+        home_of(home), format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace
+    )  # fmt: skip

@@ -38,6 +38,7 @@ from warehouse.tables import Warehouse
 
 DEMONSTRATION_FORMATS = ("agentnet", "mind2web", "sharegpt")
 ROWS_SHOWN = 20
+MANIFEST = "import.json"
 CHUNK_RECORDS = 64
 CHUNK_BYTES = 64 << 20
 KEYS: Mapping[str, str] = {
@@ -83,8 +84,17 @@ class Store:
         """Whether this episode or sample is stored, or waits for its commit."""
         return identity in self._taken or any(identity in self._known[table] for table in ("episodes", "sft_samples", "ct_samples"))
 
-    def add(self, identity: str, rows: Rows) -> None:
+    def take(self, identity: str) -> None:
+        """From now on it is there."""
         self._taken.add(identity)
+
+    def clear(self) -> None:
+        """Drop what this stage holds; screenshots stay."""
+        for table in reversed(list(KEYS)):
+            self._warehouse.replace_partition(table, [], iteration=SEED_ITERATION, stage=self._stage)
+        self._known = {table: self._stored(table, key) for table, key in KEYS.items()}
+
+    def add(self, rows: Rows) -> None:
         for table, more in rows.of.items():
             self._waiting.add(table, *more)
         self._num_waiting += 1
@@ -106,7 +116,7 @@ class Store:
 
 def import_demonstration_files(
     home: Home, format: str, paths: Sequence[Path], settings: DemonstrationSettings, console: Console, *, name: str | None,
-    images: Sequence[Path], dry_run: bool,
+    images: Sequence[Path], dry_run: bool, replace: bool = False,
 ) -> Report:  # fmt: skip
     """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
@@ -118,7 +128,13 @@ def import_demonstration_files(
     folder = home.root / "imports" / chosen
     with FileLock(home.locks / f"import-{chosen}.lock"):
         store = Store(Warehouse(home), f"imported_{chosen}")
-        kept = _Kept(folder, {} if dry_run else _manifest(format, paths, settings))
+        manifest = {} if dry_run else _manifest(format, paths, settings)
+        _check_settings(folder, manifest, chosen, replace=replace or dry_run)
+        if replace and not dry_run:
+            store.clear()
+        kept = _Kept(folder, manifest)
+        if not dry_run:
+            kept.begin()
         with _progress(console) as progress:
             for path in paths:
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)
@@ -144,6 +160,18 @@ def _name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
         raise ConfigError(f"{name!r} cannot name an import: use lower-case letters, digits and _, beginning with a letter; give --name")
     return name
+
+
+def _check_settings(folder: Path, manifest: Mapping[str, Any], name: str, *, replace: bool) -> None:
+    """Raises ConfigError where the import of this name was made in another way: its samples would be of two kinds."""
+    if replace or not (folder / MANIFEST).is_file():
+        return
+    before = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if other := [key for key in ("format", "settings") if before.get(key) != manifest[key]]:
+        raise ConfigError(
+            f"{name} was imported with another {' and other '.join(other)} ({before.get('format')}, {before.get('settings')}): give the "
+            "same, another --name, or --replace"
+        )
 
 
 def _reader(format: str, settings: DemonstrationSettings) -> EntryReader:
@@ -183,8 +211,9 @@ def _take(entry: Entry, maker: RowMaker, store: Store, report: Report, kept: _Ke
         return
     report.num_added += 1
     report.samples.update({table: len(more) for table, more in rows.of.items()})
+    store.take(identity)
     if not dry_run:
-        store.add(identity, rows)
+        store.add(rows)
 
 
 def _reject(entry: Entry, why: str, report: Report, kept: _Kept) -> None:
@@ -206,8 +235,10 @@ class _Kept:
     def came_from(self, entry: Entry, identity: str) -> None:
         self._origins.append(json.dumps({"id": identity, "where": entry.where, "record": entry.digest}) + "\n")
 
+    def begin(self) -> None:
+        atomic_write(self._folder / MANIFEST, (json.dumps(self._manifest, indent=2, sort_keys=True) + "\n").encode())
+
     def write(self) -> None:
-        atomic_write(self._folder / "import.json", (json.dumps(self._manifest, indent=2, sort_keys=True) + "\n").encode())
         atomic_write(self._folder / "origins.jsonl", "".join(self._origins).encode())
         atomic_write(self._folder / "rejected.jsonl", "".join(self._rejected).encode())
 

@@ -93,9 +93,9 @@ def _android(task: Task) -> str:
 
 
 def _imported(task: Task) -> str:
-    from sandbox.imported.source import find
+    from sandbox.imported.source import instance_spec
 
-    return find(task)[1].spec.instruction
+    return "" if task.split(0) is Split.HOLDOUT else instance_spec(task, 0)[1].instruction
 
 
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {

@@ -11,7 +11,6 @@ from random import Random
 
 from sandbox.imported.spec import ImportedTask, TaskSpec
 from sandbox.imported.store import TaskSet, read_set, set_names
-from sandbox.supply import Facts
 from sandbox.task import Task
 from warehouse.errors import ConfigError, TaskError
 from warehouse.identity import stable_seed
@@ -107,11 +106,3 @@ def filled(spec: TaskSpec, seed: int, name: str) -> TaskSpec:
 
     data = spec.model_dump(mode="json", exclude={"params"})
     return TaskSpec.model_validate({name: fill(item) for name, item in data.items()})
-
-
-def facts(task: Task, seed: int) -> Facts:
-    """Raises TaskError for a task that is not this source's."""
-    task_set, spec = instance_spec(task, seed)
-    imported = find(task)[1]
-    made_from = {"set": task_set.name, "set_id": task_set.set_id, "where": imported.where, "record": imported.record, "from": spec.source}
-    return Facts(instruction=spec.instruction, content=[spec.content_id], difficulty=spec.difficulty, provenance=made_from)

@@ -41,6 +41,7 @@ TABLES = ("tasks", "episodes", "steps", "verdicts", "sft_samples", "ct_samples")
 def run(home: Path, format: str, *paths: Path, track: str = "expert", **more: Any) -> tuple[Report, str]:
     console = Console(record=True, width=200)
     options = {name: more.pop(name) for name in ("name", "images", "dry_run") if name in more}
+    replace = more.pop("replace", False)
     settings = demonstration_settings(track=track, **more)
     report = import_demonstration_files(
         Home(home),
@@ -51,6 +52,7 @@ def run(home: Path, format: str, *paths: Path, track: str = "expert", **more: An
         name=options.get("name"),
         images=options.get("images", ()),
         dry_run=options.get("dry_run", False),
+        replace=replace,
     )
     return report, console.export_text()
 
@@ -189,6 +191,16 @@ def test_the_same_file_twice_adds_nothing_under_any_name(files: Path, tmp_path: 
     both = write_lines(tmp_path / "both.jsonl", [line, line])
     report, _ = run(tmp_path / "second", "agentnet", both)
     assert (report.num_added, report.num_there) == (1, 1)
+
+
+def test_an_import_in_another_way_wants_another_name_or_replaces(files: Path, tmp_path: Path) -> None:
+    run(tmp_path / "home", "agentnet", files)
+    with pytest.raises(ConfigError, match=r"with another settings .* --replace"):
+        run(tmp_path / "home", "agentnet", files, grammar="uitars15")
+    report, _ = run(tmp_path / "home", "agentnet", files, grammar="uitars15", replace=True)
+    assert (report.num_added, report.num_there) == (3, 0)
+    run(tmp_path / "fresh", "agentnet", files, grammar="uitars15")
+    assert content(tmp_path / "home") == content(tmp_path / "fresh")
 
 
 def test_a_dry_run_stores_nothing(files: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sandbox.imported import metrics
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.mapping import Files
-from sandbox.imported.source import facts, filled, find, load_tasks
+from sandbox.imported.source import filled, find, instance_spec, load_tasks
 from sandbox.imported.spec import TaskSpec
 from sandbox.imported.store import read_records, read_set, set_names, write_set
 from sandbox.sources import SOURCES, kind_of, tasks_in, tasks_of
@@ -244,7 +244,7 @@ def test_a_set_is_the_same_however_often_it_is_imported(home: Home, tmp_path: Pa
 def test_a_changed_task_is_another_one_and_the_old_one_says_so(home: Home, tmp_path: Path) -> None:
     store(home, collected(tmp_path, "plain", PLAIN))
     (old,) = tasks_of("imported:mine")
-    assert kind_of(old) == "terminal" and old.name == "mine:copy" and facts(old, 0).instruction == "Copy a to b."
+    assert kind_of(old) == "terminal" and old.name == "mine:copy" and instance_spec(old, 0)[1].instruction == "Copy a to b."
     store(home, collected(tmp_path, "plain", PLAIN | {"instruction": "Copy it."}))
     (new,) = tasks_of("imported:mine")
     assert new.task_id != old.task_id
