@@ -40,7 +40,7 @@ INVARIANTS = (
         asset="seed_demonstrations",
         meaning="what the oracle demonstrated are solved train instances",
         sql="""select s.sample_id, e.task_name, e.seed, e.split, e.outcome from sft_samples s left join episodes e using (episode_id)
-               where s.iteration = $iteration and s.origin = 'demonstration'
+               where s.iteration = $iteration and s.stage = 'seed_demonstrations' and s.origin = 'demonstration'
                and (e.split is distinct from 'train' or e.outcome is distinct from 'success')""",
     ),
     Invariant(

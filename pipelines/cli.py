@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.import_commands import imports
 from pipelines.merge_command import merge
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, overrides, warehouse_of
 from pipelines.policy_command import policy
 from pipelines.sandbox_command import sandbox
-from pipelines.table_commands import export, imports, lineage, replay, sql, withdraw
+from pipelines.table_commands import export, lineage, replay, sql, withdraw
 from pipelines.tasks_command import tasks
 from warehouse.errors import FlywheelError, StorageFull
 from warehouse.home import is_full_disk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 
 from warehouse.errors import ConfigError
-from warehouse.home import Home
+from warehouse.home import HOME_VARIABLE, Home
 
 if TYPE_CHECKING:
     from warehouse.tables import Warehouse
@@ -32,8 +33,11 @@ def warehouse_of(home: Home) -> Warehouse:
 
 
 def home_of(path: Path | None) -> Home:
-    """The home of --home, else of the environment; it need not be there yet."""
-    return Home(path.absolute()) if path is not None else Home.from_env()
+    """The home of --home, else of the environment; it need not be there yet. From here on it is the environment's, for what looks there
+    by itself (task sets)."""
+    home = Home(path.absolute()) if path is not None else Home.from_env()
+    os.environ[HOME_VARIABLE] = str(home.root)
+    return home
 
 
 def made_home(path: Path | None) -> Home:

@@ -1,5 +1,5 @@
-"""`flywheel sql`, `lineage`, `export`, `replay`, `import`, `withdraw`: what reads the tables of a home or changes them. What each does is
-query_command.py's, replay/'s and import_command.py's.
+"""`flywheel sql`, `lineage`, `export`, `replay`, `withdraw`: what reads the tables of a home or changes them. What each does is
+query_command.py's and replay/'s. What brings data in is import_commands.py's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Annotated
 import typer
 
 from pipelines.options import AsOfOption, HomeOption, console, made_home, warehouse_of
-
-imports = typer.Typer(no_args_is_help=True, help="Bring data of your own into the warehouse.")
 
 
 def sql(
@@ -78,23 +76,6 @@ def replay(
 
     warehouse = warehouse_of(made_home(home))
     sys.exit(replay_episode(warehouse, episode, console, live=run_, html=html, webp=webp, mp4=mp4, url=url, as_json=as_json))
-
-
-@imports.callback()
-def _imports() -> None:
-    """Keeps `general` a command of its own while it is the only one."""
-
-
-@imports.command("general")
-def import_general(
-    file: Annotated[Path, typer.Argument(help="JSON lines or Parquet of conversations.")],
-    name: Annotated[str | None, typer.Option(help="Replaces what was imported under it \\[default: the file's].")] = None,
-    home: HomeOption = None,
-) -> None:
-    """Import general chat and reasoning data, which CT and SFT mix in (docs/supervised.md)."""
-    from pipelines.import_command import import_general_data
-
-    import_general_data(warehouse_of(made_home(home)), file, name, console)
 
 
 def withdraw(

@@ -106,7 +106,13 @@ def _android(task: Task) -> str:
     return make_instance(task, _first_seed(task)).instruction
 
 
+def _imported(task: Task) -> str:
+    from sandbox.imported.source import instance_spec
+
+    return "" if task.split(0) is Split.HOLDOUT else instance_spec(task, 0)[1].instruction
+
+
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {
     "miniwob": _miniwob, "games": _games, "terminal": _terminal, "hybrid": _hybrid, "browsing": _browsing, "web": _web,
-    "desktop": _desktop, "android": _android,
+    "desktop": _desktop, "android": _android, "imported": _imported,
 }  # fmt: skip

@@ -59,10 +59,11 @@ async def _page(parts: Parts) -> PooledSession:
 
 
 async def _terminal(parts: Parts) -> PooledSession:
+    from sandbox.imported.sessions import terminal_sources
     from sandbox.terminal.session import TerminalSession
     from sandbox.terminal.source import terminal_tasks
 
-    return TerminalSession(terminal_tasks())
+    return TerminalSession({**terminal_tasks(), **terminal_sources()})
 
 
 async def _hybrid(parts: Parts) -> PooledSession:
@@ -90,11 +91,14 @@ async def _android(parts: Parts) -> PooledSession:
     from sandbox.android.device import AndroidDevice
     from sandbox.android.session import AndroidSession
     from sandbox.android.source import SOURCE, make_instance
+    from sandbox.imported.sessions import android_instance
+    from sandbox.imported.source import SOURCE as IMPORTED
 
     port = os.environ.get("ANDROID_ADB_SERVER_PORT", "5037")
     if not port.isdecimal():
         raise ConfigError(f"ANDROID_ADB_SERVER_PORT is {port!r}, expected a port number, e.g. 5037; or unset it.")
-    return AndroidSession(await AndroidDevice.open(os.environ.get("ANDROID_SERIAL"), port=int(port)), {SOURCE: make_instance})
+    device = await AndroidDevice.open(os.environ.get("ANDROID_SERIAL"), port=int(port))
+    return AndroidSession(device, {SOURCE: make_instance, IMPORTED: android_instance})
 
 
 MAKERS: Mapping[SessionKind, Maker] = {

@@ -120,7 +120,7 @@ async def attempt(session: Session, task: Task, seed: int, disturb: float = 0.0,
 
 
 def proving_seeds(task: Task, num: int) -> list[int]:
-    """The first seeds that may be looked at: of `train`, or of `eval` for a held-out task."""
+    """The first seeds that may be looked at: of `train`, or of `eval` for a held-out task; none of one that is only reported."""
     return task.seeds(Split.EVAL if task.held_out else Split.TRAIN, num)
 
 
@@ -178,7 +178,7 @@ def table_row(proof: Proof) -> tuple[str, ...]:
         "held out" if proof.task.held_out else "train",
         str(proof.task.max_steps),
         f"{proof.num_solved}/{len(proof.plain)}",
-        f"{mean(attempt.num_steps for attempt in proof.plain):.1f}",
+        f"{mean(attempt.num_steps for attempt in proof.plain):.1f}" if proof.plain else "",
         f"{mean(scores):.0f}" if scores else "",
         f"{sum(attempt.is_success for attempt in proof.tested)}/{len(proof.tested)}" if proof.disturbed else "",
     )

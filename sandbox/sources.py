@@ -30,7 +30,8 @@ class Source:
     """A source of tasks: a module with `SOURCE`, `load_tasks(group)` and, where it generates its instances, `facts(task, seed)`; for pages
     the name of its PageTask class."""
 
-    kind: SessionKind
+    kind: SessionKind | None
+    """None: tasks of several kinds, of which the module's `kind_of(task)` tells."""
     module: str
     pages: str | None = None
 
@@ -43,6 +44,10 @@ class Source:
         module); else None. Raises TaskError for a task that is not the source's."""
         told = getattr(import_module(self.module), "facts", None)
         return None if told is None else cast(Facts, told(task, seed))
+
+    def kind_of(self, task: Task) -> SessionKind:
+        """Raises TaskError for a task that is not the source's."""
+        return self.kind or cast(SessionKind, import_module(self.module).kind_of(task))
 
     def page_task(self) -> PageTask | None:
         return None if self.pages is None else cast(PageTask, getattr(import_module(self.module), self.pages)())
@@ -57,6 +62,7 @@ SOURCES: Mapping[str, Source] = {
     "web": Source(kind="web", module="sandbox.web_apps.source"),
     "desktop": Source(kind="desktop", module="sandbox.desktop.source"),
     "android": Source(kind="android", module="sandbox.android.source"),
+    "imported": Source(kind=None, module="sandbox.imported.source"),
 }
 
 
@@ -69,7 +75,7 @@ def kind_of(task: Task) -> SessionKind:
     """The kind of session that a task needs. Raises TaskError for an unknown source."""
     if task.source not in SOURCES:
         raise TaskError(f"Task {task.name!r} is of source {task.source!r}, which is not known; known are {', '.join(SOURCES)}.")
-    return SOURCES[task.source].kind
+    return SOURCES[task.source].kind_of(task)
 
 
 def tasks_of(selection: str) -> tuple[Task, ...]:

@@ -27,6 +27,10 @@ class Split(StrEnum):
 SPLIT_EDGES = {Split.TRAIN: 0.8, Split.EVAL: 0.9, Split.HOLDOUT: 1.0}
 """Upper edges of the hash fraction: 80 % train, 10 % eval, 10 % holdout."""
 
+WHOLE = frozenset({"imported"})
+"""Sources whose tasks have one instance each, whatever the seed: there a whole task falls into one split, or what is learned from would be
+what is reported."""
+
 
 class Task(BaseModel):
     """A task's specification, frozen: what is stored. Its id is the hash of all that follows."""
@@ -45,16 +49,22 @@ class Task(BaseModel):
         return content_id("task", self.model_dump(mode="json"))
 
     def split(self, seed: int) -> Split:
-        """The split of one instance. Depends on source, name and seed only, so a changed step limit moves nothing."""
+        """The split of one instance. Depends on source, name and seed only (of a source in WHOLE, not on the seed), so a changed step limit
+        moves nothing."""
+        if self.source in WHOLE:
+            seed = 0
+            if not self.held_out:
+                return Split.TRAIN
         fraction = stable_fraction("split", self.source, self.name, seed)
         if self.held_out:
             return Split.EVAL if fraction < 0.5 else Split.HOLDOUT
         return next(split for split, edge in SPLIT_EDGES.items() if fraction < edge)
 
     def seeds(self, split: Split, num: int, *, skip: int = 0) -> list[int]:
-        """The `num` smallest seeds of a split, after skipping `skip` of them. Raises ValueError for an unknown split."""
+        """The `num` smallest seeds of a split, after skipping `skip` of them; none where the task has no instance in it. Raises ValueError
+        for an unknown split."""
         split = Split(split)
-        if self.held_out and split is Split.TRAIN:
+        if (self.held_out and split is Split.TRAIN) or (self.source in WHOLE and self.split(0) is not split):
             return []
         members: Iterator[int] = (seed for seed in count() if self.split(seed) is split)
         return list(islice(members, skip, skip + num))

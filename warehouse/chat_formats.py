@@ -72,14 +72,16 @@ def _llama_factory(*, has_images: bool, has_prompt_loss: bool) -> Layout:
 
 
 def _sharegpt(*, has_images: bool, has_prompt_loss: bool) -> Layout:
-    """`conversations` with `from` and `value`; `weight` is the loss weight of a turn, which Axolotl reads and others pass over."""
+    """`conversations` with `from` and `value`; `weight` is the loss weight of a turn, which Axolotl reads and others pass over. Beside them
+    what the sample is, as far as `flywheel import demonstrations sharegpt` can make it again from that."""
 
     def layout(row: Row, images: Mapping[str, str]) -> dict[str, Any] | None:
         turns = [
             {"from": SHAREGPT_NAMES[message["role"]], "value": _with_token(message), "weight": message["loss"]}
             for message in row["messages"]
         ]
-        return {"id": row["sample_id"], "conversations": turns} | ({"images": _paths(row, images)} if has_images else {})
+        what = {"origin": row["origin"], "domain": row["domain"], "verdict": row["verdict"]}
+        return {"id": row["sample_id"], "conversations": turns, **what} | ({"images": _paths(row, images)} if has_images else {})
 
     return layout
 

@@ -84,6 +84,11 @@ def tutorial_rows(tutorials: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
+def chat_row(kind: Kind, *, origin: str, domain: str, messages: Iterable[Any], verdict: bool | None = None) -> dict[str, Any]:
+    """One sample of a whole chat, whose messages have their own loss weights."""
+    return _finish(kind, [_message(message) for message in messages], origin=origin, domain=domain, verdict=verdict)
+
+
 def sample_row(
     kind: Kind, *, origin: str, domain: str, messages: Sequence[Any], response: str, prompt_loss: float = 0.0, **source: Any
 ) -> dict[str, Any]:

@@ -57,6 +57,8 @@ class Moment:
 Verify = Callable[[Desktop], Awaitable[list[str]]]
 """What is not as it should be, in words; an empty list where the task is done."""
 Oracle = Callable[[Moment], Action | None]
+Prepare = Callable[[Desktop, float], Awaitable[None]]
+"""What else is done before the episode begins; the number is how long a program may take to its window, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,10 @@ class Instance:
     oracle: Oracle
     launches: tuple[Launch, ...] = ()
     files: Mapping[PurePosixPath, bytes] = field(default_factory=dict)
+    prepare: Prepare | None = None
+    """Done last, after files and launches."""
+    has_oracle: bool = True
+    """Without one there are no hints, and the verifier, which may close windows, is left alone until the end."""
 
 
 def holds(window: Window, element: Element) -> bool:

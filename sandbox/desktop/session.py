@@ -6,7 +6,6 @@ entry says `ends_when_solved`, as soon as the verifier is content; then the step
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,17 +13,17 @@ from typing import Any
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.input import Refusal, gestures
-from sandbox.desktop.apps import find_app
-from sandbox.desktop.desktop import Desktop, Desktops, Window
+from sandbox.desktop.desktop import Desktop, Desktops
 from sandbox.desktop.instance import Instance, Launch, Moment
-from sandbox.desktop.source import SOURCE, VERSION, TaskEntry, entry, make_instance
+from sandbox.desktop.launching import start
+from sandbox.desktop.makers import entry, make_instance
+from sandbox.desktop.source import SOURCE, VERSION, TaskEntry
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
 from warehouse.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
 
 WINDOW_LIMIT_S = 90.0
 """LibreOffice and Wine take some seconds to their first window on a quiet machine."""
-POLL_S = 0.02
 WAITING_LIMIT_S = 1.0
 
 
@@ -67,7 +66,9 @@ class DesktopSession:
         for path, content in instance.files.items():
             await desktop.put_file(path, content)
         for launch in instance.launches:
-            await _start(desktop, launch, self._window_s)
+            await start(desktop, launch, self._window_s)
+        if instance.prepare is not None:
+            await instance.prepare(desktop, self._window_s)
         await desktop.settle()
         self._episode = _Episode(task=task, entry=task_entry, instance=instance, desktop=desktop, started_s=time.monotonic())
         return await self._observe(self._episode)
@@ -100,7 +101,7 @@ class DesktopSession:
                 return {}
             case actions.OpenApp(name=name):
                 try:
-                    await _start(desktop, Launch(app=name), limit_s=WAITING_LIMIT_S)
+                    await start(desktop, Launch(app=name), limit_s=WAITING_LIMIT_S)
                 except (TaskError, DesktopMissing) as error:
                     return {"ignored": str(error)}
                 except SandboxTimeout:
@@ -136,7 +137,7 @@ class DesktopSession:
     async def hint(self) -> Action | None:
         """The oracle looks at the last observation; where the task is done, there is only that to say."""
         episode = self._running()
-        if episode.is_over or episode.observation is None:
+        if episode.is_over or episode.observation is None or not episode.instance.has_oracle:
             return None
         if (await self.evaluate()).success:
             return actions.Finished()
@@ -157,20 +158,3 @@ class DesktopSession:
         self._is_closed = True
         self._episode = None
         await self._desktops.close()
-
-
-async def _start(desktop: Desktop, launch: Launch, limit_s: float) -> None:
-    """Launch an application and wait until a new window of it has the keyboard. Raises SandboxTimeout."""
-    app = find_app(launch.app)
-    before = {window.window_id for window in await desktop.windows()}
-    await desktop.launch(launch.app, launch.files)
-    deadline = time.monotonic() + limit_s
-    while not any(_is_of(window, app.window_class) and window.window_id not in before for window in await desktop.windows()):
-        if time.monotonic() > deadline:
-            raise SandboxTimeout(f"{app.name} was started, but no window of class {app.window_class!r} came up within {limit_s:g} s.")
-        await asyncio.sleep(POLL_S)
-    await desktop.settle()
-
-
-def _is_of(window: Window, window_class: str) -> bool:
-    return window.window_class.lower() == window_class.lower() and window.is_focused

@@ -16,7 +16,7 @@ from sandbox.server.metrics import Metrics
 from sandbox.server.problems import problem_of
 from sandbox.server.settings import ServerSettings
 from sandbox.session import Observation, Session, Transition, Verdict
-from sandbox.sources import SOURCES
+from sandbox.sources import SOURCES, kind_of
 from sandbox.task import Task
 from warehouse.errors import AccessDenied, FlywheelError, SandboxError
 
@@ -124,7 +124,7 @@ def environment_of(session: Session) -> str:
 async def _timed(metrics: Metrics, histogram: Histogram, task: Task | None, work: Awaitable[T]) -> T:
     started_s = time.monotonic()
     result = await _counted(metrics, work)
-    kind = SOURCES[task.source].kind if task is not None and task.source in SOURCES else "page"
+    kind = kind_of(task) if task is not None and task.source in SOURCES else "page"
     histogram.labels(kind=kind).observe(time.monotonic() - started_s)
     return result
 

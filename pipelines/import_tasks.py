@@ -1,0 +1,166 @@
+"""What `flywheel import tasks` and `flywheel import sets` do: task files into a set of FLYWHEEL_HOME/task_sets, with a terminal in front.
+Mapping is sandbox/imported's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+from sandbox.imported.collecting import Collected, collect
+from sandbox.imported.source import task_of
+from sandbox.imported.spec import ImportedTask
+from sandbox.imported.store import TaskSet, check_name, read_set, set_names, write_set
+from warehouse.errors import ConfigError, DesktopMissing, DeviceMissing, SandboxError, TaskError
+from warehouse.home import Home
+
+ROWS_SHOWN = 20
+CHECK_LIMIT_S = 180.0
+
+
+def import_task_files(
+    home: Home, format: str, paths: Sequence[Path], console: Console, *, name: str | None, assets: Sequence[Path], held_out: bool,
+    check: bool, dry_run: bool, verbose: bool,
+) -> Collected:  # fmt: skip
+    """Import, and say what became of every record. Raises ConfigError where nothing of the files is a task."""
+    chosen = check_name(name or re.sub(r"[^a-z0-9_-]+", "-", paths[0].stem.lower()).strip("-_"))
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("reading")
+        found = collect(
+            format, paths, assets=assets, held_out=held_out, on_record=lambda done, total: progress.update(bar, completed=done, total=total)
+        )
+    if not found.tasks:
+        first = f": {found.malformed[0][0]} {found.malformed[0][1]}" if found.malformed else ""
+        raise ConfigError(f"none of {len(found.records)} records is a task of the format {format}{first}")
+    manifest = {"format": format, "files": sorted(path.name for path in paths), "held_out": held_out}
+    before = read_set(chosen, home).set_id if chosen in set_names(home) else None
+    has_changed = True
+    if not dry_run:
+        task_set = _write(home, chosen, found, manifest)
+        if check:
+            found.tasks = asyncio.run(_checked(task_set, found.tasks, console))
+            task_set = _write(home, chosen, found, manifest)
+        has_changed = task_set.set_id != before
+    _tell(found, console, verbose=verbose)
+    what = "would be written" if dry_run else "is written" if has_changed else "was imported already: nothing changed"
+    console.print(f"set {escape(chosen)} {what}. A profile names it: tasks.lists: \\['imported:{escape(chosen)}']", highlight=False)
+    return found
+
+
+def _write(home: Home, name: str, found: Collected, manifest: Mapping[str, Any]) -> TaskSet:
+    counts = {
+        "num_records": len(found.records), "num_tasks": len(found.tasks), "num_runnable": found.num_runnable,
+        "num_duplicates": found.num_duplicates, "not_runnable": dict(sorted(found.reasons.items())),
+        "unknown_fields": dict(sorted(found.unknown_fields.items())), "malformed": [list(item) for item in found.malformed],
+    }  # fmt: skip
+    return write_set(home, name, found.tasks, found.records, found.assets, {**manifest, **counts})
+
+
+async def _checked(task_set: TaskSet, tasks: Sequence[ImportedTask], console: Console) -> list[ImportedTask]:
+    """Every runnable task set up once. One that fails, or that its verifier is content with from the start, is not runnable any more."""
+    from sandbox.pool import SessionPool
+
+    made: list[ImportedTask] = []
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("setting up", total=len(tasks))
+        async with SessionPool(size=1) as pool:
+            for imported in tasks:
+                reason = None
+                if imported.is_runnable and imported.spec.kind != "page":
+                    reason = await _trouble(pool, task_set, imported)
+                made.append(imported if reason is None else imported.model_copy(update={"not_runnable": (reason,)}))
+                progress.advance(bar)
+    return made
+
+
+async def _trouble(pool: Any, task_set: TaskSet, imported: ImportedTask) -> str | None:
+    task = task_of(task_set, imported)
+    try:
+        async with asyncio.timeout(CHECK_LIMIT_S), pool.lease(task, screenshots=False) as session:
+            await session.reset(task, 0)
+            return "is solved before it begins" if (await session.evaluate()).success else None
+    except (DeviceMissing, DesktopMissing) as error:
+        return f"cannot be checked here: {error}"
+    except (SandboxError, TaskError, TimeoutError) as error:
+        return f"its setup fails: {str(error) or type(error).__name__}"[:300]
+
+
+def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
+    console.print(
+        f"{len(found.records)} records: {len(found.tasks)} tasks, {found.num_runnable} of them run here, "
+        f"{len(found.tasks) - found.num_runnable} do not; {found.num_duplicates} duplicates, {len(found.malformed)} malformed."
+    )
+    _counts("does not run because it", found.reasons.items(), console)
+    _counts("mapped with a loss", found.notes.items(), console)
+    _counts("unknown field, kept with the record", found.unknown_fields.items(), console)
+    if found.malformed:
+        table = Table("malformed", "why")
+        for where, why in found.malformed[: None if verbose else ROWS_SHOWN]:
+            table.add_row(escape(where), escape(why))
+        console.print(table)
+    if verbose:
+        table = Table("task", "does not run because it")
+        for task in found.tasks:
+            if not task.is_runnable:
+                table.add_row(escape(task.spec.name), escape("; ".join(task.not_runnable)))
+        console.print(table)
+
+
+def _counts(heading: str, counts: Iterable[tuple[str, int]], console: Console) -> None:
+    rows = Counter(dict(counts)).most_common()
+    if not rows:
+        return
+    table = Table(heading)
+    table.add_column("tasks", justify="right")
+    for what, num in rows[:ROWS_SHOWN]:
+        table.add_row(escape(what), str(num))
+    if len(rows) > ROWS_SHOWN:
+        table.add_row(f"{len(rows) - ROWS_SHOWN} more, in set.json", str(sum(num for _, num in rows[ROWS_SHOWN:])))
+    console.print(table)
+
+
+def show_task_sets(home: Home, name: str | None, console: Console, *, as_json: bool) -> None:
+    """Raises ConfigError for a set that is not there."""
+    rows = _set_rows(home) if name is None else _task_rows(read_set(name, home))
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    if not rows:
+        console.print("no task sets yet: `flywheel import tasks --help`")
+        return
+    table = Table(*(heading.replace("_", " ") for heading in rows[0]))
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    console.print(table)
+
+
+def _set_rows(home: Home) -> list[dict[str, Any]]:
+    sets = [read_set(name, home) for name in set_names(home)]
+    return [
+        {
+            "name": each.name, "format": each.manifest.get("format", ""), "tasks": len(each.tasks),
+            "runnable": sum(task.is_runnable for task in each.tasks.values()),
+            "held_out": sum(task.held_out for task in each.tasks.values()), "set_id": each.set_id,
+        }
+        for each in sets
+    ]  # fmt: skip
+
+
+def _task_rows(task_set: TaskSet) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": task.spec.name, "kind": task.spec.kind, "held_out": "yes" if task.held_out else "",
+            "runs": "yes" if task.is_runnable else "; ".join(task.not_runnable), "where": task.where, "instruction": task.spec.instruction,
+        }
+        for task in task_set.tasks.values()
+    ]  # fmt: skip

@@ -1,0 +1,103 @@
+"""OSWorld's evaluators as goals: which function compares what with what. Setup steps are osworld.py's, the comparisons metrics.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sandbox.imported.mapping import Fields
+from sandbox.imported.metrics import JSON_METHODS, METRICS
+from sandbox.imported.osworld_task import OsworldTask
+from sandbox.imported.spec import Compare, Getter, Goal, PathIs, Several
+
+EXISTENCE_METRICS = ("check_file_exists",)
+
+
+def goals_of(evaluator: Mapping[str, Any], task: OsworldTask) -> tuple[list[Goal], list[Any]]:
+    """Goals, and the setup steps that are to be done before they are checked, as they are written."""
+    fields = Fields(evaluator, "evaluator")
+    functions = _listed(fields.any("func"))
+    results, expected = _listed(fields.any("result")), _listed(fields.any("expected"))
+    options = _listed(fields.any("options"))
+    is_any = fields.any("conj") == "or"
+    before: list[Any] = fields.take("postconfig", list, [])
+    task.unknown += fields.unknown()
+    goals: list[Goal] = [
+        goal
+        for index, function in enumerate(functions)
+        if (goal := _goal(function, _at(results, index), _at(expected, index), _at(options, index), task)) is not None
+    ]
+    return ([Several(kind="any", goals=tuple(goals))] if is_any and len(goals) > 1 else goals), before
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _at(values: Sequence[Any], index: int) -> Any:
+    return values[index] if index < len(values) else None
+
+
+def _goal(function: Any, result: Any, expected: Any, options: Any, task: OsworldTask) -> Compare | PathIs | None:
+    if function == "infeasible":
+        task.refuse("is meant to be impossible: no verifier here rewards giving up")
+        return None
+    if function not in METRICS:
+        task.refuse(f"no such evaluator here: {function}")
+        return None
+    value = _getter(result, "evaluator.result", task)
+    if value is None or not _is_known(function, expected, options, task):
+        return None
+    if function in EXISTENCE_METRICS and value.file is not None:
+        return PathIs(kind="file", path=value.file)
+    wanted = None if expected is None else _getter(expected, "evaluator.expected", task)
+    if expected is not None and wanted is None:
+        return None
+    return Compare(function=function, result=value, expected=wanted, options=dict(options) if isinstance(options, Mapping) else {})
+
+
+def _is_known(function: str, expected: Any, options: Any, task: OsworldTask) -> bool:
+    """Whether a comparison of ours does what this use of OSWorld's asks for; else there is a reason."""
+    if function == "literal_match" and isinstance(options, Mapping) and options.get("type", "str") != "str":
+        task.refuse("compares lists literally")
+        return False
+    rules = expected.get("rules") if isinstance(expected, Mapping) else None
+    if function == "check_json" and isinstance(rules, Mapping):
+        methods = {rule.get("method", "eq") for name in ("expect", "unexpect") for rule in rules.get(name, ()) if isinstance(rule, Mapping)}
+        if unknown := sorted(methods - set(JSON_METHODS)):
+            task.refuse(f"no such method of check_json here: {unknown[0]}")
+            return False
+    return True
+
+
+def _getter(value: Any, where: str, task: OsworldTask) -> Getter | None:
+    """None, with a reason, for a value that we cannot get."""
+    fields = Fields(value, where)
+    kind = fields.take("type", str)
+    fields.keep_aside("dest")
+    made: Getter | None = None
+    match kind:
+        case "rule":
+            made = Getter(value=fields.any("rules"))
+        case "constant":
+            made = Getter(value=fields.any("value"))
+        case "vm_command_line" | "vm_command_error":
+            command = task.command(fields.any("command"), is_shell=bool(fields.any("shell")))
+            made = None if command is None else Getter(command=command) if kind == "vm_command_line" else Getter(errors_of=command)
+        case "vm_file":
+            path = fields.any("path")
+            if isinstance(path, str):
+                made = Getter(file=path)
+            else:
+                task.refuse("compares several files at once")
+        case "cloud_file" | "local_file":
+            path = fields.any("path", "local_path")
+            digest = task.asset(path) if isinstance(path, str) else None
+            if not isinstance(path, str):
+                task.refuse("compares several files at once")
+            made = None if digest is None else Getter(asset=digest)
+        case _:
+            task.refuse(f"no way here to get a value of type {kind}")
+            return None
+    task.unknown += fields.unknown()
+    return made

@@ -1,0 +1,130 @@
+"""ShareGPT-style chats: what was exported comes back equal, and chats of others are taken as they are or as trajectories."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images, picture, write_lines
+from tests.pipelines.test_import_demonstrations import CODES, run
+from warehouse.export import export
+from warehouse.home import Home
+from warehouse.tables import Warehouse
+
+LINEAGE = ("episode_id", "step_index", "annotation_id", "stage")
+
+
+def exported(home: Path, output: Path, dataset: str) -> list[dict[str, Any]]:
+    export(Warehouse(Home(home)), output, format="sharegpt", dataset=dataset)
+    return [json.loads(line) for line in (output / "data.jsonl").read_text().split("\n") if line]
+
+
+def rows(home: Path, table: str) -> list[dict[str, Any]]:
+    found = Warehouse(Home(home)).read(table).to_pylist()
+    return sorted(({name: value for name, value in row.items() if name not in LINEAGE} for row in found), key=lambda row: row["sample_id"])
+
+
+def test_an_export_comes_back_equal(tmp_path: Path) -> None:
+    """SFT with pictures and CT with loss on prompts: file by file and row by row, but for episodes that the other home does not have."""
+    images(tmp_path, 8)
+    path = write_lines(tmp_path / "demos.jsonl", [agentnet("one", CODES), agentnet("two", CODES[:2], completed=False)])
+    run(tmp_path / "a", "agentnet", path)
+    for dataset in ("sft", "ct"):
+        first = exported(tmp_path / "a", tmp_path / f"a-{dataset}", dataset)
+        report, _ = run(tmp_path / "b", "sharegpt", tmp_path / f"a-{dataset}" / "data.jsonl", name=dataset)
+        assert report.num_added == len(first) > 1 and not report.malformed and not report.unknown
+        second = exported(tmp_path / "b", tmp_path / f"b-{dataset}", dataset)
+        assert second == first
+        assert (tmp_path / f"b-{dataset}" / "data.jsonl").read_bytes() == (tmp_path / f"a-{dataset}" / "data.jsonl").read_bytes()
+        pictures = [{p.name: p.read_bytes() for p in (tmp_path / f"{home}-{dataset}" / "images").iterdir()} for home in "ab"]
+        assert pictures[0] == pictures[1]
+        assert rows(tmp_path / "b", f"{dataset}_samples") == rows(tmp_path / "a", f"{dataset}_samples")
+        again, _ = run(tmp_path / "a", "sharegpt", tmp_path / f"a-{dataset}" / "data.jsonl", name=dataset)
+        assert (again.num_added, again.num_there) == (0, len(first)), "its own home has them already"
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    record = {
+        "id": 7,
+        "conversations": [
+            {"from": "human", "value": "<image>\nYou operate a computer.\n\n## User Instruction\nOpen the menu."},
+            {"from": "gpt", "value": "Thought: It is at the top.\nAction: click(start_box='<|box_start|>(500,900)<|box_end|>')"},
+            {"from": "human", "value": "<image>"},
+            {"from": "gpt", "value": "Thought: Done.\nAction: finished(content='yes')"},
+        ],
+        "images": ["0.png", "1.png"],
+    }
+    return record | more
+
+
+def test_a_foreign_chat_is_kept_as_it_is(tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    url = f"data:image/png;base64,{base64.b64encode(picture(5)).decode()}"
+    two = {
+        "conversations": [
+            {"from": "user", "value": "<image><image> Which differs?", "x": 1},
+            {"from": "assistant", "value": "The second."},
+        ],
+        "images": ["0.png", url],
+        "system": "Be brief.",
+        "topic": "games",
+    }
+    report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [chat(), two]))
+    assert report.num_added == 2 and report.unknown == {"conversations[].x": 1, "topic": 1}
+    found = sorted(Warehouse(Home(tmp_path / "home")).read("sft_samples").to_pylist(), key=lambda row: len(row["messages"]))
+    first, second = found
+    assert [message["role"] for message in first["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert first["messages"][0]["content"].startswith("You operate") and [message["loss"] for message in first["messages"]] == [0, 1, 0, 1]
+    assert (
+        second["messages"][0] == {"role": "system", "content": "Be brief.", "screenshot_id": None, "loss": 0.0}
+        or len(second["messages"]) == 4
+    )
+    shown = [message["screenshot_id"] for row in found for message in row["messages"] if message["screenshot_id"]]
+    assert len(shown) == 4 and len(set(shown)) == 3
+
+
+def test_answers_of_a_known_grammar_become_a_trajectory(tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [chat()]), answers="uitars1", grammar="uitars2")
+    assert report.num_added == 1 and report.samples["steps"] == 2 and report.samples["sft_samples"] == 2
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    first, last = sorted(warehouse.read("steps").to_pylist(), key=lambda row: row["step_index"])
+    assert json.loads(first["action"])["x"] == WIDTH // 2 and json.loads(first["action"])["y"] == round(0.9 * HEIGHT)
+    assert (
+        first["thought"] == "It is at the top."
+        and "<function=click>" in first["response"]
+        and json.loads(last["action"])["answer"] == "yes"
+    )
+    assert warehouse.read("episodes").to_pylist()[0]["instruction"] == "Open the menu."
+    assert "Task:\nOpen the menu." in first["messages"][1]["content"], "asked as our own agents are"
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (chat(images=["0.png"]), "shows 2 pictures .* names 1"),
+        (chat(images=["0.png", "../1.png"]), "not below"),
+        (chat(conversations=[{"from": "robot", "value": "x"}]), "from 'robot'"),
+        (chat(conversations=[{"from": "human", "value": "x"}], images=[]), "nothing in it is an answer"),
+        (chat(conversations=[{"from": "gpt", "value": "x", "weight": -1}], images=[]), "weight of a turn is -1"),
+        (chat(origin="elsewhere"), "`origin` is 'elsewhere'"),
+        ({"text": "x"}, "`conversations` is missing"),
+    ],
+)
+def test_a_chat_that_is_none_is_named(record: dict[str, Any], why: str, tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [record]))
+    assert report.num_added == 0 and re.search(why, report.malformed[0][1]), report.malformed
+
+
+def test_an_answer_that_is_no_action_is_named_where_trajectories_are_asked_for(tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    record = chat()
+    record["conversations"][3]["value"] = "I do not know."
+    report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [record]), answers="uitars1")
+    assert "answer 1 is none of the grammar uitars1" in report.malformed[0][1]

@@ -1,0 +1,318 @@
+"""Foreign task records onto our schema: what maps, what is said of what does not, and the sets that they are kept in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.imported import metrics
+from sandbox.imported.collecting import Collected, collect
+from sandbox.imported.mapping import Files
+from sandbox.imported.source import filled, find, instance_spec, load_tasks
+from sandbox.imported.spec import TaskSpec
+from sandbox.imported.store import read_records, read_set, set_names, write_set
+from sandbox.sources import SOURCES, kind_of, tasks_in, tasks_of
+from sandbox.task import Split, Task
+from warehouse.errors import ConfigError, TaskError
+from warehouse.home import Home
+
+
+def osworld(task_id: str = "11-ab", **more: Any) -> dict[str, Any]:
+    record = {
+        "id": task_id,
+        "snapshot": "os",
+        "instruction": "Copy a.txt to b.txt on the desktop.",
+        "source": "ours",
+        "trajectory": "trajectories/",
+        "related_apps": ["os"],
+        "proxy": False,
+        "config": [{"type": "execute", "parameters": {"command": "echo hi > /home/user/a.txt", "shell": True}}],
+        "evaluator": {
+            "func": "check_include_exclude",
+            "result": {"type": "vm_command_line", "command": ["cat", "/home/user/b.txt"]},
+            "expected": {"type": "rule", "rules": {"include": ["hi"], "exclude": []}},
+        },
+    }
+    return record | more
+
+
+def write(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def collected(tmp_path: Path, format: str, *records: Any, **more: Any) -> Collected:
+    return collect(format, [write(tmp_path / "tasks.jsonl", *records)], **more)
+
+
+def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
+    config = [
+        {"type": "execute", "parameters": {"command": ["python", "-c", "print(1)"]}},
+        {"type": "launch", "parameters": {"command": ["gedit", "--new-window", "/home/user/a.txt"]}},
+        {
+            "type": "execute",
+            "parameters": {"command": ["python", "-c", "import pyautogui; import time; pyautogui.hotkey('ctrl', 's'); time.sleep(0.5);"]},
+        },
+        {"type": "sleep", "parameters": {"seconds": 1}},
+        {"type": "activate_window", "parameters": {"window_name": "a.txt", "strict": True}},
+    ]
+    found = collected(tmp_path, "osworld", osworld(config=config, mood="fine"))
+    (task,) = found.tasks
+    assert task.is_runnable and task.spec.kind == "desktop" and task.unknown_fields == ("mood",)
+    assert found.unknown_fields == {"mood": 1} and any("--new-window" in note for note in task.notes)
+    run, launch, save, pause, sleep, window = task.spec.setup
+    assert run.command == ("python3", "-c", "print(1)") and launch.launch == "editor" and launch.files == ("a.txt",)
+    assert [action.kind for action in save.act] == ["hotkey"] and pause.wait == 0.5 and sleep.wait == 1 and window.window == "a.txt"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"config": [{"type": "download", "parameters": {"files": [{"url": "https://x.org/a.xlsx", "path": "/home/user/a.xlsx"}]}}]},
+            "needs a file from the network",
+        ),
+        ({"config": [{"type": "launch", "parameters": {"command": ["google-chrome", "--x"]}}]}, "starts google-chrome"),
+        ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": []}}]}, "no such setup step here: chrome_open_tabs"),
+        ({"config": [{"type": "execute", "parameters": {"command": "sudo apt install x", "shell": True}}]}, "rights of root"),
+        ({"config": [{"type": "execute", "parameters": {"command": "cd /tmp && no-such-program -v", "shell": True}}]}, "needs the program"),
+        (
+            {"config": [{"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.click(960, 540)"]}}]},
+            "clicks at points of OSWorld's screen",
+        ),
+        ({"evaluator": {"func": "infeasible"}}, "meant to be impossible"),
+        ({"evaluator": {"func": "compare_table", "result": {"type": "vm_file", "path": "/x"}}}, "no such evaluator here: compare_table"),
+        (
+            {"evaluator": {"func": "exact_match", "result": {"type": "enable_do_not_track"}, "expected": {"type": "rule", "rules": {}}}},
+            "no way here to get a value of type enable_do_not_track",
+        ),
+        ({"evaluator": {}}, "no evaluator that is understood"),
+    ],
+)
+def test_what_an_osworld_example_wants_in_vain_is_its_reason(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    (task,) = collected(tmp_path, "osworld", osworld(**change)).tasks
+    assert any(reason in said for said in task.not_runnable), task.not_runnable
+
+
+def test_files_that_lie_ready_are_taken_for_those_of_the_network(tmp_path: Path) -> None:
+    url = "https://example.org/data/report.txt?download=true"
+    config = [{"type": "download", "parameters": {"files": [{"url": url, "path": "/home/user/Desktop/in.txt"}]}}]
+    expected = {"type": "cloud_file", "path": "https://example.org/gold.txt", "dest": "gold.txt"}
+    result = {"type": "vm_file", "path": "/home/user/out.txt", "dest": "out.txt"}
+    record = osworld(config=config, evaluator={"func": "compare_text_file", "result": result, "expected": expected})
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "assets" / "report.txt").write_bytes(b"in")
+    (tmp_path / "assets" / "gold.txt").write_bytes(b"gold")
+    found = collected(tmp_path, "osworld", record, assets=[tmp_path / "assets"])
+    (task,) = found.tasks
+    assert task.is_runnable and set(task.spec.assets) == {"Desktop/in.txt"}
+    assert found.assets[task.spec.assets["Desktop/in.txt"]] == b"in" and sorted(found.assets.values()) == [b"gold", b"in"]
+
+
+def test_a_path_never_leads_out_of_the_folder_of_files(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "assets").mkdir()
+    for name in ("../secret", "https://x.org/..%2Fsecret", str(tmp_path / "secret")):
+        assert Files(tmp_path / "assets").find(name) is None
+
+
+def test_templates_of_android_world_have_parameters_checks_and_known_ones(tmp_path: Path) -> None:
+    found = collected(
+        tmp_path,
+        "android-world",
+        {
+            "task_name": "SystemWifiTurnOff",
+            "task_template": "Turn wifi {on_or_off}.",
+            "difficulty": "easy",
+            "tags": [],
+            "optimal_steps": "3",
+        },
+        {"task_name": "CameraTakePhoto", "task_template": "Take one photo.", "difficulty": "easy", "tags": [""], "optimal_steps": "2"},
+        {
+            "name": "Timeout",
+            "template": "Set the timeout to {label}.",
+            "params": {"label": ["a", "b"], "value": ["1", "2"]},
+            "app": "settings",
+            "criteria": [{"command": "adb shell settings get system x", "equals": "{value}"}],
+            "weather": "grey",
+        },
+    )
+    wifi, photo, timeout = found.tasks
+    assert wifi.is_runnable and filled(wifi.spec, 0, "x").instruction == "Turn wifi off." and wifi.spec.device_setup == ("svc wifi enable",)
+    assert photo.not_runnable == ("its record says no check: AndroidWorld's are Python",)
+    assert len(timeout.spec.params) == 4 and timeout.spec.packages == ("com.android.settings",) and timeout.unknown_fields == ("weather",)
+    seen = {filled(timeout.spec, seed, "x").instruction for seed in range(20)}
+    assert seen == {"Set the timeout to a.", "Set the timeout to b."}
+    assert filled(timeout.spec, 3, "x") == filled(timeout.spec, 3, "x")
+
+
+def test_tasks_on_live_sites_are_kept_for_judges_and_do_not_run(tmp_path: Path) -> None:
+    found = collected(
+        tmp_path,
+        "mind2web",
+        {
+            "task_id": "a1",
+            "confirmed_task": "Find a red bike.",
+            "website": "https://bikes.example/",
+            "reference_length": 4,
+            "level": "hard",
+        },
+        {
+            "annotation_id": "b2",
+            "confirmed_task": "Rent a van.",
+            "website": "vans",
+            "domain": "Travel",
+            "actions": [],
+            "action_reprs": ["x", "y"],
+        },
+        {"confirmed_task": ""},
+    )
+    bike, van = found.tasks
+    assert bike.spec.website == "https://bikes.example/" and bike.spec.max_steps == 12 and bike.spec.difficulty == 0.8
+    assert van.spec.reference_length == 2 and not bike.is_runnable and "judge" in " ".join(van.not_runnable)
+    assert [where for where, _ in found.malformed] == ["tasks.jsonl:3"]
+
+
+def test_a_miniwob_list_gives_tasks_of_the_installed_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "home"))
+    (tmp_path / "list.txt").write_text("# ours\nclick-button\nminiwob/click-link-v1\nno-such-page\n")
+    found = collect("miniwob", [tmp_path / "list.txt"])
+    assert [task.is_runnable for task in found.tasks] == [True, True, False]
+    write_set(Home.from_env(), "pages", found.tasks, found.records, found.assets, {})
+    tasks = tasks_of("imported:pages")
+    assert [(task.source, task.name) for task in tasks] == [("miniwob", "click-button"), ("miniwob", "click-link")]
+    assert tasks[0] == SOURCES["miniwob"].load_tasks()["click-button"]
+
+
+PLAIN = {"name": "copy", "kind": "terminal", "instruction": "Copy a to b.", "goals": [{"kind": "file_holds", "path": "b", "text": "x"}]}
+
+
+def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None:
+    found = collected(tmp_path, "plain", PLAIN, PLAIN | {"name": "two", "instrution": "x", "goals": [{"kind": "file_is", "path": "b"}]})
+    ((where, why),) = found.malformed
+    assert where == "tasks.jsonl:2" and "`instrution` is no field of a task; did you mean `instruction`?" in why and "goals.0" in why
+    assert len(found.tasks) == 1 and len(found.records) == 2, "the record is kept all the same"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"goals": []}, "no goals"),
+        ({"setup": [{"launch": "editor"}]}, "by commands alone"),
+        ({"goals": [{"kind": "device", "command": "x", "expected": "y"}]}, "no device"),
+        ({"files": {"/etc/passwd": "x"}}, "outside of the home folder"),
+        ({"files": {"../x": "x"}}, "outside of the home folder"),
+        ({"kind": "desktop", "goals": [{"kind": "answers", "text": "x"}]}, "no answer that is checked"),
+        ({"goals": [{"kind": "compare", "function": "magic", "result": {"file": "x"}}]}, "no such comparison: magic"),
+        ({"kind": "page", "page": "miniwob/nonesuch"}, "no task of an installed source"),
+        ({"kind": "web", "website": "x.org"}, "live site"),
+    ],
+)
+def test_a_well_formed_task_that_cannot_run_says_why(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    (task,) = collected(tmp_path, "plain", PLAIN | change).tasks
+    assert any(reason in said for said in task.not_runnable), task.not_runnable
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "home"))
+    return Home.from_env()
+
+
+def store(home: Home, found: Collected, name: str = "mine") -> str:
+    return write_set(home, name, found.tasks, found.records, found.assets, {"format": "plain"}).set_id
+
+
+def test_a_set_is_the_same_however_often_it_is_imported(home: Home, tmp_path: Path) -> None:
+    found = collected(tmp_path, "plain", PLAIN, PLAIN | {"name": "again"}, PLAIN | {"name": "other", "instruction": "Another."})
+    assert found.num_duplicates == 1, "one asks and checks what the first does"
+    first = store(home, found)
+    before = {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()}
+    assert store(home, collect("plain", [tmp_path / "tasks.jsonl"])) == first
+    assert {path: path.read_bytes() for path in home.root.rglob("*") if path.is_file()} == before
+    task_set = read_set("mine")
+    assert set_names() == ["mine"] and set(task_set.tasks) == {"copy", "other"}
+    records = read_records(task_set)
+    assert [record.data["name"] for record in records.values()] == ["copy", "again", "other"]
+    assert records[task_set.tasks["copy"].record].data == PLAIN
+
+
+def test_a_changed_task_is_another_one_and_the_old_one_says_so(home: Home, tmp_path: Path) -> None:
+    store(home, collected(tmp_path, "plain", PLAIN))
+    (old,) = tasks_of("imported:mine")
+    assert kind_of(old) == "terminal" and old.name == "mine:copy" and instance_spec(old, 0)[1].instruction == "Copy a to b."
+    store(home, collected(tmp_path, "plain", PLAIN | {"instruction": "Copy it."}))
+    (new,) = tasks_of("imported:mine")
+    assert new.task_id != old.task_id
+    with pytest.raises(TaskError, match="another task now"):
+        find(old)
+    shutil.rmtree(home.root)
+    with pytest.raises(TaskError, match="no task set 'mine'"):
+        kind_of(new)
+    with pytest.raises(ConfigError, match="there are: none"):
+        tasks_in(["imported:mine"])
+    assert load_tasks() == {}
+
+
+def test_a_set_of_which_nothing_runs_says_why(home: Home, tmp_path: Path) -> None:
+    store(home, collected(tmp_path, "mind2web", {"confirmed_task": "Rent a van.", "website": "vans"}))
+    with pytest.raises(ConfigError, match=r"none of the 1 tasks .* wants a live site"):
+        tasks_of("imported:mine")
+
+
+def test_a_whole_task_falls_into_one_split(home: Home, tmp_path: Path) -> None:
+    tasks = [PLAIN | {"name": f"t{number}", "instruction": f"Do {number}."} for number in range(200)]
+    store(home, collected(tmp_path, "plain", *tasks))
+    splits = {task: {task.split(seed) for seed in range(5)} for task in tasks_of("imported:mine")}
+    assert all(len(each) == 1 for each in splits.values())
+    counts = {split: sum(each == {split} for each in splits.values()) for split in Split}
+    assert 140 <= counts[Split.TRAIN] <= 180 and counts[Split.EVAL] >= 8 and counts[Split.HOLDOUT] >= 8
+    for task, (split,) in splits.items():
+        assert [len(task.seeds(each, 3)) for each in Split] == [3 * (each is split) for each in Split]
+        assert task.held_out == (split is not Split.TRAIN)
+    store(home, collected(tmp_path, "plain", *tasks, held_out=True), "bench")
+    assert all(task.split(0) is not Split.TRAIN for task in tasks_of("imported:bench"))
+
+
+def test_a_task_of_another_source_is_refused(home: Home) -> None:
+    with pytest.raises(TaskError, match="not of the source"):
+        find(Task(source="games", name="x:y", domain="d", max_steps=1))
+
+
+def test_only_named_parameters_are_filled_in() -> None:
+    spec = TaskSpec.model_validate(PLAIN | {"instruction": "Say {word} in {} {other}.", "params": [{"word": "yes"}]})
+    assert filled(spec, 0, "x").instruction == "Say yes in {} {other}."
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected", "options", "passes"),
+    [
+        ("exact_match", "true\n", {"expected": "true\n"}, {}, True),
+        ("exact_match", "true", {"expected": "true\n"}, {}, False),
+        ("match_in_list", "b", {"expected": ["a", "b"]}, {}, True),
+        ("literal_match", "YES", "yes", {"ignore_case": True}, True),
+        ("literal_match", "YES", "yes", {}, False),
+        ("check_include_exclude", "all ok", {"include": ["ok"], "exclude": ["error"]}, {}, True),
+        ("check_include_exclude", "ok error", {"include": ["ok"], "exclude": ["error"]}, {}, False),
+        ("file_contains", b"a b", {"expected": ["a", "b"]}, {}, True),
+        ("compare_text_file", b"A\n b", b"a b", {"ignore_blanks": True, "ignore_case": True}, True),
+        ("compare_text_file", b"A", b"a", {}, False),
+        ("diff_text_file", b"a\nb\n", b"a\nb", {}, True),
+        ("compare_csv", b"a,b\n1, 2\n", b"a,b\n1,2\n", {"strict": False}, True),
+        ("compare_csv", b"a,b\n1, 2\n", b"a,b\n1,2\n", {}, False),
+        ("check_csv", b"n,m\nx,1\ny,2\n", {"expect": [{"n": "x", "m": "1"}], "unexpect": [{"n": "z"}]}, {}, True),
+        ("check_csv", b"n,m\nx,1\n", {"expect": [{"n": "x", "m": "2"}]}, {}, False),
+        ("check_list", b"one\ntwo\n", {"expect": ["^o"], "unexpect": ["three"]}, {}, True),
+        ("check_json", b'{"a": {"b": [1, 2]}}', {"expect": [{"key": ["a", "b", 1], "method": "ge", "ref": 2}]}, {}, True),
+        ("check_json", b'{"a": 1}', {"unexpect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
+        ("check_json", b"[", {"expect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
+        ("check_json_settings", b'{"a": 1, "b": 2}', {"expected": {"a": 1}}, {}, True),
+        ("check_line_number", b"12:00:01 x\n no\n13:59:59\n", {"expected": "2"}, {}, True),
+    ],
+)
+def test_comparisons(name: str, value: Any, expected: Any, options: dict[str, Any], passes: bool) -> None:
+    assert (metrics.METRICS[name](value, expected, options) is None) == passes

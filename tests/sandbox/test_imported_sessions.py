@@ -1,0 +1,212 @@
+"""Imported tasks in the sessions that they are for: a real jail, a real X server with a real editor, AOSP's adbd on a simulated device."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox import actions
+from sandbox.actions import Hotkey, TypeText
+from sandbox.android.device import AndroidDevice
+from sandbox.android.session import AndroidSession, Limits
+from sandbox.desktop.apps import missing_packages
+from sandbox.imported.collecting import collect
+from sandbox.imported.sessions import android_instance
+from sandbox.imported.source import SOURCE
+from sandbox.imported.store import write_set
+from sandbox.pool import SessionPool
+from sandbox.sources import tasks_of
+from sandbox.task import Task
+from tests.sandbox.android_device.harness import SimulatedDevice, Unavailable, adbd_root
+from warehouse.errors import TaskError
+from warehouse.home import Home
+
+LACKING = missing_packages(["editor"])
+needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
+
+
+@pytest.fixture
+def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`imported(format, *records)` gives the tasks of a set of them, by the part of their name that they were given."""
+    monkeypatch.setenv("FLYWHEEL_HOME", str(tmp_path / "home"))
+
+    def make(format: str, *records: Any) -> dict[str, Task]:
+        path = tmp_path / "tasks.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        found = collect(format, [path])
+        assert not found.malformed and not found.reasons
+        write_set(Home.from_env(), "mine", found.tasks, found.records, found.assets, {})
+        return {task.name.partition(":")[2]: task for task in tasks_of("imported:mine")}
+
+    return make
+
+
+async def play(session: Any) -> list[Any]:
+    """What the oracle does until it has nothing more to say."""
+    done = []
+    while (action := await session.hint()) is not None:
+        done.append(await session.step(action))
+        if done[-1].terminated or done[-1].truncated:
+            break
+    return done
+
+
+GOALS = [
+    {"kind": "file_contains", "path": "out/all.txt", "texts": ["b", "a"]},
+    {"kind": "folder", "path": "out"},
+    {"kind": "executable", "path": "run.sh"},
+    {"kind": "absent", "path": "a.txt"},
+    {"kind": "prints", "command": "bash run.sh", "text": "done"},
+    {"kind": "any", "goals": [{"kind": "file", "path": "nothing"}, {"kind": "not", "goal": {"kind": "absent", "path": "b.txt"}}]},
+    {"kind": "compare", "function": "compare_csv", "result": {"file": "t.csv"}, "expected": {"value": "x,y\n1,2\n"}},
+]
+
+
+def test_a_terminal_task_is_set_up_solved_and_verified(imported: Any) -> None:
+    tasks = imported(
+        "plain",
+        {
+            "name": "many",
+            "kind": "terminal",
+            "instruction": "Tidy up.",
+            "files": {"a.txt": "a\n", "b.txt": "b\n", "run.sh": "echo done\n"},
+            "folders": ["old"],
+            "setup": [{"command": "echo ready > /workspace/old/state"}],
+            "goals": GOALS,
+            "oracle": [
+                {"command": "mkdir out"},
+                {"command": "cat a.txt b.txt > out/all.txt"},
+                {"command": "chmod +x run.sh && rm a.txt"},
+                {"command": "printf 'x,y\\n1,2\\n' > t.csv"},
+            ],
+        },
+        {
+            "name": "ask",
+            "kind": "terminal",
+            "instruction": "Which word is in {file}?",
+            "params": [{"file": "f1", "word": "kiwi"}],
+            "files": {"{file}": "{word}\n"},
+            "goals": [{"kind": "answers", "text": "{word}"}],
+            "oracle": [{"command": "cat {file}"}],
+        },
+    )
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool:
+            async with pool.lease(tasks["many"]) as session:
+                await session.reset(tasks["many"], 0)
+                reasons = (await session.evaluate()).reasons
+                assert "out/all.txt is not there as a file" in reasons and "a.txt is file, not absent" in reasons
+                done = await play(session)
+                assert done[-1].reward == 1.0 and len(done) == 5, (await session.evaluate()).reasons
+            async with pool.lease(tasks["ask"]) as session:
+                assert (await session.reset(tasks["ask"], 0)).instruction == "Which word is in f1?"
+                done = await play(session)
+                assert done[0].observation.output.startswith("kiwi") and done[-1].reward == 1.0
+
+    asyncio.run(use())
+
+
+def test_a_setup_that_fails_is_an_error_of_the_task(imported: Any) -> None:
+    task = imported(
+        "plain",
+        {"name": "x", "kind": "terminal", "instruction": "x", "setup": [{"command": "false"}], "goals": [{"kind": "file", "path": "x"}]},
+    )["x"]
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(task) as session:
+            with pytest.raises(TaskError, match="Preparing a task"):
+                await session.reset(task, 0)
+
+    asyncio.run(use())
+
+
+@needs_desktop
+def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
+    """Its file is made, opened in the editor, changed by keys, saved by the evaluator's own postconfig, and compared."""
+    record = {
+        "id": "0a-1",
+        "snapshot": "os",
+        "instruction": "Put the word hello in front of the text in the editor.",
+        "related_apps": ["gedit"],
+        "config": [
+            {"type": "execute", "parameters": {"command": "mkdir -p ~/Desktop && printf 'world\\n' > ~/Desktop/note.txt", "shell": True}},
+            {"type": "launch", "parameters": {"command": ["gedit", "/home/user/Desktop/note.txt"]}},
+        ],
+        "evaluator": {
+            "postconfig": [
+                {"type": "activate_window", "parameters": {"window_name": "note.txt"}},
+                {"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.hotkey('ctrl', 's');"]}},
+                {"type": "sleep", "parameters": {"seconds": 0.3}},
+            ],
+            "func": ["exact_match", "check_include_exclude"],
+            "conj": "and",
+            "result": [
+                {"type": "vm_command_line", "command": ["cat", "/home/user/Desktop/note.txt"]},
+                {"type": "vm_command_line", "command": "ls ~/Desktop | wc -l", "shell": True},
+            ],
+            "expected": [{"type": "rule", "rules": {"expected": "hello world\n"}}, {"type": "rule", "rules": {"include": ["1"]}}],
+        },
+    }
+    task = imported("osworld", record)["0a-1"]
+
+    async def use() -> None:
+        async with SessionPool(size=1) as pool, pool.lease(task) as session:
+            observation = await session.reset(task, 0)
+            assert observation.screenshot is not None and any(element.text.strip() == "world" for element in observation.elements)
+            assert await session.hint() is None, "it has no oracle, and its verifier is left alone"
+            await session.step(Hotkey(keys=("ctrl", "home")))
+            await session.step(TypeText(text="hello "))
+            last = await session.step(actions.Finished())
+            assert last.reward == 1.0, (await session.evaluate()).reasons
+            await session.reset(task, 0)
+            assert (await session.step(actions.Finished())).reward == 0.0
+            assert any("exact_match" in reason for reason in (await session.evaluate()).reasons)
+
+    asyncio.run(use())
+
+
+@pytest.fixture
+def simulated() -> Iterator[SimulatedDevice]:
+    try:
+        adbd_root()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with SimulatedDevice() as device:
+        yield device
+
+
+@pytest.mark.slow
+def test_a_template_of_android_world_runs_on_the_simulated_device(imported: Any, simulated: SimulatedDevice) -> None:
+    tasks = imported(
+        "android-world",
+        {
+            "task_name": "SystemWifiTurnOff",
+            "task_template": "Turn wifi {on_or_off}.",
+            "difficulty": "easy",
+            "tags": [],
+            "optimal_steps": "3",
+        },
+        {"name": "Ask", "template": "Which is larger, 1 or 2?", "app": "settings", "criteria": [{"answer": "2"}]},
+    )
+
+    async def use() -> None:
+        device = await AndroidDevice.open(simulated.serial, port=simulated.adb_port)
+        session = AndroidSession(device, {SOURCE: android_instance}, limits=Limits(settle_s=0.0), screenshots=False)
+        try:
+            wifi = tasks["SystemWifiTurnOff"]
+            assert (await session.reset(wifi, 0)).instruction == "Turn wifi off."
+            assert not (await session.evaluate()).success
+            simulated.adb("shell", "svc wifi disable")
+            assert (await session.step(actions.Finished())).reward == 1.0
+            await session.reset(tasks["Ask"], 0)
+            assert (await session.step(actions.Finished(answer="1"))).reward == 0.0
+        finally:
+            await session.close()
+
+    asyncio.run(use())
