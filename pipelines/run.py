@@ -20,12 +20,12 @@ from rich.live import Live
 from rich.markup import escape
 
 from assets.profile import Profile
+from assets.resources import FINAL
 from pipelines import prefect_server, profiles
 from pipelines.executor import lock_path, reap_dead_runs
 from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
-from pipelines.stage_runner import FINAL
 from sandbox.browser.chromium import find_chromium
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
