@@ -28,6 +28,8 @@ from sandbox.terminal.tasks import Probe
 from sandbox.terminal.tools import Tools, ToolSettings
 from warehouse.errors import SandboxError, SandboxTimeout
 
+ACCEPTED_SCRIPT = "location.protocol === 'file:' && state().accepted"
+"""No page that the agent serves or writes has that protocol, and no page can say that it has: `location` cannot be replaced."""
 TOOL_PAGE_TIME_S = 0.1
 """Page time that passes while a tool works."""
 
@@ -195,7 +197,7 @@ class _Desk:
         """Whether the page has accepted; as last seen where another page is shown, whose word counts for nothing."""
         episode = self._episode()
         if moment.url == PAGE:
-            episode.is_accepted = await moment.evaluate("state().accepted") is True
+            episode.is_accepted = await moment.evaluate(ACCEPTED_SCRIPT) is True
         return Progress(instruction=episode.instance.work.instruction, reward=float(episode.is_accepted), done=False)
 
     def verdict(self, state: PageState) -> Verdict:
