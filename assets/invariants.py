@@ -43,11 +43,17 @@ def _of_dataset(kind: str) -> tuple[Invariant, ...]:
             asset=asset,
             meaning="every member is one stored sample of an earlier iteration that was not taken back, drawn with a weight",
             mend=f"{WITHDRAW}; where one is there twice, put the table back with `flywheel restore`",
-            sql=f"""with {members}
-                select m.kind, m.sample_id, m.weight, count(s.sample_id) as stored, bool_or(s.withdrawn) as withdrawn,
+            sql=f"""with {members},
+                tombstones as (
+                  select sample_id, iteration from ct_samples_stored where stage = 'withdrawn'
+                  union all select sample_id, iteration from sft_samples_stored where stage = 'withdrawn'),
+                taken_back as (select sample_id, min(iteration) as since from tombstones group by sample_id)
+                select m.kind, m.sample_id, m.weight, t.since as withdrawn_since, count(s.sample_id) as stored,
                        list(s.iteration || '/' || s.stage order by s.iteration, s.stage) as written_by
-                from members m left join samples s using (kind, sample_id) group by m.kind, m.sample_id, m.weight
-                having stored <> 1 or withdrawn or max(s.iteration) >= $iteration or not coalesce(m.weight > 0, false)""",
+                from members m left join samples s using (kind, sample_id) left join taken_back t using (sample_id)
+                group by m.kind, m.sample_id, m.weight, t.since
+                having case when t.since is not null then t.since <= $iteration
+                       else stored <> 1 or max(s.iteration) >= $iteration or not coalesce(m.weight > 0, false) end""",
         ),
         Invariant(
             name=f"{kind}_dataset_trains_on_train_only",
