@@ -1,157 +1,38 @@
-"""Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants. Blocking where a bad value would poison
-what follows. The gate of value pretraining is value_gate.py's.
+"""Asset checks: the Great Expectations suites of the catalogue, and the flywheel's invariants (invariants.py), in gates between the stages
+of the wheel. Each gate blocks: what follows does not run on rows that break a rule. The gate of value pretraining is value_gate.py's.
 
-A check reads the warehouse only, so it can be run again on any iteration. Each query of INVARIANTS lists the rows that break a
-rule: none is right.
+A check reads the warehouse only, so it can be run again on any iteration.
 """
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import duckdb
 
+from assets.invariants import INVARIANTS, REWORK, Invariant
 from assets.partitions import ITERATIONS
-from assets.resources import WarehouseResource
+from assets.resources import FINAL, WarehouseResource
 from warehouse.expectations import ValidationReport, build_data_docs, validate
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION
 
 ROWS_SHOWN = 20
+ROWS_TOLD = 3
+"""Of each broken rule in the message of a failed run; the check itself shows ROWS_SHOWN."""
 MESSAGE_CHARS = 2000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invariant:
-    """A rule about one asset: `sql` lists its violations, with `$iteration` bound."""
-
-    name: str
-    asset: str
-    meaning: str
-    sql: str
-
-
-INVARIANTS = (
-    Invariant(
-        name="demonstrations_on_train_only",
-        asset="seed_demonstrations",
-        meaning="what the oracle demonstrated are solved train instances",
-        sql="""select s.sample_id, e.task_name, e.seed, e.split, e.outcome from sft_samples s left join episodes e using (episode_id)
-               where s.iteration = $iteration and s.stage = 'seed_demonstrations' and s.origin = 'demonstration'
-               and (e.split is distinct from 'train' or e.outcome is distinct from 'success')""",
-    ),
-    Invariant(
-        name="merge_weights_on_simplex",
-        asset="merged_policy",
-        meaning="the weights of the merge are 0 or more and add up to 1",
-        sql="""select checkpoint_id, list_sum(weights) as total, list_min(weights) as least from (
-                 select checkpoint_id, cast(json_extract_string(config, '$.weights.*') as double[]) as weights
-                 from checkpoints where iteration = $iteration and stage = 'merged_policy')
-               where not coalesce(abs(total - 1) <= 1e-6 and least >= 0, false)""",
-    ),
-    Invariant(
-        name="merge_of_one_parent",
-        asset="merged_policy",
-        meaning="all specialists that are merged were trained from one checkpoint",
-        sql="""with merged as (
-                 select checkpoint_id, unnest(json_keys(config, '$.weights')) as specialist
-                 from checkpoints where iteration = $iteration and stage = 'merged_policy'),
-               lines as (
-                 select m.checkpoint_id, m.specialist, unnest(list_append(s.parents, m.specialist)) as ancestor
-                 from merged m join checkpoints s on s.checkpoint_id = m.specialist),
-               shared as (select checkpoint_id, ancestor, count(distinct specialist) as num from lines group by all)
-               select m.checkpoint_id, list(m.specialist) as specialists from merged m group by m.checkpoint_id
-               having count(*) is distinct from (select max(num) from shared s where s.checkpoint_id = m.checkpoint_id)""",
-    ),
-    Invariant(
-        name="critic_steers_after_its_gate",
-        asset="merged_policy",
-        meaning="a specialist follows its critic only once that has explained as much variance as the gate of value pretraining asks, "
-        "unless its gate_policy is open",
-        sql="""select m.run, m.step from training_metrics m join checkpoints c on c.iteration = m.iteration and c.stage = m.run
-               where m.iteration = $iteration and m.metric = 'critic_steers' and m.value > 0
-               and json_extract_string(c.config, '$.gate_policy') is distinct from 'open' and not exists (
-                 from training_metrics g where g.iteration = m.iteration and g.run = m.run and g.step <= m.step
-                 and g.metric = 'gate_explained_variance'
-                 and g.value > cast(json_extract_string(c.config, '$.gate_explained_variance') as double))""",
-    ),
-    Invariant(
-        name="routing_total_and_disjoint",
-        asset="routes",
-        meaning="every terminal rollout or annotation episode has exactly one route",
-        sql="""select e.episode_id, count(r.route) as num_routes
-               from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
-               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')
-               group by all having num_routes <> 1
-               union all
-               select r.episode_id, 0 from routes r anti join episodes e using (episode_id) where r.iteration = $iteration""",
-    ),
-    Invariant(
-        name="sft_only_successes_or_corrections",
-        asset="sft_samples",
-        meaning="D_SFT takes whole episodes only with V=1, and steps only from an annotation",
-        sql="""select sample_id, episode_id, verdict from sft_samples
-               where iteration = $iteration and annotation_id is null and verdict is distinct from true""",
-    ),
-    Invariant(
-        name="sft_verdict_agrees_with_verifier",
-        asset="sft_samples",
-        meaning="the verdict a sample carries is the verdict that was stored",
-        sql="""select s.sample_id, s.episode_id from sft_samples s join verdicts v on v.episode_id = s.episode_id and v.kind = 'verdict'
-               where s.iteration = $iteration and s.annotation_id is null and not v.passed""",
-    ),
-    *(
-        Invariant(
-            name=f"{kind}_trains_on_train_only",
-            asset=f"{kind}_samples",
-            meaning="no eval or holdout instance is in a training set",
-            sql=f"""select s.sample_id, e.task_name, e.seed, e.split from {kind}_samples s join episodes e using (episode_id)
-                    where s.iteration = $iteration and e.split <> 'train'""",
-        )
-        for kind in ("ct", "sft")
-    ),
-    *(
-        Invariant(
-            name=f"{kind}_history_without_duplicates",
-            asset=f"{kind}_samples",
-            meaning="a sample joins once; history is append-only",
-            sql=f"""select sample_id, count(*) as times from {kind}_samples where not withdrawn group by sample_id
-                    having times > 1 and max(iteration) = $iteration""",
-        )
-        for kind in ("ct", "sft")
-    ),
-    Invariant(
-        name="episodes_counted_once",
-        asset="rollouts",
-        meaning="no episode is stored twice",
-        sql="select episode_id, count(*) as times from episodes group by episode_id having times > 1 and max(iteration) = $iteration",
-    ),
-    Invariant(
-        name="policies_registered",
-        asset="rollouts",
-        meaning="whoever acted for the data sets is a registered checkpoint",
-        sql="""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
-               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')""",
-    ),
-    Invariant(
-        name="screenshots_present",
-        asset="rollouts",
-        meaning="every screenshot that a step names is stored",
-        sql="""select s.episode_id, s.step_index, s.screenshot_id from steps s anti join screenshots c using (screenshot_id)
-               where s.iteration = $iteration and s.screenshot_id is not null""",
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
     """Checks that one op runs in one process (importing Great Expectations costs seconds) between two stages of the wheel.
 
-    `suites` maps an asset to the tables whose suite guards it. Only checks on `guards` block what follows; checks on assets further
-    upstream are shown there, but cannot block what has run already.
+    `suites` maps an asset to the tables whose suite is shown there. What follows the assets of `guards` waits for the op, and does not run
+    where any of its checks has failed, also one that is shown on an asset further upstream.
     """
 
     name: str
@@ -199,22 +80,27 @@ GATES = (
         },
         is_seed=True,
     ),
+    Gate(name="dataset_gate", guards=("ct_dataset", "sft_dataset"), suites={"sft_dataset": ("datasets",)}),
     Gate(name="merge_gate", guards=("merged_policy",), suites={}),
     Gate(
         name="collection_gate",
         guards=("rollouts", "annotations"),
         suites={
-            "sft_dataset": ("datasets",),
             "merged_policy": ("checkpoints", "training_metrics", "merge_candidates"),
             "evaluations": ("evaluations",),
-            "rollouts": ("episodes", "steps", "screenshots"),
+            "rollouts": ("episodes", "steps", "screenshots", "task_instances"),
             "annotations": ("annotations",),
         },
     ),
     Gate(
         name="routing_gate",
         guards=("routes", "ct_samples", "sft_samples"),
-        suites={"verdicts": ("verdicts",), "routes": ("routes",), "ct_samples": ("ct_samples",), "sft_samples": ("sft_samples",)},
+        suites={
+            "verdicts": ("verdicts",),
+            "routes": ("routes", "judge_reports"),
+            "ct_samples": ("ct_samples",),
+            "sft_samples": ("sft_samples", "orm_samples"),
+        },
     ),
 )
 
@@ -225,22 +111,39 @@ def build_gate(gate: Gate) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(name=gate.name, specs=gate.specs(), can_subset=True)
     def run_gate(context: dg.AssetCheckExecutionContext, tables: WarehouseResource) -> Iterator[dg.AssetCheckResult]:
         iteration, wanted = SEED_ITERATION if gate.is_seed else context.partition_key, context.selected_asset_check_keys
-        with connect(tables.warehouse) as con:
-            for invariant in gate.invariants:
-                if dg.AssetCheckKey(dg.AssetKey(invariant.asset), invariant.name) in wanted:
-                    yield _run_invariant(con, invariant, iteration)
-        suites = [
-            (asset, validate(tables.warehouse, table, iteration))
-            for asset, names in gate.suites.items()
-            for table in names
-            if dg.AssetCheckKey(dg.AssetKey(asset), _suite_check(table)) in wanted
-        ]
-        if suites:
-            docs = build_data_docs(tables.home, [report for _, report in suites])
-            for asset, report in suites:
-                yield _suite_result(asset, report, docs)
+        broken = []
+        for result in _results(gate, tables, iteration, wanted):
+            yield result
+            if not result.passed:
+                broken.append(f"- {result.check_name}: {result.description}")
+        if broken:
+            rules = "one rule is" if len(broken) == 1 else f"{len(broken)} rules are"
+            raise dg.Failure(
+                f"{gate.name} of iteration {iteration}: {rules} broken, so nothing that follows was run. Mend the rows and run again; "
+                "what is finished is kept.\n" + "\n".join(broken),
+                metadata={FINAL: True},
+                allow_retries=False,
+            )
 
     return run_gate
+
+
+def _results(gate: Gate, tables: WarehouseResource, iteration: str, wanted: Collection[dg.AssetCheckKey]) -> Iterator[dg.AssetCheckResult]:
+    suites = [
+        (asset, validate(tables.warehouse, table, iteration))
+        for asset, names in gate.suites.items()
+        for table in names
+        if dg.AssetCheckKey(dg.AssetKey(asset), _suite_check(table)) in wanted
+    ]
+    if suites:
+        docs = build_data_docs(tables.home, [report for _, report in suites])
+        for asset, report in suites:
+            yield _suite_result(asset, report, docs, tables.warehouse.version(report.table))
+    invariants = [each for each in gate.invariants if dg.AssetCheckKey(dg.AssetKey(each.asset), each.name) in wanted]
+    if invariants:
+        with connect(tables.warehouse) as con:
+            for invariant in invariants:
+                yield _run_invariant(con, invariant, iteration)
 
 
 def _suite_check(table: str) -> str:
@@ -248,24 +151,32 @@ def _suite_check(table: str) -> str:
 
 
 def _run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iteration: str) -> dg.AssetCheckResult:
-    violations = con.sql(invariant.sql, params={"iteration": iteration}).to_arrow_table()
-    shown = json.loads(json.dumps(violations.slice(0, ROWS_SHOWN).to_pylist(), default=str))
+    """A query that cannot be answered has failed too: a table is not as the catalogue says, which its suite tells more of."""
+    given, num_rows, shown = {"iteration": iteration}, 0, []
+    try:
+        shown = _plain(con.sql(f"SELECT * FROM ({invariant.sql}) LIMIT {ROWS_SHOWN}", params=given).to_arrow_table().to_pylist())
+        if shown:
+            ((num_rows,),) = con.sql(f"SELECT count(*) FROM ({invariant.sql})", params=given).fetchall()
+        text = f"{num_rows} rows break the rule that {invariant.meaning}: {_told(shown)}. To mend: {invariant.mend}"
+    except duckdb.Error as error:
+        num_rows, text = -1, f"it cannot be asked whether {invariant.meaning}: {str(error).strip()[:MESSAGE_CHARS]}. To mend: {REWORK}"
     return dg.AssetCheckResult(
-        passed=violations.num_rows == 0,
+        passed=num_rows == 0,
         asset_key=invariant.asset,
         check_name=invariant.name,
-        description=f"{violations.num_rows} rows break the rule: {json.dumps(shown)[:MESSAGE_CHARS]}" if shown else invariant.meaning,
-        metadata={"rule": invariant.meaning, "violations": violations.num_rows, "rows": dg.MetadataValue.json(shown)},
+        description=text if num_rows else invariant.meaning,
+        metadata={"rule": invariant.meaning, "violations": num_rows, "rows": dg.MetadataValue.json(shown), "mend": invariant.mend},
     )
 
 
-def _suite_result(asset: str, report: ValidationReport, docs: Path) -> dg.AssetCheckResult:
-    failures = json.loads(json.dumps([asdict(failure) for failure in report.failures], default=str))
+def _suite_result(asset: str, report: ValidationReport, docs: Path, version: int) -> dg.AssetCheckResult:
+    failures = _plain([asdict(failure) for failure in report.failures])
+    told = "; ".join(_failure_text(failure) for failure in failures)
     return dg.AssetCheckResult(
         passed=report.success,
         asset_key=asset,
         check_name=_suite_check(report.table),
-        description=f"{len(failures)} expectations failed: {json.dumps(failures)[:MESSAGE_CHARS]}"
+        description=f"table {report.table} (version {version}) is not as the catalogue says: {told}. To mend: {REWORK}"
         if failures
         else "every expectation holds",
         metadata={
@@ -274,3 +185,22 @@ def _suite_result(asset: str, report: ValidationReport, docs: Path) -> dg.AssetC
             "data docs": dg.MetadataValue.path(str(docs)),
         },
     )
+
+
+def _failure_text(failure: dict[str, Any]) -> str:
+    column = f" of {failure['column']}" if failure["column"] else ""
+    detail = f", {failure['detail']}"[:MESSAGE_CHARS] if failure["detail"] else ""
+    rows = f" in {failure['num_unexpected']} rows: {_told(failure['rows'])}" if failure["rows"] else ""
+    return f"{failure['expectation']}{column}{detail}{rows}"
+
+
+def _told(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The first rows on a line, for a message."""
+    more = " …" if len(rows) > ROWS_TOLD else ""
+    return "; ".join(json.dumps(row, ensure_ascii=False) for row in rows[:ROWS_TOLD])[:MESSAGE_CHARS] + more
+
+
+def _plain(rows: Sequence[Any]) -> list[Any]:
+    """As JSON can hold them."""
+    plain: list[Any] = json.loads(json.dumps(rows, default=str))
+    return plain

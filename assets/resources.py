@@ -16,6 +16,8 @@ from warehouse.tables import Warehouse
 
 ERROR_TYPE = "error"
 """Metadata of a stage's failure: the name of the worker's own error."""
+FINAL = "final"
+"""Metadata of a failure: true when launching again would only fail again."""
 
 
 class WarehouseResource(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -16,7 +16,7 @@ from pipelines.merge_command import merge
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, overrides, warehouse_of
 from pipelines.policy_command import policy
 from pipelines.sandbox_command import sandbox
-from pipelines.table_commands import export, lineage, replay, sql, withdraw
+from pipelines.table_commands import export, lineage, replay, restore, sql, withdraw
 from pipelines.tasks_command import tasks
 from warehouse.errors import FlywheelError, StorageFull
 from warehouse.home import is_full_disk
@@ -119,7 +119,7 @@ def evaluate(
         )
 
 
-ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, merge)
+ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, restore, merge)
 for command in ELSEWHERE:
     app.command()(command)
 

@@ -1,4 +1,4 @@
-"""What `flywheel sql`, `lineage`, `export` and `withdraw` do: the warehouse's own functions, with a terminal in front."""
+"""What `flywheel sql`, `lineage`, `export`, `withdraw` and `restore` do: the warehouse's own functions, with a terminal in front."""
 
 from __future__ import annotations
 
@@ -182,3 +182,26 @@ def _purge(warehouse: Warehouse, console: Console) -> None:
         console.print(f"{_counted(erased.num_rows, 'row')} of {erased.table} erased, {_counted(erased.num_files, 'file')} removed")
     if not purged:
         console.print("nothing to erase")
+
+
+def restore_table(warehouse: Warehouse, table: str, version: int | None, console: Console) -> None:
+    """Put a table back, or list its versions where none is named. Raises UnknownTable, or IterationLocked while the wheel turns."""
+    from datetime import UTC, datetime
+
+    from pipelines.executor import lock_path
+    from warehouse.restoring import restore
+
+    if version is None:
+        for commit in warehouse.history(table):
+            written = datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+            by = "/".join(part for part in (commit.iteration, commit.stage) if part)
+            console.print(f"{commit.version:>6}  {written}  {commit.operation}  {by}", highlight=False)
+        return
+    lock = FileLock(lock_path(warehouse.home))
+    if not lock.acquire(timeout_s=LOOKED_AT_S):
+        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}; end it, then restore")
+    try:
+        newest = restore(warehouse, table, version)
+    finally:
+        lock.release()
+    console.print(f"table {table} is as it was at version {version} again; that is its version {newest} now")

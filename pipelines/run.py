@@ -20,12 +20,13 @@ from rich.live import Live
 from rich.markup import escape
 
 from assets.profile import Profile
+from assets.resources import FINAL
 from pipelines import prefect_server, profiles
 from pipelines.executor import lock_path, reap_dead_runs
 from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
-from pipelines.stage_runner import FINAL
+from pipelines.stage_runner import NO_RETRY
 from sandbox.browser.chromium import find_chromium
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
@@ -149,5 +150,6 @@ def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> tuple
         if told is not None and told.description:
             return str(told.description), bool(told.metadata.get(FINAL) and told.metadata[FINAL].value)
         if data.error is not None:
-            return (data.error.cause or data.error).message.strip(), False
+            error = data.error.cause or data.error
+            return error.message.strip(), error.cls_name in NO_RETRY
     return f"run {run.run_id} ended as {run.status.value}", False

@@ -16,7 +16,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.requests import StageRequest, StageResult
-from assets.resources import ERROR_TYPE, StageRunner
+from assets.resources import ERROR_TYPE, FINAL, StageRunner
 from pipelines.step_server import RUN_PID_VARIABLE
 from pipelines.work_folder import ERROR, REQUEST, ROOM_FOR_A_WORD, finished_result, start_afresh, work_folder
 from warehouse.home import Home, atomic_write
@@ -26,8 +26,6 @@ FRESH_TAG = "flywheel/fresh"
 """On a run that works its stages again, whatever earlier runs left of them."""
 THREADS = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 """One thread a worker unless the environment says otherwise: stages run side by side, and a tiny model only waits for a second thread."""
-FINAL = "final"
-"""Metadata of a failure: true when launching again would only fail again."""
 NO_RETRY = (
     "ConfigError",
     "CheckpointError",

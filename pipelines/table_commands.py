@@ -1,5 +1,5 @@
-"""`flywheel sql`, `lineage`, `export`, `replay`, `withdraw`: what reads the tables of a home or changes them. What each does is
-query_command.py's and replay/'s. What brings data in is import_commands.py's.
+"""`flywheel sql`, `lineage`, `export`, `replay`, `withdraw`, `restore`: what reads the tables of a home or changes them. What each does
+is query_command.py's and replay/'s. What brings data in is import_commands.py's.
 """
 
 from __future__ import annotations
@@ -103,3 +103,14 @@ def withdraw(
             typer.confirm(f"Withdrawn rows to erase for good: {num_rows}. Go on?", abort=True)
 
     withdraw_rows(warehouse_of(made_home(home)), ids or [], iteration, console, ask_to_purge=ask if purge else None)
+
+
+def restore(
+    table: Annotated[str, typer.Argument(help="A table, e.g. sft_samples.")],
+    version: Annotated[int | None, typer.Argument(help="Its version to go back to \\[default: list the versions].")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Put a table back to how it was at an older version, as one more version: for rows that something else has damaged."""
+    from pipelines.query_command import restore_table
+
+    restore_table(warehouse_of(made_home(home)), table, version, console)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from warehouse.home import Home, atomic_write
 from warehouse.locks import FileLock
@@ -55,8 +56,29 @@ def build_data_docs(home: Home, reports: Sequence[ValidationReport]) -> Path:
             atomic_write(folder / report.iteration / f"{name}.html", _page(report).encode())
             atomic_write(folder / report.iteration / f"{name}.json", json.dumps(summary).encode())
         index = folder / "index.html"
-        atomic_write(index, _index(folder).encode())
+        atomic_write(index, _index(home).encode())
     return index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedTable:
+    """What the suite of one table found in one iteration when it last ran."""
+
+    iteration: str
+    table: str
+    stage: str | None
+    success: bool
+    num_rows: int
+    num_expectations: int
+    num_failures: int
+    page: Path
+
+
+def checked_tables(home: Home, iteration: str | None = None) -> list[CheckedTable]:
+    """What the pages so far say, newest iteration first."""
+    pages = sorted((home.reports / FOLDER).glob(f"{iteration or '*'}/*.json"), key=lambda path: path.stem)
+    found = [CheckedTable(**json.loads(path.read_text()), page=path.with_suffix(".html")) for path in pages]
+    return sorted(found, key=lambda checked: checked.iteration, reverse=True)
 
 
 def _page(report: ValidationReport) -> str:
@@ -93,13 +115,8 @@ def _shown(failure: Failure) -> str:
     return "\n".join([failure.detail] * bool(failure.detail) + [str(dict(row)) for row in failure.rows])
 
 
-def _index(folder: Path) -> str:
-    """Newest iteration first."""
-    pages: list[tuple[dict[str, Any], str]] = []
-    for path in sorted(folder.glob("*/*.json")):
-        pages.append((json.loads(path.read_text()), f"{path.parent.name}/{path.stem}.html"))
-    pages.sort(key=lambda page: page[0]["iteration"], reverse=True)
-    rows = "\n".join(_index_row(summary, address) for summary, address in pages)
+def _index(home: Home) -> str:
+    rows = "\n".join(_index_row(checked, f"{checked.page.parent.name}/{checked.page.name}") for checked in checked_tables(home))
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Data Docs</title>{_STYLE}</head><body><h1>Data Docs</h1>'
         "<p>Great Expectations suites made from the table catalogue, newest iteration first.</p>"
@@ -108,10 +125,10 @@ def _index(folder: Path) -> str:
     )
 
 
-def _index_row(summary: dict[str, Any], address: str) -> str:
-    result = '<span class="ok">✔ all hold</span>' if summary["success"] else f'<span class="bad">✘ {summary["num_failures"]} failed</span>'
+def _index_row(checked: CheckedTable, address: str) -> str:
+    result = '<span class="ok">✔ all hold</span>' if checked.success else f'<span class="bad">✘ {checked.num_failures} failed</span>'
     cells = (
-        escape(summary["iteration"]), f'<a href="{escape(address)}">{escape(summary["table"])}</a>', escape(summary["stage"] or "all"),
-        f"{summary['num_rows']:,}", str(summary["num_expectations"]), result,
+        escape(checked.iteration), f'<a href="{escape(address)}">{escape(checked.table)}</a>', escape(checked.stage or "all"),
+        f"{checked.num_rows:,}", str(checked.num_expectations), result,
     )  # fmt: skip
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

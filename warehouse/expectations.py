@@ -1,7 +1,8 @@
 """Great Expectations suites made from the catalogue, run on one iteration of one table. The pages a person reads are data_docs.py's.
 
-A suite checks columns, types, nulls, closed sets, bounds, keys, and that every reference names a row. Great Expectations costs seconds to
-import, so it is imported when a suite first runs; it sends nothing anywhere.
+A suite checks columns, types, nulls, closed sets, bounds, keys, and that every reference names a row. A big iteration is checked in chunks
+(row_chunks.py), so memory stays bounded. Great Expectations costs seconds to import, so it is imported when a suite first runs; it sends
+nothing anywhere.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from warehouse.catalogue import TABLES, Column, Table
 from warehouse.data_docs import build_data_docs as build_data_docs
 from warehouse.errors import UnknownTable
 from warehouse.query import connect
-from warehouse.tables import Warehouse, row_filter
+from warehouse.row_chunks import PRESENT, chunks, key_of
+from warehouse.tables import Warehouse
 
 ROWS_SHOWN = 20
-_PRESENT = "present"
-"""Stands for the content of a column too heavy to load (images, token ids, messages): only its presence is checked."""
 _PYTHON_TYPE = {pa.string(): "str", pa.int64(): "int", pa.float64(): "float", pa.bool_(): "bool"}
 """How Great Expectations names the type of an Arrow-backed column."""
+_SQL_TYPE = {pa.string(): "VARCHAR", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
+_COUNTS = ("element_count", "missing_count", "unexpected_count")
+_LISTS = ("partial_unexpected_list", "partial_unexpected_index_list", "partial_unexpected_counts")
+"""Of an expectation's result: what adds up over chunks of rows, and what is strung together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,30 +65,44 @@ def validate(warehouse: Warehouse, table: str, iteration: str, stage: str | None
     """
     if table not in TABLES:
         raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
-    spec = TABLES[table]
-    rows = _with_reference_columns(warehouse, spec, _load(warehouse, spec, iteration, stage))
-    result = _run(spec, rows)
-    failures = tuple(_failure(entry) for entry in result.results if not entry.success)
+    spec, num_rows = TABLES[table], 0
+    result: Any = None
+    mistyped: dict[str, Failure] = {}
+    for chunk in chunks(warehouse, spec, iteration, stage):
+        rows = _with_reference_columns(warehouse, spec, chunk)
+        mistyped = mistyped or _mistyped(spec, chunk)
+        num_rows += rows.num_rows
+        found = _run(spec, rows)
+        result = found if result is None else _merged(result, found)
+    failures = tuple(_failure(entry, mistyped) for entry in result.results if not entry.success)
     return ValidationReport(
-        table=table, iteration=iteration, stage=stage, success=bool(result.success), num_rows=rows.num_rows,
+        table=table, iteration=iteration, stage=stage, success=bool(result.success), num_rows=num_rows,
         num_expectations=len(result.results), failures=failures, result=result,
     )  # fmt: skip
 
 
-def _load(warehouse: Warehouse, spec: Table, iteration: str, stage: str | None) -> pa.Table:
-    """The rows as they are stored, whatever the catalogue says of their columns; heavy columns as `present` or null."""
-    delta = warehouse.delta(spec.name)
-    dataset = pads.dataset(spec.schema.empty_table()) if delta is None else delta.to_pyarrow_dataset()
-    columns = {name: _expression(name, dataset.schema.field(name).type) for name in dataset.schema.names}
-    return dataset.to_table(columns=columns, filter=row_filter(spec, iteration=iteration, stage=stage))
-
-
-def _expression(name: str, type_: pa.DataType) -> pc.Expression:
-    if not pa.types.is_nested(type_) and not pa.types.is_binary(type_):
-        return pc.field(name)
-    if pa.types.is_list(type_) and pa.types.is_string(type_.value_type):
-        return pc.field(name)
-    return pc.if_else(pc.field(name).is_valid(), _PRESENT, pa.scalar(None, pa.string()))
+def _mistyped(spec: Table, rows: pa.Table) -> dict[str, Failure]:
+    """For each column that is stored as another type the rows whose value cannot be one of the right type; the first ones, where all of
+    them could. Great Expectations asks for the type of the whole column and names no row."""
+    failures = {}
+    for column in spec.columns:
+        if column.type not in _PYTHON_TYPE or column.name not in rows.column_names or not rows.num_rows:
+            continue
+        stored = rows.schema.field(column.name).type
+        if stored == column.type:
+            continue
+        with duckdb.connect(":memory:") as con:
+            con.register("rows_to_check", rows)
+            names = ", ".join(f'"{name}"' for name in dict.fromkeys([column.name, *key_of(spec)]))
+            is_wrong = f'"{column.name}" IS NOT NULL AND TRY_CAST("{column.name}" AS {_SQL_TYPE[column.type]}) IS NULL'
+            ((num_wrong,),) = con.execute(f"SELECT count(*) FROM rows_to_check WHERE {is_wrong}").fetchall()
+            query = f"SELECT {names} FROM rows_to_check WHERE {is_wrong if num_wrong else 'true'} LIMIT {ROWS_SHOWN}"
+            shown = tuple(con.sql(query).to_arrow_table().to_pylist())
+        failures[column.name] = Failure(
+            expectation="expect_column_values_to_be_of_type", column=column.name, num_unexpected=num_wrong or rows.num_rows, rows=shown,
+            detail=f"stored as {stored}, not as {column.type}",
+        )  # fmt: skip
+    return failures
 
 
 def _with_reference_columns(warehouse: Warehouse, spec: Table, rows: pa.Table) -> pa.Table:
@@ -108,7 +126,7 @@ def _with_reference_columns(warehouse: Warehouse, spec: Table, rows: pa.Table) -
             rows = rows.append_column(reference_column(column), pa.nulls(rows.num_rows, pa.string()))
     for index, field_ in enumerate(rows.schema):
         if pa.types.is_list(field_.type):
-            present = pc.if_else(pc.is_valid(rows.column(index)), _PRESENT, pa.scalar(None, pa.string()))
+            present = pc.if_else(pc.is_valid(rows.column(index)), PRESENT, pa.scalar(None, pa.string()))
             rows = rows.set_column(index, field_.name, present)
     return rows
 
@@ -131,7 +149,7 @@ def expectations_of(spec: Table) -> Iterator[Any]:
     columns = [column.name for column in spec.columns]
     references = [reference_column(column) for column in spec.columns if column.checked_reference is not None]
     yield gxe.ExpectTableColumnsToMatchSet(column_set=columns + references, exact_match=True)
-    key, notes = _key(spec), "the key, inside a partition"
+    key, notes = key_of(spec), "the key, inside a partition"
     if len(key) == 1:
         yield gxe.ExpectColumnValuesToBeUnique(column=key[0], notes=notes)
     else:
@@ -163,10 +181,6 @@ def _great_expectations() -> Any:
     return gx
 
 
-def _key(spec: Table) -> list[str]:
-    return list(dict.fromkeys([*spec.partition_by, *spec.key]))
-
-
 def _run(spec: Table, rows: pa.Table) -> Any:
     """The suite's result on an Arrow-backed pandas batch. (Great Expectations' DuckDB path closes its connection before it fetches.)"""
     gx = _great_expectations()
@@ -178,12 +192,47 @@ def _run(spec: Table, rows: pa.Table) -> Any:
     frame = rows.to_pandas(types_mapper=pd.ArrowDtype)
     batch = asset.add_batch_definition_whole_dataframe("rows").get_batch({"dataframe": frame})
     suite = gx.ExpectationSuite(name=spec.name, expectations=list(expectations_of(spec)))
-    shown: Any = {"result_format": "SUMMARY", "unexpected_index_column_names": _key(spec), "partial_unexpected_count": ROWS_SHOWN}
+    shown: Any = {"result_format": "SUMMARY", "unexpected_index_column_names": key_of(spec), "partial_unexpected_count": ROWS_SHOWN}
     return batch.validate(suite, result_format=shown)
 
 
-def _failure(entry: Any) -> Failure:
+def _merged(first: Any, other: Any) -> Any:
+    """What one suite found on two chunks of rows, as if on one: counts added, the first failing rows kept. Changes `first`."""
+    for entry, more in zip(first.results, other.results, strict=True):
+        if entry.success and not more.success:
+            entry.success, entry.exception_info = False, more.exception_info
+        _merge_result(entry.result, more.result or {}, takes_all=not more.success)
+    first.success = first.success and other.success
+    num_good = sum(bool(entry.success) for entry in first.results)
+    first.statistics |= {
+        "successful_expectations": num_good, "unsuccessful_expectations": len(first.results) - num_good,
+        "success_percent": 100 * num_good / max(1, len(first.results)),
+    }  # fmt: skip
+    return first
+
+
+def _merge_result(into: dict[str, Any], of: dict[str, Any], *, takes_all: bool) -> None:
+    for name, value in of.items():
+        if name in _COUNTS:
+            into[name] = into.get(name, 0) + value
+        elif name in _LISTS:
+            into[name] = [*(into.get(name) or ()), *(value or ())][:ROWS_SHOWN]
+        elif takes_all or name not in into:
+            into[name] = value
+    if into.get("element_count") and "unexpected_count" in into:
+        unexpected, total = into["unexpected_count"], into["element_count"]
+        among = max(1, total - into.get("missing_count", 0))
+        shares = {
+            "missing_percent": 100 * into.get("missing_count", 0) / total, "unexpected_percent_total": 100 * unexpected / total,
+            "unexpected_percent_nonmissing": 100 * unexpected / among, "unexpected_percent": 100 * unexpected / among,
+        }  # fmt: skip
+        into.update({name: share for name, share in shares.items() if name in into})
+
+
+def _failure(entry: Any, mistyped: dict[str, Failure]) -> Failure:
     config, result = entry.expectation_config, entry.result or {}
+    if config.type == "expect_column_values_to_be_of_type" and config.kwargs.get("column") in mistyped:
+        return mistyped[config.kwargs["column"]]
     rows = result.get("partial_unexpected_index_list") or [{"value": value} for value in result.get("partial_unexpected_list", ())]
     errors = [info["exception_message"] for info in _exceptions(entry.exception_info) if info.get("exception_message")]
     observed = result.get("observed_value")

@@ -33,6 +33,7 @@ POOL_OF: dict[str, PoolName] = {
 """Component of a sample -> the pool whose draws it shares."""
 Share = Annotated[float, Field(gt=0, le=1)]
 WEIGHT_DIGITS = 6
+ROWS_TOLD = 20
 GIVEAWAY_WORDS = 5
 """An instruction of at least so many words gives an instance away; shorter ones occur anywhere."""
 
@@ -161,6 +162,7 @@ def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture
 
 
 def _guard(rows: Sequence[dict[str, Any]]) -> None:
+    reasons = []
     for row in rows:
         if row["episode_id"] is None:
             continue
@@ -174,10 +176,13 @@ def _guard(rows: Sequence[dict[str, Any]]) -> None:
         elif row["purpose"] == "evaluation":
             why = f"its episode {row['episode_id']} was run to evaluate"
         if why:
-            raise ContaminatedDataset(
-                f"sample {row['sample_id']} may not be trained on: {why}. Only train instances of tasks that are not held out are "
-                f"allowed; withdraw the sample, or route its iteration again"
-            )
+            reasons.append(f"sample {row['sample_id']} may not be trained on: {why}")
+    if reasons:
+        more = f"; and {len(reasons) - ROWS_TOLD} more" if len(reasons) > ROWS_TOLD else ""
+        raise ContaminatedDataset(
+            f"{'; '.join(reasons[:ROWS_TOLD])}{more}. Only train instances of tasks that are not held out are allowed; "
+            "withdraw the samples (`flywheel withdraw ID…`), or route their iteration again"
+        )
 
 
 def _draw(members: Sequence[_Member], pool: Pool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Member, float]]:

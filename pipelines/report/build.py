@@ -40,10 +40,10 @@ def build_report(warehouse: Warehouse, home: Home, output: Path) -> Path:
     with connect(warehouse) as con:
         keys, runs = overview.iterations(con), runs_of.runs(con)
         for key in keys:
-            _write(environment, "iteration.html", output.parent / page_name(key), _iteration(con, key, keys))
+            _write(environment, "iteration.html", output.parent / page_name(key), _iteration(con, home, key, keys, output.parent))
         for run in runs:
             _write(environment, "run.html", output.parent / page_name(run.iteration, run.run), _run(con, run))
-        return _write(environment, "report.html", output, _everything(con, warehouse, home, keys, runs))
+        return _write(environment, "report.html", output, _everything(con, warehouse, home, keys, runs, output.parent))
 
 
 def build_iteration(warehouse: Warehouse, iteration: str, folder: Path) -> Path:
@@ -55,7 +55,8 @@ def build_iteration(warehouse: Warehouse, iteration: str, folder: Path) -> Path:
             raise ConfigError(f"there is no iteration {iteration!r} to report; there are {', '.join(keys) or 'none yet'}")
         for run in runs_of.runs(con, iteration):
             _write(environment, "run.html", folder / page_name(iteration, run.run), _run(con, run))
-        return _write(environment, "iteration.html", folder / page_name(iteration), _iteration(con, iteration, keys))
+        content = _iteration(con, warehouse.home, iteration, keys, folder)
+        return _write(environment, "iteration.html", folder / page_name(iteration), content)
 
 
 def build_run(warehouse: Warehouse, name: str, folder: Path) -> Path:
@@ -88,7 +89,7 @@ def _write(environment: jinja2.Environment, template: str, output: Path, content
 
 
 def _everything(
-    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, home: Home, keys: list[str], runs: list[runs_of.RunName]
+    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, home: Home, keys: list[str], runs: list[runs_of.RunName], folder: Path
 ) -> dict[str, object]:
     seconds = overview.stage_seconds(home)
     names = sorted({run.run for run in runs}, key=rank)
@@ -108,10 +109,11 @@ def _everything(
         "lineage": _svg(iterations_graph(con).to_svg()) if keys else "",
         "times": _drawn([charts.time_bars(seconds)]),
         "tables": overview.tables(con, warehouse.versions()),
+        "checks": overview.checks(home, folder),
     }
 
 
-def _iteration(con: duckdb.DuckDBPyConnection, key: str, keys: list[str]) -> dict[str, object]:
+def _iteration(con: duckdb.DuckDBPyConnection, home: Home, key: str, keys: list[str], folder: Path) -> dict[str, object]:
     gains = gains_of.iteration_gains(con, key, REPORTED_SPLIT)
     by_rl = [(gain.domain, gain.gain.difference) for gain in gains.gains if gain.gain is not None]
     runs = runs_of.runs(con, key)
@@ -124,6 +126,7 @@ def _iteration(con: duckdb.DuckDBPyConnection, key: str, keys: list[str]) -> dic
         "mixtures_chart": _svg(mixtures_chart(gains.mixtures)),
         "budget_chart": _svg(_budget_chart(gains)),
         "runs": runs,
+        "checks": overview.checks(home, folder, key),
         "curves": _drawn(run_charts.training_curves(con, key, run.run) for run in runs),
     }
 

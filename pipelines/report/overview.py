@@ -4,9 +4,11 @@ one iteration gained is gains.py, one training run runs.py, episodes episodes.py
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -14,6 +16,7 @@ import duckdb
 from pydantic import ValidationError
 
 from assets.requests import StageResult
+from warehouse.data_docs import checked_tables
 from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
 from warehouse.home import Home
 from warehouse.stages import SEED_ITERATION, is_rl, role_name
@@ -136,6 +139,17 @@ def tables(con: duckdb.DuckDBPyConnection, versions: Mapping[str, int]) -> list[
     """Rows and version of every table that was written."""
     written = [name for name, version in versions.items() if version >= 0]
     return [{"name": name, "version": versions[name], "rows": _one(con, f'select count(*) from "{name}"')[0]} for name in written]
+
+
+def checks(home: Home, folder: Path, iteration: str | None = None) -> list[dict[str, Any]]:
+    """What the data checks found in each table, newest iteration first, with the address of each page of Data Docs from `folder`."""
+    return [
+        {
+            "iteration": checked.iteration, "table": checked.table, "rows": checked.num_rows, "expectations": checked.num_expectations,
+            "failures": checked.num_failures, "address": Path(os.path.relpath(checked.page, folder)).as_posix(),
+        }
+        for checked in checked_tables(home, iteration)
+    ]  # fmt: skip
 
 
 def _one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:

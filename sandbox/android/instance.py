@@ -4,6 +4,7 @@ task sources (sandbox/android/source.py) and sessions (sandbox/android/session.p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,19 +12,25 @@ from sandbox.actions import Action
 from sandbox.session import Observation
 from sandbox.task import Task
 
+_ROW = re.compile(r"^Row: \d+ ")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """A command whose output tells about the device's state. It holds where `expected` is all of the output, white space at the ends
-    aside; or, for `is_part`, a part of it."""
+    aside; for `is_part`, a part of it; for `is_rows`, the rows of a `content query`, all of them and in any order."""
 
     command: str
     expected: str
     is_part: bool = False
+    is_rows: bool = False
     is_negated: bool = False
 
     def holds(self, output: str) -> bool:
-        is_so = self.expected in output if self.is_part else self.expected.strip() == output.strip()
+        if self.is_rows:
+            is_so = sorted(_ROW.sub("", line) for line in output.splitlines() if line) == sorted(self.expected.splitlines())
+        else:
+            is_so = self.expected in output if self.is_part else self.expected.strip() == output.strip()
         return is_so is not self.is_negated
 
 

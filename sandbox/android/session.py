@@ -238,7 +238,8 @@ class AndroidSession:
         for check in instance.checks:
             output = (await self._device.shell(check.command)).text
             if not check.holds(output):
-                wanted = ("not " if check.is_negated else "") + ("a part " if check.is_part else "") + repr(check.expected)
+                how = "a part " if check.is_part else "the rows " if check.is_rows else ""
+                wanted = ("not " if check.is_negated else "") + how + repr(check.expected)
                 failures.append(f"{check.command!r} says {output[:200]!r}, expected {wanted}")
         return failures
 

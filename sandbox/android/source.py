@@ -37,6 +37,7 @@ class CheckEntry(BaseModel):
     command: str
     expected: str
     is_part: bool = False
+    is_rows: bool = False
     is_negated: bool = False
 
 

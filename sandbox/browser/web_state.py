@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sandbox.actions import Action
 from sandbox.browser.page import Page, WebPage
@@ -25,8 +26,8 @@ async def read_web_state(
     workspace: Path | None,
     last: PageState | None,
 ) -> PageState:
-    """What is shown, and how the episode stands: by the source's `progress`; or by its state script where that works on what is shown,
-    and as it stood last where it does not."""
+    """What is shown, and how the episode stands: by the source's `progress`; or by its state script where a page of the task is shown on
+    which that works, and as it stood last elsewhere, whatever another page says of itself."""
     elements = await web.elements()
 
     async def evaluate(expression: str) -> Any:
@@ -42,7 +43,7 @@ async def read_web_state(
         moment = WebMoment(task=task, seed=seed, actions=actions, url=web.url, evaluate=evaluate, workspace=workspace)
         progress = await source.progress(moment)
         return PageState(instruction=progress.instruction, elements=elements, reward=progress.reward, done=progress.done)
-    value = await evaluate(source.state_script)
+    value = await evaluate(source.state_script) if is_of_task(web.url, source.url(task)) else None
     try:
         state = PageState.from_json(value)
     except SandboxError:
@@ -50,3 +51,11 @@ async def read_web_state(
             raise
         state = last
     return PageState(instruction=state.instruction, elements=elements, reward=state.reward, done=state.done, info=state.info)
+
+
+def is_of_task(shown: str, address: str) -> bool:
+    """Whether the page that is shown (WebPage.url) is the task's own: a file below its root, or of the origin of its address."""
+    ours, theirs = urlsplit(address), urlsplit(shown)
+    if ours.scheme == "file":
+        return not theirs.scheme and not theirs.netloc
+    return (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc)

@@ -36,6 +36,7 @@ from urllib.parse import parse_qs, urlsplit
 VERSION = "1"
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_OUTPUT_BYTES = 256 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
 MIN_TOKEN_CHARACTERS = 16
 TIMED_OUT, NOT_STARTED = 124, 127
 """Exit codes of `run` beside the program's own."""
@@ -373,13 +374,14 @@ def put_file(path: str, content: bytes) -> None:
 
 
 def get_file(path: str) -> bytes | None:
-    """A regular file's bytes, or None. A link is not followed."""
+    """A regular file's bytes, or None; one larger than MAX_FILE_BYTES is none. A link is not followed."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(in_home(path), flags)
     except OSError:
         return None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
         os.close(descriptor)
         return None
     with os.fdopen(descriptor, "rb") as file:

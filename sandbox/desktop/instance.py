@@ -69,6 +69,8 @@ class Instance:
     verify: Verify
     oracle: Oracle
     launches: tuple[Launch, ...] = ()
+    opens_apps: bool = True
+    """The agent may open other applications. Not where one of them could write what the verifier reads, as a dialog's answer."""
     files: Mapping[PurePosixPath, bytes] = field(default_factory=dict)
     prepare: Prepare | None = None
     """Done last, after files and launches."""

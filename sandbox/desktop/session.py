@@ -79,7 +79,7 @@ class DesktopSession:
             observation = await self._observe(episode)
             told = {"ignored": "the episode is over"}
             return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=told)
-        info = await self._act(episode.desktop, action)
+        info = await self._act(episode, action)
         episode.done.append(action)
         if not await episode.desktop.settle():
             info["unsettled"] = True
@@ -92,13 +92,16 @@ class DesktopSession:
         reward = verdict.score if terminated and verdict is not None else 0.0
         return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
 
-    async def _act(self, desktop: Desktop, action: Action) -> dict[str, Any]:
+    async def _act(self, episode: _Episode, action: Action) -> dict[str, Any]:
         """Carry out an action; what there is to say about it beside the observation."""
+        desktop = episode.desktop
         match action:
             case actions.InvalidAction(reason=reason):
                 return {"invalid": reason}
             case actions.Finished() | actions.CallUser():
                 return {}
+            case actions.OpenApp() if not episode.instance.opens_apps:
+                return {"ignored": "this task is done in the windows that are open; no other application can be opened"}
             case actions.OpenApp(name=name):
                 try:
                     await start(desktop, Launch(app=name), limit_s=WAITING_LIMIT_S)

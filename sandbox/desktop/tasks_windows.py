@@ -147,6 +147,7 @@ def _form(rng: random.Random, instruction: str, form: Mapping[str, Any], answer:
         instruction=instruction,
         files={FORM: json.dumps({"title": rng.choice(TITLES), **form}).encode()},
         launches=(Launch(app="form", files=(FORM,)),),
+        opens_apps=False,
         verify=verify,
         oracle=oracle,
     )

@@ -28,6 +28,8 @@ from sandbox.terminal.tasks import Probe
 from sandbox.terminal.tools import Tools, ToolSettings
 from warehouse.errors import SandboxError, SandboxTimeout
 
+ACCEPTED_SCRIPT = "location.protocol === 'file:' && state().accepted"
+"""No page that the agent serves or writes has that protocol, and no page can say that it has: `location` cannot be replaced."""
 TOOL_PAGE_TIME_S = 0.1
 """Page time that passes while a tool works."""
 
@@ -46,6 +48,8 @@ class _Episode:
     output: str = ""
     is_accepted: bool = False
     is_over: bool = False
+    verdict: Verdict | None = None
+    """The last word, once the episode is over."""
     observation: Observation | None = None
 
 
@@ -108,10 +112,8 @@ class HybridSession:
                 transition = await self._page.step(action)
             case _:
                 transition = await self._page.step(action)
-        reward = 0.0
-        if transition.terminated and not episode.is_over:
-            reward = (await self.evaluate()).score
-        episode.is_over = transition.terminated or transition.truncated
+        ends, episode.is_over = not episode.is_over and transition.terminated, transition.terminated or transition.truncated
+        reward = (await self.evaluate()).score if ends else 0.0
         return replace(transition, observation=self._seen(episode, transition.observation), reward=reward)
 
     @staticmethod
@@ -122,13 +124,17 @@ class HybridSession:
         return episode.observation
 
     async def evaluate(self) -> Verdict:
-        """Every goal of the workspace is met, and the page has accepted what it expects."""
+        """Every goal of the workspace is met, and the page has accepted what it expects. Where the episode is over this ends what the agent
+        left running, and says the same however often it is asked."""
         episode = self._running()
-        verdict = await verdict_of(episode.instance.work, Probe(episode.tools.jail, episode.answer))
-        if not episode.instance.needs_page or episode.is_accepted:
-            return verdict
-        reasons = (*(verdict.reasons if not verdict.success else ()), "the page has not accepted what it expects")
-        return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=reasons)
+        if episode.verdict is not None:
+            return episode.verdict
+        verdict = await verdict_of(episode.instance.work, Probe(episode.tools.jail, episode.answer), is_over=episode.is_over)
+        if episode.instance.needs_page and not episode.is_accepted:
+            reasons = (*(verdict.reasons if not verdict.success else ()), "the page has not accepted what it expects")
+            verdict = Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=reasons)
+        episode.verdict = verdict if episode.is_over else None
+        return verdict
 
     async def hint(self) -> Action | None:
         episode = self._running()
@@ -191,7 +197,7 @@ class _Desk:
         """Whether the page has accepted; as last seen where another page is shown, whose word counts for nothing."""
         episode = self._episode()
         if moment.url == PAGE:
-            episode.is_accepted = await moment.evaluate("state().accepted") is True
+            episode.is_accepted = await moment.evaluate(ACCEPTED_SCRIPT) is True
         return Progress(instruction=episode.instance.work.instruction, reward=float(episode.is_accepted), done=False)
 
     def verdict(self, state: PageState) -> Verdict:

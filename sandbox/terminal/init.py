@@ -104,6 +104,11 @@ def send_signal(arguments: list[str], fds: list[int]) -> tuple[str, list[int]]:
     """To a process ("process"), its whole session ("session"), what runs in the foreground of its terminal ("foreground"), or "all"."""
     whom, leader, signum = arguments[0], int(arguments[1]), int(arguments[2])
     hit = 0
+    if whom == "all" and signum:
+        try:
+            os.kill(-1, signum)  # at once, so that nothing is born meanwhile; process 1 is left out
+        except ProcessLookupError:
+            return "0", []
     group = stat_fields(leader)[5] if whom == "foreground" else -1
     for name in os.listdir("/proc"):
         try:

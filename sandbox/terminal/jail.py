@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from warehouse.errors import BubblewrapMissing, JailCrashed, SandboxError, Sandb
 START_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
+END_TIMEOUT_S, END_POLL_S = 10.0, 0.002
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +233,15 @@ class Jail:
     async def kill_all(self) -> None:
         """End every process in the jail but process 1. Raises JailCrashed."""
         await self._alive().ask("signal", "all", "0", str(int(signal.SIGKILL)))
+
+    async def end_processes(self) -> None:
+        """`kill_all`, and wait until they are gone. Raises JailCrashed, SandboxTimeout."""
+        await self.kill_all()
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while (await self._alive().ask("signal", "all", "0", "0"))[0] != "0":
+            if time.monotonic() > deadline:
+                raise SandboxTimeout(f"Processes of a jail were killed, but are still there after {END_TIMEOUT_S:g} s.")
+            await asyncio.sleep(END_POLL_S)
 
     async def run(
         self, argv: Sequence[str], *, given: bytes = b"", timeout_s: float = 30.0, limit_bytes: int = 1 << 20, cwd: str = HOME,

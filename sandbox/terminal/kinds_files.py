@@ -60,7 +60,8 @@ def gather_files(rng: Random) -> Instance:
     return Instance(
         instruction="Move every file that ends in .log, in whatever folder below here, into a new folder logs. Leave all other files.",
         files={f"{folder}/{name}": f"log of {name}\n" for name, folder in wanted.items()} | kept,
-        goals=[goal, *gone, *(Holds(path=path, text=word) for path, word in kept.items())],
+        goals=[goal, *gone, *(Holds(path=f"logs/{name}", text=f"log of {name}") for name in wanted),
+               *(Holds(path=path, text=word) for path, word in kept.items())],
         steps=[bash("find . -name '*.log'"), bash("mkdir -p logs", Folder(path="logs")),
                bash("find . -name '*.log' -not -path './logs/*' -exec mv {} logs \\;", goal)],
     )  # fmt: skip

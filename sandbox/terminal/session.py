@@ -19,7 +19,7 @@ from sandbox.task import Task
 from sandbox.terminal.bubblewrap import HOME, find_bubblewrap, version
 from sandbox.terminal.config import machine_settings
 from sandbox.terminal.search import LocalLibrary
-from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_goals
+from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_at_end, unmet_goals
 from sandbox.terminal.tools import Tools, ToolSettings
 from warehouse.errors import SandboxError, SandboxTimeout, TaskError
 
@@ -41,6 +41,8 @@ class _Episode:
     answer: str | None = None
     output: str = ""
     is_over: bool = False
+    verdict: Verdict | None = None
+    """The last word, once the episode is over."""
 
 
 class TerminalSession:
@@ -128,8 +130,13 @@ class TerminalSession:
         )
 
     async def evaluate(self) -> Verdict:
+        """Where the episode is over this ends what the agent left running, and says the same however often it is asked."""
         episode = self._running()
-        return await verdict_of(episode.instance, Probe(episode.tools.jail, episode.answer))
+        if episode.verdict is not None:
+            return episode.verdict
+        verdict = await verdict_of(episode.instance, Probe(episode.tools.jail, episode.answer), is_over=episode.is_over)
+        episode.verdict = verdict if episode.is_over else None
+        return verdict
 
     async def hint(self) -> Action | None:
         episode = self._running()
@@ -176,11 +183,11 @@ async def open_tools(settings: ToolSettings, instance: Instance) -> Tools:
     return tools
 
 
-async def verdict_of(instance: Instance, probe: Probe) -> Verdict:
+async def verdict_of(instance: Instance, probe: Probe, *, is_over: bool) -> Verdict:
     """Success is that every goal is met. Raises JailCrashed, SandboxTimeout: what a jail left that has gone says nothing about
     the agent."""
     await probe.jail.check()
-    unmet = await unmet_goals(instance.goals, probe)
+    unmet = await (unmet_at_end if is_over else unmet_goals)(instance.goals, probe)
     reasons = tuple(unmet) or ("every goal is met",)
     return Verdict(origin="verifier", score=0.0 if unmet else 1.0, threshold=1.0, reasons=reasons)
 

@@ -2,6 +2,7 @@
 The tasks themselves are kinds_*.py; sessions that run them are session.py and sandbox/hybrid.
 
 A goal looks at the state itself: files through the workspace, programs that the verifier runs. It never reads what the agent printed.
+Which cheats that stops, and which it does not, is told in docs/verifiers.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sandbox.actions import Action, Finished, ToolCall
 from sandbox.task import Task
@@ -25,6 +26,10 @@ from warehouse.identity import stable_seed
 COMMAND_TIMEOUT_S = 20.0
 RESPONSE_TIMEOUT_S = 5.0
 MAX_RESPONSE_BYTES = 1 << 16
+VERIFIERS_ENVIRONMENT = {
+    "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_NO_REPLACE_OBJECTS": "1", "PYTHONNOUSERSITE": "1",
+}  # fmt: skip
+"""What programs of the verifier's find otherwise than the agent's: no settings nor modules of a home folder that the agent may write to."""
 
 
 class Probe:
@@ -34,18 +39,19 @@ class Probe:
         self.jail, self.answer = jail, answer
 
     def text(self, path: str) -> str | None:
-        """What a file holds, without the line ends at its end; None where there is no such text file."""
+        """What a file holds, without the line ends at its end; None where there is no such text file. A link is none."""
         try:
-            return self.jail.workspace.read(path).decode().rstrip("\n")
+            return self.jail.workspace.read(path, follows_links=False).decode().rstrip("\n")
         except SandboxError:
             raise
         except (OSError, UnicodeDecodeError):
             return None
 
     async def run(self, command: str) -> str | None:
-        """What a command prints, without line ends at its end; None where it fails. Runs in bash, as the agent's commands do."""
+        """What a command prints, without line ends at its end; None where it fails. Runs in bash, without what the agent has set up."""
+        argv = ["/bin/bash", "--noprofile", "--norc", "-c", command]
         try:
-            done = await self.jail.run(["/bin/bash", "--noprofile", "--norc", "-c", command], timeout_s=COMMAND_TIMEOUT_S)
+            done = await self.jail.run(argv, timeout_s=COMMAND_TIMEOUT_S, environment=VERIFIERS_ENVIRONMENT)
         except SandboxError:
             raise
         except OSError:  # the jail can start nothing: the agent has used up its processes
@@ -189,7 +195,8 @@ class Mode:
 
     async def unmet(self, probe: Probe) -> str | None:
         entry = probe.jail.workspace.look(self.path)
-        return None if entry is not None and entry.mode == self.mode else f"{self.path} does not have mode {self.mode:o}"
+        is_met = entry is not None and entry.kind == "file" and entry.mode == self.mode
+        return None if is_met else f"{self.path} is no file with mode {self.mode:o}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +205,8 @@ class Executable:
 
     async def unmet(self, probe: Probe) -> str | None:
         entry = probe.jail.workspace.look(self.path)
-        return None if entry is not None and entry.mode & 0o100 else f"{self.path} cannot be executed"
+        is_met = entry is not None and entry.kind == "file" and entry.mode & 0o100
+        return None if is_met else f"{self.path} is no file that can be executed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +227,8 @@ class Prints:
 class Serves:
     """A service answers on a port."""
 
+    is_live: ClassVar[bool] = True
+    """It asks a program of the agent's that runs, so it is asked before those are ended."""
     port: int
     path: str
     text: str
@@ -312,6 +322,19 @@ async def prepare(jail: Jail, instance: Instance) -> None:
 async def unmet_goals(goals: Sequence[Goal], probe: Probe) -> list[str]:
     """Why which goals do not hold."""
     return [reason for goal in goals if (reason := await goal.unmet(probe)) is not None]
+
+
+async def unmet_at_end(goals: Sequence[Goal], probe: Probe) -> list[str]:
+    """The same of an episode that is over. Services are asked first; then every process of the agent's is ended, so that none changes
+    anything between two looks, nor speaks or writes for a program of the verifier's. Once only: no service answers after it."""
+    found = {index: await goal.unmet(probe) for index, goal in enumerate(goals) if _is_live(goal)}
+    await probe.jail.end_processes()
+    found |= {index: await goal.unmet(probe) for index, goal in enumerate(goals) if index not in found}
+    return [reason for index in range(len(goals)) if (reason := found[index]) is not None]
+
+
+def _is_live(goal: Goal) -> bool:
+    return getattr(goal, "is_live", False) or any(_is_live(part) for part in getattr(goal, "goals", ()))
 
 
 async def next_step(instance: Instance, actions: Sequence[Action], probe: Probe) -> Action | None:

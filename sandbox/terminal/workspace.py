@@ -25,7 +25,7 @@ from warehouse.errors import SandboxError
 HOME = PurePosixPath("/workspace")
 OPENAT2 = 437
 """System call number, the same on every architecture."""
-RESOLVE_NO_MAGICLINKS, RESOLVE_BENEATH = 0x02, 0x08
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 RACE_RETRIES = 64
 MAX_READ_BYTES = 16 << 20
 T = TypeVar("T")
@@ -68,9 +68,10 @@ class Workspace:
             parts = parts.relative_to(HOME)
         return "" if str(parts) == "." else str(parts)
 
-    def read(self, path: str, *, limit_bytes: int = MAX_READ_BYTES) -> bytes:
-        """A whole file. Raises Refused where it is none, is larger than the limit, or lies outside; FileNotFoundError and its kin."""
-        with self._opened(path, os.O_RDONLY | os.O_NONBLOCK) as fd:
+    def read(self, path: str, *, limit_bytes: int = MAX_READ_BYTES, follows_links: bool = True) -> bytes:
+        """A whole file. Raises Refused where it is none, is larger than the limit, or lies outside; FileNotFoundError and its kin. Without
+        `follows_links` a link on the way is an OSError."""
+        with self._opened(path, os.O_RDONLY | os.O_NONBLOCK, resolve=0 if follows_links else RESOLVE_NO_SYMLINKS) as fd:
             status = os.fstat(fd)
             self._check_file(path, status)
             if status.st_size > limit_bytes:
@@ -157,11 +158,11 @@ class Workspace:
             self._directory = -1
 
     @contextmanager
-    def _opened(self, path: str, flags: int, mode: int = 0) -> Iterator[int]:
+    def _opened(self, path: str, flags: int, mode: int = 0, *, resolve: int = 0) -> Iterator[int]:
         self._check_open()
         relative = self.relative(path)
         with self._rights():
-            fd = _open_beneath(self._directory, relative or ".", flags, mode)
+            fd = _open_beneath(self._directory, relative or ".", flags, mode, resolve)
         try:
             yield fd
         finally:
@@ -182,9 +183,9 @@ class Workspace:
             raise Refused(f"{path} is not an ordinary file")
 
 
-def _open_beneath(directory: int, path: str, flags: int, mode: int) -> int:
+def _open_beneath(directory: int, path: str, flags: int, mode: int, resolve: int) -> int:
     """openat2. Raises OSError; Refused where the path leads out of the directory."""
-    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS)
+    how = struct.pack("<QQQ", flags | os.O_CLOEXEC, mode, RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | resolve)
     for _ in range(RACE_RETRIES):
         fd = int(_libc.syscall(OPENAT2, directory, os.fsencode(path), how, len(how)))
         if fd >= 0:

@@ -4,18 +4,23 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
-from assets.checks import GATES, build_gate
+from assets.checks import GATES, Gate, build_gate
+from assets.invariants import INVARIANTS
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import StageRequest, StageResult
-from assets.resources import ERROR_TYPE, ProfileResource, StageRunner, WarehouseResource
+from assets.resources import ERROR_TYPE, FINAL, ProfileResource, StageRunner, WarehouseResource
 from assets.training import build_rl_asset
 from assets.value_gate import VALUE_GATE, build_value_gate
 from pipelines import profiles
 from warehouse import registry
+from warehouse.catalogue import TABLES
 from warehouse.home import Home
+from warehouse.restoring import restore
 from warehouse.tables import Warehouse
 
 MERGE_GATE = next(gate for gate in GATES if gate.name == "merge_gate")
@@ -214,4 +219,75 @@ def test_every_table_has_a_suite_in_some_gate_and_the_seed_has_its_own() -> None
     of_iterations = {table for gate in GATES if not gate.is_seed for tables in gate.suites.values() for table in tables}
     of_seed = {table for gate in GATES if gate.is_seed for tables in gate.suites.values() for table in tables}
     assert of_seed == {"tasks", "ct_samples", "sft_samples", "episodes", "steps", "screenshots", "checkpoints"}
-    assert of_iterations >= {"datasets", "checkpoints", "evaluations", "training_metrics", "screenshots", "episodes", "steps", "routes"}
+    assert of_iterations == set(TABLES) - {"tasks"}, "the pool of tasks is the seed's"
+
+
+def test_every_invariant_is_asked_by_one_gate() -> None:
+    asked = [invariant.name for gate in GATES for invariant in gate.invariants]
+    assert sorted(asked) == sorted(invariant.name for invariant in INVARIANTS)
+
+
+SMALL_GATE = Gate(name="small_gate", guards=("rollouts",), suites={"evaluations": ("evaluations",), "rollouts": ("episodes",)})
+
+
+def small_gate(warehouse: Warehouse) -> tuple[bool, str, dict[str, dg.AssetCheckEvaluation], bool]:
+    """Whether a run of two assets and a gate behind them went well, what it says, what each check found, and whether verdicts followed."""
+    followed: list[str] = []
+
+    def asset(name: str, **more: Any) -> dg.AssetsDefinition:
+        @dg.asset(name=name, partitions_def=ITERATIONS, **more)
+        def made() -> None:
+            followed.append(name)
+
+        return made
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(ITERATIONS.name), ["0001"])
+        run = dg.materialize(
+            [asset("evaluations"), asset("rollouts"), asset("verdicts", deps=["rollouts"]), build_gate(SMALL_GATE)],
+            instance=instance,
+            partition_key="0001",
+            resources={"tables": WarehouseResource(root=str(warehouse.home.root))},
+            raise_on_error=False,
+        )
+        failures = [event.step_failure_data.user_failure_data for event in run.all_events if event.is_step_failure]
+        text = "".join(str(failure.description) for failure in failures if failure is not None)
+        final = all(failure is not None and failure.metadata[FINAL].value is True for failure in failures)
+        checks = {check.check_name: check for check in run.get_asset_check_evaluations()}
+    assert final, "launching it again would only fail again"
+    return run.success, text, checks, "verdicts" in followed
+
+
+def test_a_suite_that_is_shown_further_up_blocks_all_the_same_and_tells_its_rows(tmp_path: Path) -> None:
+    """`evaluations` is no guard of this gate: its check is shown there, and nothing follows where it fails."""
+    warehouse = Warehouse(Home(tmp_path))
+    went_well, text, checks, followed = small_gate(warehouse)
+    assert went_well and followed and not text and checks["expectations_evaluations"].passed
+    row = {"checkpoint_id": "sft", "checkpoint_role": "sft_model", "task_id": "task-x", "task_name": "x", "domain": "forms",
+           "split": "eval", "num_episodes": 1, "num_success": 1, "num_crashed": 0}  # fmt: skip
+    warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluation")
+    went_well, text, checks, followed = small_gate(warehouse)
+    assert not went_well and not followed and not checks["expectations_evaluations"].passed
+    assert all(part in text for part in ("small_gate of iteration 0001", "task-x", "sft_model", "To mend:", "version 1"))
+    assert checks["expectations_episodes"].passed
+
+
+def test_a_table_that_cannot_be_read_fails_its_checks_and_does_not_end_the_gate_without_a_word(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path))
+    episode = {
+        "episode_id": "ep", "purpose": "rollout", "task_id": "t", "task_name": "t", "domain": "forms", "seed": 1, "split": "train",
+        "attempt": 0, "policy_id": "oracle", "temperature": 1.0, "instruction": None, "outcome": "success", "reward": 1.0, "num_steps": 0,
+        "num_retries": 0, "error": None, "duration_ms": 1.0, "environment": "e",
+    }  # fmt: skip
+    warehouse.replace_partition("episodes", [episode], iteration="0001", stage="rollouts")
+    delta = warehouse.delta("episodes")
+    assert delta is not None
+    rows = delta.to_pyarrow_dataset().to_table()
+    wrong = rows.set_column(rows.schema.get_field_index("seed"), "seed", pa.array(["seven"]))
+    write_deltalake(delta, wrong, mode="overwrite", schema_mode="overwrite", partition_by=["iteration", "stage"])
+    went_well, text, checks, followed = small_gate(warehouse)
+    assert not went_well and not followed
+    assert "stored as string, not as int64" in text and '"seven"' in text and "ep" in text
+    assert not checks["instances_of_one_split"].passed and "cannot be asked" in str(checks["instances_of_one_split"].description)
+    assert restore(warehouse, "episodes", 1) == 3
+    assert warehouse.read("episodes").column("seed").to_pylist() == [1]

@@ -161,7 +161,7 @@ def test_an_episode_ends_by_success_by_word_and_by_its_limit() -> None:
 @needs_desktop
 def test_applications_are_opened_by_name() -> None:
     async def use(session: DesktopSession) -> None:
-        await session.reset(TASKS["dialog-press"].model_copy(update={"max_steps": 50}), 1)
+        await session.reset(TASKS["window-close"].model_copy(update={"max_steps": 50}), 1)
         transition = await session.step(actions.OpenApp(name="editor"))
         while not any(element.role == "textarea" for element in transition.observation.elements):
             transition = await session.step(actions.Wait(seconds=0.2))

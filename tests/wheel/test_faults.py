@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from agent.episode import Episode
-from assets.checks import INVARIANTS
+from assets.invariants import INVARIANTS
 from warehouse.query import connect
 
 pytestmark = pytest.mark.timeout(3600)

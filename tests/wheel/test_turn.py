@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from agent.episode import EpisodeRequest
-from assets.checks import INVARIANTS
+from assets.invariants import INVARIANTS
 from models.checkpoint import verify
 from pipelines import profiles
 from pipelines.definitions import build_defs

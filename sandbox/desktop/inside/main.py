@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 from sandbox.desktop.inside.home import furnish
 
+MAX_FILE_BYTES = 64 * 1024 * 1024
 START_LIMIT_S = 60.0
 OUTPUT_LIMIT_BYTES = 256 * 1024
 REMAP_QUIET_MS, REMAP_LIMIT_MS = 60.0, 2000.0
@@ -147,7 +148,8 @@ class Seat:
             descriptor = os.open(Path.home() / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return False, b""
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:  # whoever reads it would run out of memory
             os.close(descriptor)
             return False, b""
         with os.fdopen(descriptor, "rb") as file:

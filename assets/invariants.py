@@ -1,0 +1,301 @@
+"""The flywheel's invariants: rules about rows of several tables, each a query that lists the rows that break it. Data only.
+
+Which gate asks which, and what becomes of the answer, is checks.py; what one table's rows must be is its Great Expectations suite
+(warehouse/expectations.py). A query reads views of the warehouse only, so it can be asked again of any iteration, with `$iteration` bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WITHDRAW = "take the rows back with `flywheel withdraw ID…`"
+REWORK = (
+    "put the table back with `flywheel restore TABLE VERSION`, or delete FLYWHEEL_HOME/work/ITERATION/STAGE: "
+    "the stage is then worked again and replaces its rows whole"
+)
+ROUTE_AGAIN = "run again: verdicts and routes are made anew from the episodes; rows that no stage of the wheel writes are to be withdrawn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invariant:
+    """A rule about one asset: `sql` lists its violations, with `$iteration` bound."""
+
+    name: str
+    asset: str
+    meaning: str
+    sql: str
+    mend: str = REWORK
+
+
+_MEMBERS = """samples as (
+    select 'ct' as kind, * from ct_samples union all by name select 'sft' as kind, * from sft_samples),
+  members as (select kind, sample_id, weight from datasets where iteration = $iteration and stage = '{kind}_dataset'),
+  used as (from members join samples using (kind, sample_id))"""
+"""What the iteration's dataset of one kind holds: samples of either table, whichever iteration wrote them."""
+
+
+def _of_dataset(kind: str) -> tuple[Invariant, ...]:
+    """Rules of what a stage is about to train on. A row that was good when it was routed may have been changed since."""
+    members, asset = _MEMBERS.format(kind=kind), f"{kind}_dataset"
+    return (
+        Invariant(
+            name=f"{kind}_dataset_of_samples_there_are",
+            asset=asset,
+            meaning="every member is one stored sample of an earlier iteration that was not taken back, drawn with a weight",
+            mend=f"{WITHDRAW}; where one is there twice, put the table back with `flywheel restore`",
+            sql=f"""with {members},
+                tombstones as (
+                  select sample_id, iteration from ct_samples_stored where stage = 'withdrawn'
+                  union all select sample_id, iteration from sft_samples_stored where stage = 'withdrawn'),
+                taken_back as (select sample_id, min(iteration) as since from tombstones group by sample_id)
+                select m.kind, m.sample_id, m.weight, t.since as withdrawn_since, count(s.sample_id) as stored,
+                       list(s.iteration || '/' || s.stage order by s.iteration, s.stage) as written_by
+                from members m left join samples s using (kind, sample_id) left join taken_back t using (sample_id)
+                group by m.kind, m.sample_id, m.weight, t.since
+                having case when t.since is not null then t.since <= $iteration
+                       else stored <> 1 or max(s.iteration) >= $iteration or not coalesce(m.weight > 0, false) end""",
+        ),
+        Invariant(
+            name=f"{kind}_dataset_trains_on_train_only",
+            asset=asset,
+            meaning="no eval or holdout instance, no held-out task and no evaluation is trained on",
+            mend=WITHDRAW,
+            sql=f"""with {members}
+                select u.sample_id, u.iteration, u.stage, e.episode_id, e.task_name, e.seed, e.split, e.purpose, t.held_out
+                from used u left join episodes e using (episode_id)
+                left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
+                where u.episode_id is not null and (e.split is distinct from 'train' or e.purpose = 'evaluation' or t.held_out)""",
+        ),
+        Invariant(
+            name=f"{kind}_dataset_screenshots_present",
+            asset=asset,
+            meaning="every screenshot that a sample shows is stored",
+            mend="put the table `screenshots` back with `flywheel restore screenshots VERSION`, or withdraw the samples",
+            sql=f"""with {members},
+                shown as (select sample_id, iteration, stage, unnest(messages).screenshot_id as screenshot_id from used)
+                select distinct sample_id, iteration, stage, screenshot_id from shown anti join screenshots using (screenshot_id)
+                where screenshot_id is not null""",
+        ),
+    )
+
+
+def _of_samples(kind: str, asset: str) -> tuple[Invariant, ...]:
+    """Rules of the samples that an iteration adds, shown on an asset of the gate behind them."""
+    table = f"{kind}_samples"
+    return (
+        Invariant(
+            name=f"{kind}_trains_on_train_only",
+            asset=asset,
+            meaning="no eval or holdout instance, no held-out task and no evaluation is in a training set",
+            mend=WITHDRAW,
+            sql=f"""select s.sample_id, s.stage, e.episode_id, e.task_name, e.seed, e.split, e.purpose, t.held_out
+                    from {table} s join episodes e using (episode_id)
+                    left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
+                    where s.iteration = $iteration and not s.withdrawn
+                    and (e.split <> 'train' or e.purpose = 'evaluation' or t.held_out)""",
+        ),
+        Invariant(
+            name=f"{kind}_history_without_duplicates",
+            asset=asset,
+            meaning="a sample joins once; history is append-only",
+            mend="take the partition that repeats it out: `flywheel restore` puts the table back to before it was written",
+            sql=f"""select sample_id, count(*) as times, list(iteration || '/' || stage order by iteration, stage) as written_by
+                    from {table} where not withdrawn group by sample_id having times > 1 and max(iteration) = $iteration""",
+        ),
+        Invariant(
+            name=f"{kind}_learns_from_something",
+            asset=asset,
+            meaning="a sample has a message that is learned, and says so with a weight of 0 or more",
+            mend=WITHDRAW,
+            sql=f"""select sample_id, stage, list_transform(messages, lambda m: m.loss) as weights from {table}
+                    where iteration = $iteration and not withdrawn
+                    and not coalesce(list_max(weights) > 0 and list_min(weights) >= 0, false)""",
+        ),
+    )
+
+
+INVARIANTS = (
+    Invariant(
+        name="demonstrations_on_train_only",
+        asset="seed_demonstrations",
+        meaning="what the oracle demonstrated are solved train instances",
+        sql="""select s.sample_id, e.task_name, e.seed, e.split, e.outcome from sft_samples s left join episodes e using (episode_id)
+               where s.iteration = $iteration and s.stage = 'seed_demonstrations' and s.origin = 'demonstration' and not s.withdrawn
+               and (e.split is distinct from 'train' or e.outcome is distinct from 'success')""",
+    ),
+    *_of_dataset("ct"),
+    *_of_dataset("sft"),
+    Invariant(
+        name="sft_dataset_of_successes_and_corrections",
+        asset="sft_dataset",
+        meaning="SFT learns from whole episodes only with V=1, and from steps only where an annotation or a correction stands behind them",
+        mend=WITHDRAW,
+        sql=f"""with {_MEMBERS.format(kind="sft")}
+               select u.sample_id, u.iteration, u.stage, u.origin, u.verdict, u.episode_id, e.outcome, e.reward
+               from used u left join episodes e using (episode_id)
+               where u.kind = 'sft' and u.origin <> 'general' and u.annotation_id is null and u.verdict is distinct from true""",
+    ),
+    Invariant(
+        name="merge_weights_on_simplex",
+        asset="merged_policy",
+        meaning="the weights of the merge are 0 or more and add up to 1",
+        sql="""select checkpoint_id, list_sum(weights) as total, list_min(weights) as least from (
+                 select checkpoint_id, cast(json_extract_string(config, '$.weights.*') as double[]) as weights
+                 from checkpoints where iteration = $iteration and stage = 'merged_policy')
+               where not coalesce(abs(total - 1) <= 1e-6 and least >= 0, false)""",
+    ),
+    Invariant(
+        name="merge_of_one_parent",
+        asset="merged_policy",
+        meaning="all specialists that are merged were trained from one checkpoint",
+        sql="""with merged as (
+                 select checkpoint_id, unnest(json_keys(config, '$.weights')) as specialist
+                 from checkpoints where iteration = $iteration and stage = 'merged_policy'),
+               lines as (
+                 select m.checkpoint_id, m.specialist, unnest(list_append(s.parents, m.specialist)) as ancestor
+                 from merged m join checkpoints s on s.checkpoint_id = m.specialist),
+               shared as (select checkpoint_id, ancestor, count(distinct specialist) as num from lines group by all)
+               select m.checkpoint_id, list(m.specialist) as specialists from merged m group by m.checkpoint_id
+               having count(*) is distinct from (select max(num) from shared s where s.checkpoint_id = m.checkpoint_id)""",
+    ),
+    Invariant(
+        name="critic_steers_after_its_gate",
+        asset="merged_policy",
+        meaning="a specialist follows its critic only once that has explained as much variance as the gate of value pretraining asks, "
+        "unless its gate_policy is open",
+        sql="""select m.run, m.step from training_metrics m join checkpoints c on c.iteration = m.iteration and c.stage = m.run
+               where m.iteration = $iteration and m.metric = 'critic_steers' and m.value > 0
+               and json_extract_string(c.config, '$.gate_policy') is distinct from 'open' and not exists (
+                 from training_metrics g where g.iteration = m.iteration and g.run = m.run and g.step <= m.step
+                 and g.metric = 'gate_explained_variance'
+                 and g.value > cast(json_extract_string(c.config, '$.gate_explained_variance') as double))""",
+    ),
+    Invariant(
+        name="episodes_counted_once",
+        asset="rollouts",
+        meaning="no episode is stored twice",
+        sql="""select episode_id, count(*) as times, list(iteration || '/' || stage order by iteration, stage) as written_by
+               from episodes group by episode_id having times > 1 and max(iteration) = $iteration""",
+    ),
+    Invariant(
+        name="instances_of_one_split",
+        asset="rollouts",
+        meaning="an instance belongs to one split, whoever played it: what is evaluated on is never trained on",
+        sql="""select task_id, task_name, seed, list(distinct split order by split) as splits, min(episode_id) as episode_id from episodes
+               group by task_id, task_name, seed having count(distinct split) > 1 and max(iteration) = $iteration
+               union all
+               select e.task_id, e.task_name, e.seed, [e.split, i.split], e.episode_id from episodes e join task_instances i
+               using (task_id, seed) where e.iteration = $iteration and e.split <> i.split""",
+    ),
+    Invariant(
+        name="pool_without_duplicates",
+        asset="rollouts",
+        meaning="no two instances of the pool are the same one, within a split or across them",
+        sql="""select content_id, count(*) as times, list(task_id || '/' || seed order by seed) as instances, list(distinct split) as splits
+               from task_instances group by content_id having times > 1 and max(iteration) = $iteration""",
+    ),
+    Invariant(
+        name="policies_registered",
+        asset="rollouts",
+        meaning="whoever acted for the data sets is a registered checkpoint",
+        sql="""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
+               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')""",
+    ),
+    Invariant(
+        name="screenshots_present",
+        asset="rollouts",
+        meaning="every screenshot that a step names is stored",
+        sql="""select s.episode_id, s.step_index, s.screenshot_id, s.stage from steps s anti join screenshots c using (screenshot_id)
+               where s.iteration = $iteration and s.screenshot_id is not null""",
+    ),
+    Invariant(
+        name="steps_of_an_episode_complete",
+        asset="rollouts",
+        meaning="an episode has as many steps as it says, numbered from 0 without a gap",
+        sql="""select e.episode_id, e.stage, e.num_steps, count(s.step_index) as stored, min(s.step_index) as first,
+               max(s.step_index) as last
+               from episodes e left join steps s on s.episode_id = e.episode_id and s.iteration = e.iteration and s.stage = e.stage
+               where e.iteration = $iteration and e.outcome <> 'crashed' group by all
+               having stored <> e.num_steps or (stored > 0 and (first <> 0 or last <> stored - 1))""",
+    ),
+    Invariant(
+        name="tokens_with_their_log_probabilities",
+        asset="rollouts",
+        meaning="every token that a policy wrote has its log-probability",
+        sql="""select episode_id, step_index, stage, len(response_token_ids) as tokens, len(response_logprobs) as logprobs from steps
+               where iteration = $iteration and tokens <> logprobs and logprobs > 0""",
+    ),
+    Invariant(
+        name="outcomes_with_their_rewards",
+        asset="rollouts",
+        meaning="a crash of the infrastructure is never a reward, and has its error",
+        sql="""select episode_id, stage, outcome, reward, error from episodes
+               where iteration = $iteration and outcome = 'crashed' and (reward is not null or error is null)""",
+    ),
+    Invariant(
+        name="annotations_of_steps_there_are",
+        asset="annotations",
+        meaning="an annotation is about a step that was taken",
+        sql="""select a.annotation_id, a.episode_id, a.step_index from annotations a anti join steps s using (episode_id, step_index)
+               where a.iteration = $iteration and not a.withdrawn""",
+    ),
+    Invariant(
+        name="verdicts_follow_their_scores",
+        asset="routes",
+        meaning="a judge passes what reaches its threshold, and nothing else",
+        mend=ROUTE_AGAIN,
+        sql="""select episode_id, judge, score, threshold, passed from verdicts
+               where iteration = $iteration and passed is distinct from (score >= threshold)""",
+    ),
+    Invariant(
+        name="verdict_for_every_end",
+        asset="routes",
+        meaning="whatever ended has V from its verifier; what the infrastructure ended has none",
+        mend=ROUTE_AGAIN,
+        sql="""select e.episode_id, e.outcome, count(v.judge) as num_verdicts from episodes e
+               left join verdicts v on v.episode_id = e.episode_id and v.judge = 'verifier' and v.kind = 'verdict'
+               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation') group by all
+               having (e.outcome = 'crashed' or bool_or(e.reward is null)) <> (num_verdicts = 0)""",
+    ),
+    Invariant(
+        name="routing_total_and_disjoint",
+        asset="routes",
+        meaning="every terminal rollout or annotation episode has exactly one route",
+        mend=ROUTE_AGAIN,
+        sql="""select e.episode_id, count(r.route) as num_routes
+               from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
+               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')
+               group by all having num_routes <> 1
+               union all
+               select r.episode_id, 0 from routes r anti join episodes e using (episode_id) where r.iteration = $iteration""",
+    ),
+    Invariant(
+        name="sft_only_successes_or_corrections",
+        asset="sft_samples",
+        meaning="D_SFT takes whole episodes only with V=1, and steps only from an annotation",
+        mend=WITHDRAW,
+        sql="""select s.sample_id, s.stage, s.origin, s.episode_id, s.verdict, e.outcome, e.reward
+               from sft_samples s left join episodes e using (episode_id)
+               where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn and s.verdict is distinct from true""",
+    ),
+    Invariant(
+        name="sft_verdict_agrees_with_verifier",
+        asset="sft_samples",
+        meaning="the verdict a sample carries is the verdict that was stored",
+        mend=WITHDRAW,
+        sql="""select s.sample_id, s.stage, s.episode_id, v.judge, v.score, v.threshold
+               from sft_samples s join verdicts v on v.episode_id = s.episode_id and v.judge = 'verifier' and v.kind = 'verdict'
+               where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn and not v.passed""",
+    ),
+    Invariant(
+        name="corrections_stand",
+        asset="sft_samples",
+        meaning="a corrected step comes from an annotation that stands and was not given up as beyond repair",
+        mend=WITHDRAW,
+        sql="""select s.sample_id, s.annotation_id, a.decision from sft_samples s join annotations a using (annotation_id)
+               where s.iteration = $iteration and not s.withdrawn and (a.decision = 'beyond_repair' or a.withdrawn)""",
+    ),
+    *_of_samples("ct", "ct_samples"),
+    *_of_samples("sft", "sft_samples"),
+    *_of_samples("orm", "sft_samples"),
+)

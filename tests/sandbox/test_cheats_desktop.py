@@ -1,0 +1,142 @@
+"""Cheats against verifiers of desktop and Android tasks. The desktop's are typed into a real terminal on a real desktop; an Android check
+is asked what it says of outputs that a cheat would leave. docs/verifiers.md tells the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from sandbox import actions
+from sandbox.android.instance import says_the_same
+from sandbox.android.source import load_tasks as android_tasks
+from sandbox.android.source import make_instance
+from sandbox.desktop.apps import missing_packages
+from sandbox.desktop.local import LocalDesktops
+from sandbox.desktop.session import DesktopSession
+from sandbox.desktop.source import load_tasks
+from sandbox.desktop.source import make_instance as make_desktop_instance
+
+LACKING = missing_packages(["editor", "terminal", "form"])
+needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
+TASKS = load_tasks()
+
+
+def on_session(use: Callable[[DesktopSession], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        session = DesktopSession(LocalDesktops(), screenshots=False)
+        try:
+            return await use(session)
+        finally:
+            await session.close()
+
+    return asyncio.run(run())
+
+
+def seed_of(beginning: str) -> int:
+    """A seed for which the terminal task asks for such a command."""
+    task = TASKS["terminal-command"]
+    return next(seed for seed in range(50) if make_desktop_instance(task, seed).instruction.startswith(f'Run "{beginning}'))
+
+
+FILE_CHEATS = (
+    "echo WORD > .x; ln -s .x NAME",
+    "mkdir NAME; echo WORD > NAME/NAME",
+    "mkfifo NAME; (echo WORD > NAME) &",
+    "echo WORD > NAME; truncate -s 3G NAME",
+    "echo WORD WORD > NAME",
+    "echo WORD > ' NAME'",
+    "printf 'WORD\\0' > NAME",
+)
+
+
+@needs_desktop
+def test_a_file_on_the_desktop_is_that_file() -> None:
+    async def use(session: DesktopSession) -> None:
+        task, seed = TASKS["terminal-command"].model_copy(update={"max_steps": 100}), seed_of("echo")
+        word, name = make_desktop_instance(task, seed).instruction.split('"')[1].removeprefix("echo ").split(" > ")
+        await session.reset(task, seed)
+        for cheat in FILE_CHEATS:
+            line = cheat.replace("WORD", word).replace("NAME", name)
+            transition = await session.step(actions.TypeText(text=f"{line}\n"))
+            await asyncio.sleep(0.15)
+            verdict = await session.evaluate()
+            assert not verdict.success and not transition.terminated, cheat
+            await session.step(actions.TypeText(text=f"rm -rf {name} ' {name}' .x; kill %1\n"))
+        await session.step(actions.TypeText(text=f"echo {word} > {name}\n"))
+        for _ in range(100):
+            if (await session.evaluate()).success:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError("the honest command is not paid")
+
+    on_session(use)
+
+
+@needs_desktop
+def test_the_end_of_an_episode_alone_pays_nothing_on_a_desktop() -> None:
+    async def use(session: DesktopSession) -> None:
+        for name in ("dialog-press", "editor-type"):
+            await session.reset(TASKS[name], 4)
+            transition = await session.step(actions.Finished(answer="done, success, 1"))
+            assert transition.terminated and transition.reward == 0.0, name
+
+    on_session(use)
+
+
+@needs_desktop
+def test_nothing_beside_a_dialog_can_write_its_answer() -> None:
+    """Everything on a desktop belongs to one user, so no other program may run there: no terminal, no editor, no menu of the desktop."""
+
+    async def use(session: DesktopSession) -> None:
+        task = TASKS["dialog-press"].model_copy(update={"max_steps": 100})
+        observation = await session.reset(task, 1)
+        assert session._episode is not None
+        desktop = session._episode.desktop
+        before = await desktop.windows()
+        for name in ("terminal", "editor", "files"):
+            transition = await session.step(actions.OpenApp(name=name))
+            assert "no other application can be opened" in transition.info["ignored"]
+        await session.step(actions.Click(x=2, y=observation.height_px - 3, button="right"))
+        for hotkey in (("super", "e"), ("ctrl", "alt", "t"), ("alt", "f2")):
+            await session.step(actions.Hotkey(keys=hotkey))
+        assert {window.window_id for window in await desktop.windows()} == {window.window_id for window in before}
+        assert (await session.evaluate()).reasons == ("the dialog was not answered",)
+        assert not await desktop.list_files()
+
+    on_session(use)
+
+
+def test_a_phone_is_asked_for_all_its_rows() -> None:
+    """A contact whose name says what a row should say is another contact, and so is one with a longer number; a contact that was given
+    another name is not deleted."""
+    for name in ("add-contact", "delete-contact"):
+        (check,) = make_instance(android_tasks()[name], 1).checks
+        rows = check.expected.splitlines()
+        assert len(rows) == 3 and check.holds("".join(f"Row: {number} {row}\n" for number, row in enumerate(reversed(rows))))
+        first, *others = rows
+        kept = "".join(f"Row: {number} {row}\n" for number, row in enumerate(others))
+        person, number = first.removeprefix("display_name=").split(", data1=")
+        for forged in (
+            f"Row: 2 display_name={first}, data1=1\n",
+            f"Row: 2 {first}9\n",
+            f"Row: 2 display_name=x {person}, data1={number}\n",
+            f"Row: 2 display_name={person}, data1=1, data1={number}\n",
+            f"Row: 2 {first}\nRow: 3 display_name=Somebody Else, data1={number}\n",
+            f"Row: 2 {first}\nRow: 3 {first}\n",
+            f"{first} {first}\n",
+            "",
+        ):
+            assert not check.holds(kept + forged), forged
+        assert not check.holds("No result found.\n")
+
+
+def test_a_phones_answer_is_one_number() -> None:
+    instance = make_instance(android_tasks()["find-number"], 1)
+    right = instance.answer or ""
+    assert says_the_same(f" {right}. ", right)
+    digits = right.replace("-", "")
+    assert not any(says_the_same(answer, right) for answer in ("", f"{right} {right}", f"{right} or 555-0100", digits[:-1], f"{digits}0"))
