@@ -99,9 +99,15 @@ INVARIANTS = (
     Invariant(
         name="sft_verdict_agrees_with_verifier",
         asset="sft_samples",
-        meaning="the verdict a sample carries is the verdict that was stored",
-        sql="""select s.sample_id, s.episode_id from sft_samples s join verdicts v on v.episode_id = s.episode_id and v.kind = 'verdict'
-               where s.iteration = $iteration and s.annotation_id is null and not v.passed""",
+        meaning="the verdict a sample carries is that of whoever was to be heard first: a person, the verifier, a judge, the ORM",
+        sql="""with newest as (
+                 select * from verdicts where kind = 'verdict'
+                 qualify row_number() over (partition by episode_id, judge order by iteration desc, judge_version desc, stage desc) = 1),
+               heard as (
+                 select episode_id, arg_min(passed, coalesce(list_position(['human', 'verifier', 'judge', 'orm'], origin), 9)) as passed
+                 from newest group by episode_id)
+               select s.sample_id, s.episode_id from sft_samples s join heard h on h.episode_id = s.episode_id
+               where s.iteration = $iteration and s.annotation_id is null and not h.passed""",
     ),
     *(
         Invariant(
