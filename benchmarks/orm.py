@@ -58,7 +58,6 @@ from warehouse.judge_reports import Word, brier, calibration_error, choose_thres
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
-ROOT = Path(".bench/orm")
 ITERATION = "0001"
 PLAYED: dict[str, tuple[Split, Purpose]] = {
     "rl_joint_pointing_forms": (Split.TRAIN, "rl"), "evaluation": (Split.EVAL, "evaluation"), "holdout": (Split.HOLDOUT, "evaluation"),
@@ -100,9 +99,9 @@ async def play(profile: Profile, policy: Path, nums: dict[str, int], bars: Progr
     return found
 
 
-def make_home(profile: Profile, nums: dict[str, int], bars: Progress) -> Warehouse:
+def make_home(root: Path, profile: Profile, nums: dict[str, int], bars: Progress) -> Warehouse:
     """A home with the policy as sft_model and its episodes."""
-    warehouse = Warehouse(Home((ROOT / "home").absolute()))
+    warehouse = Warehouse(Home((root / "home").absolute()))
     if (warehouse.home.root / "complete").exists():
         return warehouse
     starts = warehouse.home.checkpoints
@@ -178,7 +177,7 @@ def auc(words: Sequence[Word]) -> float | None:
     return sum((one > other) + (one == other) / 2 for one in good for other in bad) / len(good) / len(bad)
 
 
-def compare(profile: Profile, warehouse: Warehouse) -> dict[str, Any]:
+def compare(root: Path, profile: Profile, warehouse: Warehouse) -> dict[str, Any]:
     """Every arm on the same episodes."""
     builder = profile.verdicts.prompt.builder("elements")
     known, told = measured(profile, warehouse)
@@ -197,7 +196,7 @@ def compare(profile: Profile, warehouse: Warehouse) -> dict[str, Any]:
         samples = con.execute("select count(*), count(*) filter (verdict) from orm_samples").fetchone()
     threshold, tokens, ms, num_judged = row or (1.0, 0, 0, 0)
     drawn = judge_chart({"before": by_part["holdout"], "after": held}, {"after": threshold}, "The ORM on holdout instances")
-    atomic_write(ROOT / "judges.svg", drawn.encode())
+    atomic_write(root / "judges.svg", drawn.encode())
     bad = [told[each.episode_id] for each in known if each.part == "holdout" and not each.truth]
     plain, _ = judged_by(after, profile, builder, bad)
     attacks = {text: judged_by(after, profile, builder, [forged(record, text) for record in bad])[0] for text in FORGED}
@@ -240,16 +239,19 @@ def main() -> None:
     parser.add_argument("--eval", type=int, default=12, help="eval episodes a task")
     parser.add_argument("--holdout", type=int, default=24, help="holdout episodes a task")
     parser.add_argument("--set", action="append", default=[], help="a setting of the profile, e.g. orm.training.steps=600")
-    parser.add_argument("--json", type=Path, default=ROOT / "orm.json")
+    parser.add_argument("--root", type=Path, default=Path(".bench/orm"), help="where state lies (default: .bench/orm)")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
     options = parser.parse_args()
     console = Console()
     profile = profile_of(options.seed, {key: json.loads(value) for key, _, value in (item.partition("=") for item in options.set)})
     nums = dict(zip(PLAYED, (options.train, options.eval, options.holdout), strict=True))
     with Progress(console=console) as bars:
-        warehouse = make_home(profile, nums, bars)
+        warehouse = make_home(options.root, profile, nums, bars)
     cpu_s, seconds = train_and_judge(profile, warehouse)
-    found = compare(profile, warehouse) | {"cpu_s": cpu_s, "seconds": seconds, "settings": profile.orm.model_dump(mode="json")}
-    atomic_write(options.json, json.dumps(found, indent=2).encode())
+    cost = {"cpu_s": cpu_s, "seconds": seconds, "settings": profile.orm.model_dump(mode="json")}
+    found = compare(options.root, profile, warehouse) | cost
+    for place in filter(None, (options.root / "orm.json", options.json)):
+        atomic_write(place, json.dumps(found, indent=2).encode())
     show(found, console)
 
 
