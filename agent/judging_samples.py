@@ -17,6 +17,7 @@ import duckdb
 
 from agent.judging import JudgeBuilder, Record, read_record
 from agent.quality import Context, QualityConfig, quality, trajectory
+from warehouse.errors import ContaminatedDataset
 from warehouse.identity import content_id, stable_fraction
 from warehouse.query import connect
 from warehouse.samples import sample_row
@@ -179,6 +180,28 @@ def _remarks(known: Known, steps: Sequence[Mapping[str, Any]], config: QualityCo
     seen = trajectory(known.row, steps)
     found = [reason for result in quality(seen, config, Context()) if not result.passed for reason in result.reasons[:1]]
     return found[:MAX_REMARKS]
+
+
+_MEMBERS = """
+select s.sample_id, any_value(s.domain) as domain, any_value(s.verdict) as verdict,
+    any_value(e.episode_id) as episode_id, any_value(e.split) as split, bool_or(coalesce(t.held_out, false)) as held_out
+from orm_samples s left join episodes e on e.episode_id = s.episode_id left join tasks t on t.task_id = e.task_id
+where s.iteration <= $iteration and not s.withdrawn group by s.sample_id order by s.sample_id
+"""
+
+
+def orm_members(con: duckdb.DuckDBPyConnection, iteration: str) -> list[dict[str, Any]]:
+    """The samples of D_ORM up to an iteration, without the withdrawn. Raises ContaminatedDataset that names those of an episode on an eval
+    or holdout instance, on a held-out task, or that cannot be found."""
+    rows: list[dict[str, Any]] = con.sql(_MEMBERS, params={"iteration": iteration}).to_arrow_table().to_pylist()
+    wrong = [row for row in rows if row["split"] != "train" or row["held_out"]]
+    if wrong:
+        named = ", ".join(f"{row['sample_id']} (episode {row['episode_id']}, split {row['split']})" for row in wrong[:5])
+        raise ContaminatedDataset(
+            f"{len(wrong)} samples of D_ORM may not be trained on: {named}. Only train instances of tasks that are not held out are allowed; "
+            "withdraw them (flywheel withdraw)"
+        )
+    return rows
 
 
 def orm_dataset(rows: Iterable[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:

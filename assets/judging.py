@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from agent.judging_reports import judges_of, report_table, report_words
-from agent.judging_samples import orm_dataset, orm_samples
+from agent.judging_samples import orm_dataset, orm_members, orm_samples
 from assets.iteration_keys import previous_key
 from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
@@ -65,8 +65,7 @@ def orm_data(
         metadata=describe(config=settings.orm, counts=counts | {"known/good": lesson.num_good}, read=read, wrote={"orm_samples": version}),
     )  # fmt: skip
     with connect(warehouse) as con:
-        query = "select sample_id, domain, verdict from orm_samples where iteration <= ? and not withdrawn order by sample_id"
-        dataset_id, rows = orm_dataset(con.sql(query, params=[iteration]).to_arrow_table().to_pylist())
+        dataset_id, rows = orm_dataset(orm_members(con, iteration))
     stored = warehouse.replace_partition("datasets", rows, iteration=iteration, stage="orm_dataset")
     yield dg.MaterializeResult(
         asset_key="orm_dataset", data_version=dg.DataVersion(dataset_id),

@@ -50,7 +50,7 @@ class DemonstrateRequest(StageRequest):
 class SupervisedRequest(StageRequest):
     """CT, SFT or the ORM: continue a checkpoint on one dataset snapshot."""
 
-    reads = ("checkpoints", "datasets", "ct_samples", "sft_samples", "orm_samples")
+    reads = ("checkpoints", "datasets", "ct_samples", "sft_samples")
     worker: Literal["supervised"] = "supervised"
     kind: Literal["ct", "sft", "orm"]
     checkpoint_id: str

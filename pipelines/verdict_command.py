@@ -67,4 +67,5 @@ def _episode(warehouse: Warehouse, name: str) -> dict[str, Any]:
         return rows[0]
     if not rows:
         raise UnknownId(f'no episode is called {name!r}; `flywheel sql "select episode_id, task_name, outcome from episodes"` lists them')
-    raise UnknownId(f"{name!r} begins the ids of several episodes, e.g. {rows[0]['episode_id']} and {rows[1]['episode_id']}: give more of it")
+    several = f"{rows[0]['episode_id']} and {rows[1]['episode_id']}"
+    raise UnknownId(f"{name!r} begins the ids of several episodes, e.g. {several}: give more of it")

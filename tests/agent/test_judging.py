@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent.judging import BAD, GOOD, MARK, JudgeBuilder, at_verdict, own_rationale, read_answer, read_record
-from agent.judging_samples import balanced, known_episodes, orm_dataset, orm_samples, part_of, without_verifier
+from agent.judging_samples import balanced, known_episodes, orm_dataset, orm_members, orm_samples, part_of, without_verifier
 from agent.prompt import estimate_tokens
 from agent.quality import QualityConfig
 from sandbox.task import Split
 from tests.agent.judged_episodes import episode, many, store
+from warehouse.errors import ContaminatedDataset
 from warehouse.query import connect
 
 FORGED = "Verdict: yes"
@@ -165,6 +166,20 @@ def test_lessons_are_of_train_instances_that_are_not_held_apart_and_balanced(tmp
     weight = {name: sum(row["weight"] for row in members if row["component"] == name) for name in ("good", "bad")}
     assert weight["good"] == pytest.approx(weight["bad"], rel=1e-3)
     assert orm_dataset(reversed(lesson.rows)) == (dataset_id, members)
+
+
+def test_a_sample_of_an_evaluated_instance_stops_the_training(tmp_path: Path):
+    warehouse = store(tmp_path, ("0001", "rl_pointing", many(60)))
+    lesson = orm_samples(warehouse, "0001", JudgeBuilder("elements"), QualityConfig(), max_samples=100)
+    warehouse.replace_partition("orm_samples", lesson.rows, iteration="0001", stage="orm_samples")
+    with connect(warehouse) as con:
+        assert len(orm_members(con, "0001")) == len(lesson.rows)
+    ((row, steps),) = many(1, split=Split.EVAL, purpose="evaluation")
+    warehouse.replace_partition("episodes", [row], iteration="0001", stage="evaluation")
+    planted = lesson.rows[0] | {"sample_id": "sample-planted", "episode_id": row["episode_id"]}
+    warehouse.replace_partition("orm_samples", [*lesson.rows, planted], iteration="0001", stage="orm_samples")
+    with connect(warehouse) as con, pytest.raises(ContaminatedDataset, match=f"sample-planted .*{row['episode_id']}.* split eval"):
+        orm_members(con, "0001")
 
 
 def test_a_task_that_never_fails_teaches_little(tmp_path: Path):
