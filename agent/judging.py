@@ -55,7 +55,7 @@ class JudgePromptConfig(BaseModel):
 
     layout: Annotated[
         Literal["auto", "elements", "chat"],
-        Field(description="elements: terse, for the quickstart's policies; chat: for any other model; auto: as the profile's grammar is"),
+        Field(description="elements: terse, for the quickstart's policies; chat: for others; auto: the grammar's, chat for a server"),
     ] = "auto"
     max_tokens: Annotated[
         int | None, Field(ge=64, description="longest prompt; the oldest history is shortened, then left out (elements 1200, chat 24000)")

@@ -198,8 +198,8 @@ def orm_members(con: duckdb.DuckDBPyConnection, iteration: str) -> list[dict[str
     if wrong:
         named = ", ".join(f"{row['sample_id']} (episode {row['episode_id']}, split {row['split']})" for row in wrong[:5])
         raise ContaminatedDataset(
-            f"{len(wrong)} samples of D_ORM may not be trained on: {named}. Only train instances of tasks that are not held out are allowed; "
-            "withdraw them (flywheel withdraw)"
+            f"{len(wrong)} samples of D_ORM may not be trained on: {named}. Only train instances of tasks that are not held out are "
+            "allowed; withdraw them (flywheel withdraw)"
         )
     return rows
 

@@ -122,8 +122,8 @@ def open_judges(request: JudgeRequest, context: WorkerContext, stack: ExitStack)
         folder = registry.find(context.warehouse, request.orm_id).folder
         yield open_orm(folder, request.engine, request.orm, builder, stack), builder
     if request.verdicts.judge.engine is not None:
-        chat = request.verdicts.prompt.model_copy(update={"layout": "chat"}).builder("chat")
-        yield open_reference_judge(request.verdicts, chat, stack), chat
+        builder = request.verdicts.prompt.builder("chat")  # whatever the policy's own layout is: another model answers
+        yield open_reference_judge(request.verdicts, builder, stack), builder
 
 
 def open_orm(folder: Path, choice: EngineChoice, settings: OrmSettings, builder: JudgeBuilder, stack: ExitStack) -> Judge:

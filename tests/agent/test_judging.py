@@ -174,7 +174,7 @@ def test_a_sample_of_an_evaluated_instance_stops_the_training(tmp_path: Path):
     warehouse.replace_partition("orm_samples", lesson.rows, iteration="0001", stage="orm_samples")
     with connect(warehouse) as con:
         assert len(orm_members(con, "0001")) == len(lesson.rows)
-    ((row, steps),) = many(1, split=Split.EVAL, purpose="evaluation")
+    ((row, _),) = many(1, split=Split.EVAL, purpose="evaluation")
     warehouse.replace_partition("episodes", [row], iteration="0001", stage="evaluation")
     planted = lesson.rows[0] | {"sample_id": "sample-planted", "episode_id": row["episode_id"]}
     warehouse.replace_partition("orm_samples", [*lesson.rows, planted], iteration="0001", stage="orm_samples")

@@ -3,6 +3,7 @@ it is switched off or has too little to learn from."""
 
 from __future__ import annotations
 
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from pipelines.workers.context import WorkerContext
 from sandbox.task import Split
 from tests.agent.judged_episodes import many, store
 from tests.models.judging_policy import new_policy
+from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, config, our_server
 from warehouse import registry
 from warehouse.errors import ConfigError, UnknownId
 from warehouse.home import Home
@@ -80,11 +82,22 @@ def turn(warehouse: Warehouse, *assets: Any, **settings: Any) -> dg.ExecuteInPro
         )  # fmt: skip
 
 
+def copy_of(warehouse: Warehouse, folder: Path) -> Warehouse:
+    """A home to write on."""
+    shutil.copytree(warehouse.home.root, folder / "home")
+    return Warehouse(Home(folder / "home"))
+
+
 def metadata_of(result: dg.ExecuteInProcessResult, asset: str) -> dict[str, Any]:
     (made,) = [
         event.materialization for event in result.get_asset_materialization_events() if event.asset_key == dg.AssetKey(asset)
     ]
     return {name: value.value for name, value in made.metadata.items()}
+
+
+@pytest.fixture
+def judge_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +162,10 @@ def test_where_a_verifier_speaks_the_orm_decides_nothing(judged: tuple[Warehouse
     assert reasons and all("verifier" in reason for reason in reasons)
 
 
-def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(judged: tuple[Warehouse, dg.ExecuteInProcessResult]) -> None:
-    warehouse, _ = judged
+def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(
+    judged: tuple[Warehouse, dg.ExecuteInProcessResult], tmp_path: Path
+) -> None:
+    warehouse = copy_of(judged[0], tmp_path)
     hidden = {**LEARNING, "verdicts.unverified_domains": ["pointing"]}
     assert turn(warehouse, verdicts, routing, **hidden).success
     with connect(warehouse) as con:
@@ -169,6 +184,29 @@ def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(judg
         said = con.execute("select reasons from verdicts where judge = 'human' order by judge_version").fetchall()
     assert route[0] == "ct" and "human" in route[1], "the newest word of a person counts"
     assert said == [(["it is what was asked"],), (["no, it is not", "by ann"],)], "and the older one stays"
+
+
+@pytest.mark.usefixtures("judge_token")
+def test_a_judge_behind_a_server_is_measured_too(judged: tuple[Warehouse, dg.ExecuteInProcessResult], tmp_path: Path) -> None:
+    """The server is our own, on the ORM's checkpoint: asked as it was taught it is a fair judge."""
+    warehouse = copy_of(judged[0], tmp_path)
+    with our_server(registry.made_by(warehouse, "0001", "orm_model").folder) as server:
+        result = turn(
+            warehouse, judging,
+            **{
+                "verdicts.judge.engine": config(server.url).model_dump(mode="json"), "verdicts.prompt.layout": "elements",
+                "verdicts.max_measured": 60, "verdicts.target_precision": 0.7,
+            },
+        )  # fmt: skip
+    assert result.success
+    with connect(warehouse) as con:
+        (row,) = con.execute(
+            "select count(*), avg(cast(passed = (reward > 0.5) as double)), min(cost_tokens) "
+            "from verdicts join episodes using (episode_id) where judge = 'judge'"
+        ).fetchall()
+        reported = con.execute("select count(*) from judge_reports where judge = 'judge' and is_chosen and domain = 'all'").fetchone()
+    assert row[0] >= 120 and row[1] > 0.7 and row[2] > 0
+    assert reported is not None and reported[0] >= 2
 
 
 def test_a_person_names_an_episode_and_gives_a_reason(played: Warehouse) -> None:
