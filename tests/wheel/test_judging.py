@@ -12,10 +12,15 @@ from warehouse.home import page_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
+# A policy that is taught a little more than smoke's, so that some of what it does is good and some is not.
 SETTINGS = {
     "extends": "smoke",
     "name": "smoke-orm",
-    "orm": {"enabled": True, "min_samples": 3, "training": {"steps": 60, "log_every": 10}},
+    "seed_data": {"tutorials": 6000, "demonstrations_per_task": 4},
+    "ct": {"steps": 500, "log_every": 50},
+    "sft": {"steps": 60, "log_every": 10},
+    "rl": {"rounds": 3, "episodes_per_task": 12},
+    "orm": {"enabled": True, "min_samples": 2, "training": {"steps": 60, "log_every": 10}},
     "verdicts": {"unverified_domains": ["forms"], "min_passed": 2, "target_precision": 0.5, "max_measured": 60},
 }
 
