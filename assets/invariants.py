@@ -281,11 +281,18 @@ INVARIANTS = (
     Invariant(
         name="sft_verdict_agrees_with_verifier",
         asset="sft_samples",
-        meaning="the verdict a sample carries is the verdict that was stored",
+        meaning="the verdict a sample carries is that of whoever was to be heard first: a person, the verifier, a judge, the ORM",
         mend=WITHDRAW,
-        sql="""select s.sample_id, s.stage, s.episode_id, v.judge, v.score, v.threshold
-               from sft_samples s join verdicts v on v.episode_id = s.episode_id and v.judge = 'verifier' and v.kind = 'verdict'
-               where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn and not v.passed""",
+        sql="""with newest as (
+                 select * from verdicts where kind = 'verdict'
+                 qualify row_number() over (partition by episode_id, judge order by iteration desc, judge_version desc, stage desc) = 1),
+               heard as (
+                 select episode_id, arg_min(struct_pack(judge, score, threshold, passed),
+                   coalesce(list_position(['human', 'verifier', 'judge', 'orm'], origin), 9)) as word
+                 from newest group by episode_id)
+               select s.sample_id, s.stage, s.episode_id, h.word.judge, h.word.score, h.word.threshold
+               from sft_samples s join heard h on h.episode_id = s.episode_id
+               where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn and not h.word.passed""",
     ),
     Invariant(
         name="corrections_stand",

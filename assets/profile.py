@@ -20,6 +20,7 @@ from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
+from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.http.config import EngineChoice
 from models.merging.config import MethodConfig
 from models.ppo.config import PpoConfig
@@ -282,6 +283,8 @@ class Profile(_Settings):
     annotation: AnnotationSettings = AnnotationSettings()
     quality: QualityConfig = QualityConfig()
     routing: RoutingConfig = RoutingConfig()
+    verdicts: VerdictSettings = VerdictSettings()
+    orm: OrmSettings = OrmSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     plan: PlanSettings = PlanSettings()
 
@@ -300,6 +303,18 @@ class Profile(_Settings):
         num = len(self.tasks.specialists) + (len(self.tasks.joint) if self.merge.include_joint else 0)
         if weights is not None and len(weights) != num:
             raise ValueError(f"merge.weights has {len(weights)} entries for {num} domains; give one per domain or null")
+        return self
+
+    @model_validator(mode="after")
+    def _judge_where_nothing_verifies(self) -> Profile:
+        unverified = self.verdicts.unverified_domains
+        if unknown := [domain for domain in unverified if domain not in self.tasks.domains]:
+            raise ValueError(f"verdicts.unverified_domains names {', '.join(unknown)}, none of the domains {', '.join(self.tasks.domains)}")
+        if unverified and not self.orm.enabled and self.verdicts.judge.engine is None:
+            raise ValueError(
+                f"verdicts.unverified_domains has {', '.join(unverified)}, and nothing would judge there: set orm.enabled, or "
+                "verdicts.judge.engine"
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.config import ScriptedAnnotatorConfig
 from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, PolicySettings, SeedSettings
+from assets.verdict_settings import OrmSettings, VerdictSettings
+from models.http.config import EngineChoice
 from models.ppo.config import PpoConfig
 from models.supervised.config import SupervisedConfig
 
@@ -46,11 +48,11 @@ class DemonstrateRequest(StageRequest):
 
 
 class SupervisedRequest(StageRequest):
-    """CT or SFT: continue a checkpoint on one dataset snapshot."""
+    """CT, SFT or the ORM: continue a checkpoint on one dataset snapshot."""
 
     reads = ("checkpoints", "datasets", "ct_samples", "sft_samples")
     worker: Literal["supervised"] = "supervised"
-    kind: Literal["ct", "sft"]
+    kind: Literal["ct", "sft", "orm"]
     checkpoint_id: str
     dataset_id: str
     config: SupervisedConfig
@@ -113,6 +115,19 @@ class AnnotateRequest(StageRequest):
     instances_per_task: Annotated[int, Field(ge=1)]
     acting: ActingSettings
     annotator: ScriptedAnnotatorConfig
+
+
+class JudgeRequest(StageRequest):
+    """Judges that may err read the iteration's episodes, and others of known truth to be measured on."""
+
+    reads = ("checkpoints", "episodes", "steps", "task_instances", "verdicts")
+    worker: Literal["judge"] = "judge"
+    orm_id: str | None = Field(description="checkpoint of the ORM; null: none judges")
+    orm: OrmSettings
+    verdicts: VerdictSettings
+    layout: Literal["elements", "chat"] = Field(description="of the profile's grammar")
+    engine: EngineChoice
+    success_threshold: float = Field(description="reward from which on the verifier calls an episode good")
 
 
 class StageResult(BaseModel):

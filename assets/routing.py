@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from agent.judging_samples import without_verifier
 from agent.verdicts import iteration_verdicts
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
@@ -29,7 +30,7 @@ GROUP = "routing"
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
-    rows = iteration_verdicts(warehouse, iteration, settings.quality)
+    rows = without_verifier(warehouse, iteration_verdicts(warehouse, iteration, settings.quality), settings.verdicts.unverified_domains)
     version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
     failed: dict[str, int] = {}
     for row in rows:
@@ -42,7 +43,9 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
 
 @dg.multi_asset(
     specs=[
-        dg.AssetSpec("routes", deps=["verdicts"], description="One destination an episode: sft, ct or withheld.", kinds={"duckdb"}),
+        dg.AssetSpec(
+            "routes", deps=["verdicts", "judgements"], description="One destination an episode: sft, ct or withheld.", kinds={"duckdb"}
+        ),
         dg.AssetSpec(
             "ct_samples", deps=["verdicts", "annotations"], description="What joined D_CT in this iteration.", kinds={"deltalake"}
         ),

@@ -18,6 +18,7 @@ from pipelines.policy_command import policy
 from pipelines.sandbox_command import sandbox
 from pipelines.table_commands import export, lineage, replay, restore, sql, withdraw
 from pipelines.tasks_command import tasks
+from pipelines.verdict_command import verdict
 from warehouse.errors import FlywheelError, StorageFull
 from warehouse.home import is_full_disk
 
@@ -119,7 +120,7 @@ def evaluate(
         )
 
 
-ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, restore, merge)
+ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, restore, merge, verdict)
 for command in ELSEWHERE:
     app.command()(command)
 

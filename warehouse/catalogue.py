@@ -169,7 +169,7 @@ _TABLES = (
     ),
     _table(
         "verdicts", "One judgement or filter result on one episode; routing is a pure SQL function of these.",
-        "asset verdicts", ("episode_id", "judge"),
+        "assets verdicts, judgements; `flywheel verdict`", ("episode_id", "judge", "judge_version"),
         _col("episode_id", STRING, "the episode", references="episodes.episode_id"),
         _col("judge", STRING, "name of the verifier, judge or quality filter"),
         _col("judge_version", STRING, "its version"),

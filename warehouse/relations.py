@@ -78,6 +78,7 @@ RELATIONS: tuple[Relation, ...] = (
               "purpose = 'rl' AND policy_id <> checkpoint_id"),
     *_of_samples("ct"),
     *_of_samples("sft"),
+    *_of_samples("orm"),
     _relation("annotation", "episode", "annotates", "annotations", "annotation_id", "episode_id"),
     _relation("annotation", "step", "annotates", "annotations", "annotation_id", _STEP),
     _relation("episode", "task", "attempts", "episodes", "episode_id", "task_id"),
@@ -116,12 +117,15 @@ _CHECKPOINTS = f"""(
 NODE_KINDS: tuple[NodeKind, ...] = (
     _kind("checkpoint", _CHECKPOINTS, "checkpoint_id", _CHECKPOINT_LABEL),
     _kind("dataset", "(SELECT dataset_id, min(iteration) AS iteration, min(stage) AS stage, count(*) FILTER (kind = 'ct') AS num_ct, "
-                     "count(*) FILTER (kind = 'sft') AS num_sft FROM datasets GROUP BY dataset_id)",
+                     "count(*) FILTER (kind = 'sft') AS num_sft, "
+                     "count(*) FILTER (kind = 'orm') AS num_orm FROM datasets GROUP BY dataset_id)",
           "dataset_id",
-          "concat_ws(' and ', CASE WHEN num_sft > 0 THEN num_sft || ' sft' END, CASE WHEN num_ct > 0 THEN num_ct || ' ct' END) "
+          "concat_ws(' and ', CASE WHEN num_sft > 0 THEN num_sft || ' sft' END, CASE WHEN num_ct > 0 THEN num_ct || ' ct' END, "
+          "CASE WHEN num_orm > 0 THEN num_orm || ' orm' END) "
           "|| ' samples'"),
     _kind("ct_sample", "ct_samples", "sample_id", _SAMPLE_LABEL),
     _kind("sft_sample", "sft_samples", "sample_id", _SAMPLE_LABEL),
+    _kind("orm_sample", "orm_samples", "sample_id", _SAMPLE_LABEL),
     _kind("annotation", "annotations", "annotation_id", "annotator || ' ' || mode || ': ' || decision"),
     _kind("episode", "episodes", "episode_id", "task_name || ' seed ' || seed || ': ' || outcome"),
     _kind("step", "steps", _STEP, _STEP_LABEL),

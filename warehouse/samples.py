@@ -14,7 +14,7 @@ import duckdb
 
 from warehouse.identity import content_id
 
-Kind = Literal["ct", "sft"]
+Kind = Literal["ct", "sft", "orm"]
 
 GENERAL = "general"
 """Domain of samples that belong to no task."""

@@ -103,12 +103,26 @@ class Workload:
         works += [self._rl((domain,), rl_stage(domain)) for domain in profile.tasks.specialists]
         works += [self._rl(group, rl_stage(joint_name(group))) for group in profile.tasks.joint]
         works += [self._merge(), self._evaluation()]
+        if profile.orm.enabled:
+            works.append(self._supervised("orm_model", profile.orm.training))
         collected = profile.collection.instances_per_task * profile.collection.attempts
         tasks = self._trained(profile.tasks.domains)
         works.append(self._acting("rollouts", tasks, collected, screens=True, with_flow=True))
         if profile.annotation.enabled:
             works.append(self._acting("annotations", tasks, profile.annotation.instances_per_task, screens=True))
+        if profile.orm.enabled:
+            works.append(self._judging(collected * len(tasks)))
         return works
+
+    def _judging(self, num_rollouts: int) -> Work:
+        """The ORM reads each episode once a vote: the rollouts, and those that it is measured on."""
+        profile = self._profile
+        num = (num_rollouts + 2 * profile.verdicts.max_measured) * profile.orm.votes
+        prompt = float(profile.verdicts.prompt.builder(profile.agent.builder().grammar.layout).max_tokens)
+        return Work(
+            stage="judgements", kind="acting", amount=f"{num:,} judgements", num_episodes=num, num_steps=num, prompt_tokens=prompt,
+            response_tokens=float(profile.orm.max_new_tokens),
+        )  # fmt: skip
 
     def prompt_tokens(self, steps: float) -> tuple[float, float]:
         """Mean tokens of a prompt over an episode of so many steps, and of these the pictures'."""

@@ -14,6 +14,7 @@ import duckdb
 import jinja2
 from markupsafe import Markup
 
+from agent.judging_reports import judge_figures
 from pipelines.report import gains as gains_of
 from pipelines.report import overview
 from pipelines.report import runs as runs_of
@@ -125,6 +126,7 @@ def _iteration(con: duckdb.DuckDBPyConnection, home: Home, key: str, keys: list[
         "gain_chart": _svg(gain_charts.gain_chart([(domain, of.mean, of.interval) for domain, of in by_rl])) if by_rl else "",
         "mixtures_chart": _svg(mixtures_chart(gains.mixtures)),
         "budget_chart": _svg(_budget_chart(gains)),
+        "judges": judge_figures(con, key),
         "runs": runs,
         "checks": overview.checks(home, folder, key),
         "curves": _drawn(run_charts.training_curves(con, key, run.run) for run in runs),

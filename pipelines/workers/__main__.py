@@ -36,6 +36,7 @@ WORKERS = {
     "evaluate": "pipelines.workers.evaluate",
     "collect": "pipelines.workers.collect",
     "annotate": "pipelines.workers.annotate",
+    "judge": "pipelines.workers.judge",
 }
 """Request's `worker` → module with `run(request, context) -> StageResult`; imported only when asked for."""
 
@@ -54,6 +55,7 @@ REQUEST_TYPES: TypeAdapter[StageRequest] = TypeAdapter(
     | requests.EvaluateRequest
     | requests.CollectRequest
     | requests.AnnotateRequest
+    | requests.JudgeRequest
 )
 
 

@@ -1,4 +1,4 @@
-"""CT and SFT: continue a checkpoint on one dataset snapshot."""
+"""CT, SFT and the ORM: continue a checkpoint on one dataset snapshot."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
 
     parent = registry.find(warehouse, request.checkpoint_id)
     config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
-    samples = dataset_samples(warehouse, request.dataset_id)
+    samples = dataset_samples(warehouse, request.dataset_id, ("orm",) if request.kind == "orm" else ("ct", "sft"))
     card = train_supervised(
         config,
         samples,

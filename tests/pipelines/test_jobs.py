@@ -31,8 +31,13 @@ LINEAGE = {
     "task_pool": ["iteration_input", "tasks"],
     "rollouts": ["released_policy", "task_pool", "tasks"],
     "annotations": ["released_policy", "tasks"],
+    "orm_samples": ["merged_policy"],
+    "orm_dataset": ["orm_samples"],
+    "orm_model": ["orm_dataset"],
+    "judgements": ["annotations", "evaluations", "orm_model", "rollouts"],
+    "judge_reports": ["judgements"],
     "verdicts": ["annotations", "rollouts"],
-    "routes": ["verdicts"],
+    "routes": ["judgements", "verdicts"],
     "ct_samples": ["annotations", "verdicts"],
     "sft_samples": ["annotations", "verdicts"],
     "iteration_output": ["ct_samples", "evaluations", "released_policy", "routes", "sft_samples"],
@@ -63,7 +68,9 @@ def test_every_job_resolves_and_covers_what_it_says(place):
     }
     assert computed["seed_wheel"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
     assert computed["iteration"] == set(assets) - computed["seed_wheel"] - {"iteration_input"}
-    assert computed["collect"] == {"task_pool", "rollouts", "annotations", "verdicts", "routes", "ct_samples", "sft_samples"}
+    assert computed["collect"] == {
+        "task_pool", "rollouts", "annotations", "judgements", "judge_reports", "verdicts", "routes", "ct_samples", "sft_samples",
+    }  # fmt: skip
     assert computed["evaluate"] == {"evaluations", "released_policy"}
     assert computed["merge_search"] == {"merged_policy"}
 

@@ -66,7 +66,7 @@ def test_unknown_ids_and_tables_are_refused_whole(three: Warehouse) -> None:
     with pytest.raises(UnknownId, match="no sample_id 'z'"):
         withdraw(three, "sft_samples", ["a", "z"], iteration="0002")
     assert _live(three) == ["a", "b", "c"]
-    with pytest.raises(UnknownTable, match="annotations, ct_samples, sft_samples can"):
+    with pytest.raises(UnknownTable, match="annotations, ct_samples, sft_samples, orm_samples can"):
         withdraw(three, "episodes", ["a"], iteration="0002")
 
 

@@ -1,0 +1,223 @@
+"""What judges are taught by and measured on: stored episodes whose truth is known, told apart by a hash of their instance, and the rows of
+`orm_samples` and of the dataset that are made of them. What a judge is asked is agent/judging.py; nothing here asks one.
+
+The truth of an episode is what a person said of it, else the reward of the environment's verifier; never another judge's word. Instances
+of the eval and holdout splits teach nothing, and of the train instances a part is held apart as well: it chooses thresholds (`eval`) or is
+only reported (`holdout`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import duckdb
+
+from agent.judging import JudgeBuilder, Record, read_record
+from agent.quality import Context, QualityConfig, quality, trajectory
+from warehouse.errors import ContaminatedDataset
+from warehouse.identity import content_id, stable_fraction
+from warehouse.query import connect
+from warehouse.samples import sample_row
+from warehouse.tables import Warehouse
+
+Part = Literal["train", "eval", "holdout"]
+HELD_APART: dict[Part, float] = {"eval": 0.15, "holdout": 0.30}
+"""Upper edges of the hash of train instances that are kept from teaching."""
+TEACHING_PURPOSES = ("rl", "rollout", "annotation")
+MAX_REMARKS = 2
+WEIGHT_DIGITS = 6
+_STEP_COLUMNS = "episode_id, step_index, observation, screenshot_id, messages, response, thought, action"
+
+KNOWN = """
+with first_episodes as (
+    from episodes where iteration <= $iteration
+    qualify row_number() over (partition by episode_id order by iteration, stage) = 1
+),
+human as (
+    select episode_id, passed, reasons from verdicts where origin = 'human' and kind = 'verdict'
+    qualify row_number() over (partition by episode_id order by iteration desc, judge_version desc, stage desc) = 1
+)
+select
+    e.iteration, e.episode_id, e.purpose, e.task_id, e.task_name, e.domain, e.seed, e.split, e.instruction, e.outcome, e.reward,
+    coalesce(h.passed, e.reward >= $success_threshold) as truth,
+    case when h.passed is not null then 'human' else 'verifier' end as reference, h.reasons as said
+from first_episodes e left join human h using (episode_id)
+left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
+where e.outcome <> 'crashed' and e.num_steps > 0 and e.policy_id <> 'oracle'
+    and (h.passed is not null or (e.reward is not null and not list_contains($unverified, e.domain)))
+    and not (e.split = 'train' and coalesce(t.held_out, false))
+order by e.episode_id
+"""
+"""Episodes up to an iteration whose truth is known. A domain that is taken for one without a verifier is known by people alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """An episode with its truth: `reference` is whose word that is."""
+
+    row: Mapping[str, Any]
+    truth: bool
+    reference: Literal["human", "verifier"]
+    said: tuple[str, ...] = ()
+
+    @property
+    def episode_id(self) -> str:
+        return str(self.row["episode_id"])
+
+    @property
+    def part(self) -> Part:
+        return part_of(self.row["task_id"], self.row["seed"], self.row["split"])
+
+
+def part_of(task_id: str, seed: int, split: str) -> Part:
+    """What an instance is for when judges are concerned. The same for every policy, attempt and iteration."""
+    if split != "train":
+        return "eval" if split == "eval" else "holdout"
+    place = stable_fraction("judged", task_id, seed)
+    return next((part for part, edge in HELD_APART.items() if place < edge), "train")
+
+
+def known_episodes(
+    con: duckdb.DuckDBPyConnection, iteration: str, *, success_threshold: float, unverified: Sequence[str] = ()
+) -> list[Known]:
+    """Every episode up to an iteration whose truth is known, in the order of their ids."""
+    params = {"iteration": iteration, "success_threshold": success_threshold, "unverified": list(unverified) or [""]}
+    return [
+        Known(row=row, truth=bool(row["truth"]), reference=row["reference"], said=tuple(row["said"] or ()))
+        for row in con.sql(KNOWN, params=params).to_arrow_table().to_pylist()
+    ]
+
+
+def records(con: duckdb.DuckDBPyConnection, episodes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Record, list[dict[str, Any]]]]:
+    """The records of rows of `episodes`, with the rows of `steps` that they are made of, by id."""
+    by_episode: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    query = f"select {_STEP_COLUMNS} from steps where list_contains($ids, episode_id) order by iteration desc, episode_id, step_index"
+    for row in con.sql(query, params={"ids": [row["episode_id"] for row in episodes]}).to_arrow_table().to_pylist():
+        by_episode[row["episode_id"]][row["step_index"]] = row  # of an episode that two iterations stored, the first one's
+    found = {}
+    for episode in episodes:
+        steps = list(by_episode[episode["episode_id"]].values())
+        found[episode["episode_id"]] = (read_record(episode, steps), steps)
+    return found
+
+
+def without_verifier(warehouse: Warehouse, rows: list[dict[str, Any]], domains: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of `verdicts` without what the verifier says in domains that are taken for ones that have none: its word stays in the rewards
+    alone, where reports find it and routing does not."""
+    if not domains:
+        return rows
+    with connect(warehouse) as con:
+        found = con.execute("select episode_id from episodes where list_contains(?, domain)", [list(domains)]).fetchall()
+    hidden = {episode_id for (episode_id,) in found}
+    return [row for row in rows if row["origin"] != "verifier" or row["episode_id"] not in hidden]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What an iteration adds to D_ORM, and how much it had to choose from."""
+
+    rows: list[dict[str, Any]]
+    num_known: int
+    num_good: int
+
+
+def orm_samples(
+    warehouse: Warehouse, iteration: str, builder: JudgeBuilder, config: QualityConfig, *, max_samples: int, unverified: Sequence[str] = ()
+) -> Lesson:
+    """Rows of `orm_samples` for one iteration: one a chosen train episode whose truth is known. Rollouts and annotations are of earlier
+    iterations: those of this one are judged with what is learned here. What joined before does not join again."""
+    with connect(warehouse) as con:
+        known = known_episodes(con, iteration, success_threshold=config.success_threshold, unverified=unverified)
+        joined = {row[0] for row in con.execute("select episode_id from orm_samples where iteration < ?", [iteration]).fetchall()}
+        usable = [each for each in known if _may_teach(each, iteration)]
+        chosen = balanced([each for each in usable if each.episode_id not in joined], max_samples)
+        read = records(con, [each.row for each in chosen])
+    rows = [_sample(each, *read[each.episode_id], builder, config) for each in chosen]
+    unique = {row["sample_id"]: row for row in rows}
+    return Lesson(rows=list(unique.values()), num_known=len(usable), num_good=sum(each.truth for each in usable))
+
+
+def _may_teach(known: Known, iteration: str) -> bool:
+    row = known.row
+    is_earlier = row["iteration"] < iteration or row["purpose"] == "rl"
+    return known.part == "train" and row["purpose"] in TEACHING_PURPOSES and is_earlier
+
+
+def balanced(known: Sequence[Known], max_samples: int) -> list[Known]:
+    """Of each task at most twice as many good as bad episodes, or the other way round, chosen by a hash of their ids; in the order of ids.
+    A task that has one kind only gives a few: it teaches what its prompts look like, and must not teach that the task decides."""
+    cells: dict[tuple[str, bool], list[Known]] = defaultdict(list)
+    for each in sorted(known, key=lambda each: stable_fraction("lesson", each.episode_id)):
+        cells[each.row["task_id"], each.truth].append(each)
+    tasks = sorted({task for task, _ in cells})
+    chosen: list[Known] = []
+    room = max(1, max_samples // max(1, len(tasks)))
+    for task in tasks:
+        good, bad = cells[task, True], cells[task, False]
+        few = max(min(len(good), len(bad)), min(8, room // 8))
+        for cell in (good, bad):
+            chosen += cell[: min(2 * few, room // 2)]
+    return sorted(chosen, key=lambda each: each.episode_id)
+
+
+def _sample(
+    known: Known, record: Record, steps: Sequence[Mapping[str, Any]], builder: JudgeBuilder, config: QualityConfig
+) -> dict[str, Any]:
+    answer = builder.answer(builder.rationale(record, _remarks(known, steps, config)), known.truth)
+    return sample_row(
+        "orm", origin="judgement", domain=known.row["domain"], messages=builder.build(record), response=answer,
+        episode_id=known.episode_id, verdict=known.truth,
+    )  # fmt: skip
+
+
+def _remarks(known: Known, steps: Sequence[Mapping[str, Any]], config: QualityConfig) -> list[str]:
+    """What people said, else what the quality filters found in the steps."""
+    if known.said:
+        return list(known.said[:MAX_REMARKS])
+    seen = trajectory(known.row, steps)
+    found = [reason for result in quality(seen, config, Context()) if not result.passed for reason in result.reasons[:1]]
+    return found[:MAX_REMARKS]
+
+
+_MEMBERS = """
+select s.sample_id, any_value(s.domain) as domain, any_value(s.verdict) as verdict,
+    any_value(e.episode_id) as episode_id, any_value(e.split) as split, bool_or(coalesce(t.held_out, false)) as held_out
+from orm_samples s left join episodes e on e.episode_id = s.episode_id left join tasks t on t.task_id = e.task_id
+where s.iteration <= $iteration and not s.withdrawn group by s.sample_id order by s.sample_id
+"""
+
+
+def orm_members(con: duckdb.DuckDBPyConnection, iteration: str) -> list[dict[str, Any]]:
+    """The samples of D_ORM up to an iteration, without the withdrawn. Raises ContaminatedDataset that names those of an episode on an eval
+    or holdout instance, on a held-out task, or that cannot be found."""
+    rows: list[dict[str, Any]] = con.sql(_MEMBERS, params={"iteration": iteration}).to_arrow_table().to_pylist()
+    wrong = [row for row in rows if row["split"] != "train" or row["held_out"]]
+    if wrong:
+        named = ", ".join(f"{row['sample_id']} (episode {row['episode_id']}, split {row['split']})" for row in wrong[:5])
+        raise ContaminatedDataset(
+            f"{len(wrong)} samples of D_ORM may not be trained on: {named}. Only train instances of tasks that are not held out are "
+            "allowed; withdraw them (flywheel withdraw)"
+        )
+    return rows
+
+
+def orm_dataset(rows: Iterable[Mapping[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The snapshot that the ORM of an iteration is trained on: its id and its rows of `datasets`. `rows` are samples that are not
+    withdrawn; good and bad ones of each domain weigh the same, and the domains as they have samples."""
+    samples = {row["sample_id"]: row for row in rows}
+    counts: dict[tuple[str, bool], int] = defaultdict(int)
+    for row in samples.values():
+        counts[row["domain"], row["verdict"]] += 1
+    content = []
+    for sample_id, row in sorted(samples.items()):
+        of_domain = counts[row["domain"], True] + counts[row["domain"], False]
+        weight = of_domain / 2 / counts[row["domain"], row["verdict"]] if counts[row["domain"], not row["verdict"]] else 1.0
+        content.append(["orm", sample_id, "good" if row["verdict"] else "bad", round(weight, WEIGHT_DIGITS)])
+    dataset_id = content_id("dataset", ["orm", content])
+    return dataset_id, [
+        {"dataset_id": dataset_id, "kind": kind, "sample_id": sample_id, "component": component, "weight": weight}
+        for kind, sample_id, component, weight in content
+    ]

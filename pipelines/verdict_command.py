@@ -1,0 +1,71 @@
+"""`flywheel verdict`: what a person says of an episode, as a row of `verdicts` that goes before every other judge's word. Append-only: a
+person who changes their mind says so again, and the newest counts.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelines.options import HomeOption, console, home_of, made_home, warehouse_of
+from warehouse.errors import ConfigError, UnknownId
+
+if TYPE_CHECKING:
+    from warehouse.tables import Warehouse
+
+STAGE = "human"
+JUDGE = "human"
+
+
+def verdict(
+    episode: Annotated[str, typer.Argument(help="The episode, by id or the beginning of one that is unambiguous.")],
+    is_good: Annotated[bool, typer.Option("--good/--bad", help="Whether the task was carried out.")],
+    reason: Annotated[list[str] | None, typer.Option("--reason", help="Why; may be given several times.")] = None,
+    person: Annotated[str | None, typer.Option("--by", help="Who says so, kept with the reasons.")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Say whether an episode carried out its task. A person's word goes before the verifier's and every judge's, in the next routing."""
+    made_home(home)
+    found, version = add_human_verdict(warehouse_of(home_of(home)), episode, is_good=is_good, reasons=reason or [], person=person)
+    word = "good" if is_good else "bad"
+    console.print(
+        f"{found['episode_id']} ({found['task_name']}, seed {found['seed']}) is {word}, says a person: verdicts version {version}. "
+        f"Its route of iteration {int(found['iteration'])} stands until that is routed again.",
+        soft_wrap=True,
+    )  # fmt: skip
+
+
+def add_human_verdict(
+    warehouse: Warehouse, episode: str, *, is_good: bool, reasons: list[str], person: str | None = None
+) -> tuple[dict[str, Any], int]:
+    """Add a person's verdict on an episode; returns the episode's row and the version of `verdicts`. Raises UnknownId for an id that names
+    no episode or several, ConfigError for a verdict without a reason."""
+    if not any(reason.strip() for reason in reasons):
+        raise ConfigError("a person's verdict needs a reason, e.g. --reason 'the message went to the wrong person': judges learn from it")
+    found = _episode(warehouse, episode)
+    said = [reason.strip() for reason in reasons if reason.strip()]
+    row = {
+        "episode_id": found["episode_id"], "judge": JUDGE, "judge_version": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "kind": "verdict", "origin": "human", "score": float(is_good), "threshold": 0.5, "passed": is_good,
+        "reasons": said if person is None else [*said, f"by {person}"], "cost_tokens": None, "cost_ms": None,
+    }  # fmt: skip
+    return found, warehouse.append_partition("verdicts", [row], iteration=found["iteration"], stage=STAGE)
+
+
+def _episode(warehouse: Warehouse, name: str) -> dict[str, Any]:
+    from warehouse.query import connect
+
+    query = (
+        "select episode_id, iteration, task_name, seed from episodes where starts_with(episode_id, ?) "
+        "qualify row_number() over (partition by episode_id order by iteration, stage) = 1 order by episode_id limit 2"
+    )
+    with connect(warehouse) as con:
+        rows: list[dict[str, Any]] = con.sql(query, params=[name]).to_arrow_table().to_pylist()
+    if len(rows) == 1:
+        return rows[0]
+    if not rows:
+        raise UnknownId(f'no episode is called {name!r}; `flywheel sql "select episode_id, task_name, outcome from episodes"` lists them')
+    several = f"{rows[0]['episode_id']} and {rows[1]['episode_id']}"
+    raise UnknownId(f"{name!r} begins the ids of several episodes, e.g. {several}: give more of it")
