@@ -16,7 +16,6 @@ from agent.grammars.registry import grammar_named
 from agent.grammars.uitars15 import UiTars15Grammar
 from agent.prompt import PromptBuilder
 from agent.prompt_texts import Mode
-from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
@@ -27,6 +26,7 @@ from models.ppo.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
 from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
+from warehouse.quality_config import QualityConfig
 from warehouse.routing import RoutingConfig
 
 Count = Annotated[int, Field(ge=0)]

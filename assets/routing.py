@@ -1,16 +1,16 @@
 """Judgement and routing: every terminal episode of the iteration gets a vector of verdicts, then exactly one route; routed steps and
-corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are agent/quality.py.
+corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are warehouse/quality.py.
 """
 
 from collections.abc import Iterator
 
 import dagster as dg
 
-from agent.verdicts import iteration_verdicts
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.charts import routing_flow
+from warehouse.quality import iteration_verdicts
 from warehouse.query import connect
 from warehouse.routing import route_iteration
 from warehouse.samples import samples_from_routes
@@ -31,12 +31,13 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
     rows = iteration_verdicts(warehouse, iteration, settings.quality)
     version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
+    scores = [rows[name].to_pylist() for name in ("episode_id", "judge", "score", "passed")]
     failed: dict[str, int] = {}
-    for row in rows:
-        failed[f"failed/{row['judge']}"] = failed.get(f"failed/{row['judge']}", 0) + (not row["passed"])
+    for _, judge, _, passed in zip(*scores, strict=True):
+        failed[f"failed/{judge}"] = failed.get(f"failed/{judge}", 0) + (not passed)
     return dg.MaterializeResult(
-        data_version=data_version(sorted((row["episode_id"], row["judge"], row["score"]) for row in rows)),
-        metadata=describe(config=settings.quality, counts={"verdicts": len(rows), **failed}, read=read, wrote={"verdicts": version}),
+        data_version=data_version(sorted(zip(*scores[:3], strict=True))),
+        metadata=describe(config=settings.quality, counts={"verdicts": rows.num_rows, **failed}, read=read, wrote={"verdicts": version}),
     )
 
 
