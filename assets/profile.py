@@ -28,6 +28,7 @@ from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
 from warehouse.quality_config import QualityConfig
 from warehouse.routing import RoutingConfig
+from warehouse.salvage import SalvageConfig
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -282,6 +283,7 @@ class Profile(_Settings):
     annotation: AnnotationSettings = AnnotationSettings()
     quality: QualityConfig = QualityConfig()
     routing: RoutingConfig = RoutingConfig()
+    salvage: SalvageConfig = SalvageConfig()
     schedule: ScheduleSettings = ScheduleSettings()
     plan: PlanSettings = PlanSettings()
 

@@ -55,7 +55,8 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     group_name=GROUP,
 )
 def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
-    rules, iteration, warehouse = profile.load().routing, context.partition_key, tables.warehouse
+    settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+    rules = settings.routing
     read = {table: warehouse.version(table) for table in ("episodes", "steps", "annotations", "verdicts")}
     routes = route_iteration(connect(warehouse), iteration, rules)
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
@@ -69,7 +70,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
-    for table, rows in samples_from_routes(con, iteration).items():
+    for table, rows in samples_from_routes(con, iteration, salvage=settings.salvage).items():
         version = warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")
         by_origin: dict[str, int] = {}
         for row in rows:

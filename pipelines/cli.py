@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.explain_command import explain, reroute
 from pipelines.merge_command import merge
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, overrides, warehouse_of
 from pipelines.policy_command import policy
@@ -118,7 +119,7 @@ def evaluate(
         )
 
 
-ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, merge)
+ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, explain, reroute, export, replay, withdraw, merge)
 for command in ELSEWHERE:
     app.command()(command)
 

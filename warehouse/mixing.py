@@ -22,6 +22,7 @@ PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "fail
 POOL_OF: dict[str, PoolName] = {
     "demonstration": "demonstration",
     "correction": "correction",  # a step that an annotator overrode
+    "reflection": "correction",  # the way on after an error, which stays in the prompt
     "approved": "on_policy",  # a step that an annotator accepted
     "rollout": "on_policy",  # a step of a solved episode of good quality
     "tutorial": "tutorial",

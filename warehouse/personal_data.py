@@ -83,6 +83,8 @@ def verdicts(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> Sequence[
     """`personal_data` (0 where there is any), and `language` where scripts are asked for, of each episode that people had a hand in."""
     if not config.screen_personal_data and not config.scripts:
         return []
+    if con.execute("select count(*) from annotations where origin = 'human' and not withdrawn").fetchall() == [(0,)]:
+        return []
     con.execute(_HUMAN)
     numbers = [n for (n,) in con.execute("select distinct n from human_texts order by n").fetchall()]
     if not numbers:

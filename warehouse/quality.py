@@ -7,9 +7,10 @@ thresholds or newer versions: change what a filter computes, and its version mus
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
@@ -35,8 +36,6 @@ VERDICTS_SCHEMA = pa.schema([
     ("episode_id", pa.string()), ("judge", pa.string()), ("judge_version", pa.string()), ("kind", pa.string()), ("origin", pa.string()),
     ("score", pa.float64()), ("threshold", pa.float64()), ("passed", pa.bool_()), ("reasons", pa.list_(pa.string())),
 ])  # fmt: skip
-NEVER = r"\b\B"
-"""A regular expression that nothing matches."""
 _HERE = Path(__file__).parent
 _STEPS, _EPISODES = (_HERE / f"quality_{name}.sql" for name in ("steps", "episodes"))
 
@@ -182,7 +181,7 @@ def _leaks(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def _check_patterns(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> None:
-    for pattern in (*config.leak_patterns, config.busy_pattern):
+    for pattern in (*config.leak_patterns, *config.busy_patterns):
         try:
             con.execute("select regexp_matches('', ?)", [pattern]).fetchall()
         except duckdb.Error as error:
@@ -194,11 +193,35 @@ def _with_settings(sql: str, config: QualityConfig) -> str:
     patterns = [f"(?m){pattern}" for pattern in config.leak_patterns]
     found = ", ".join(f"regexp_extract(prompt, {_literal(pattern)})" for pattern in patterns)
     values = {name: _literal(value) for name, value in config if not isinstance(value, tuple)} | {
-        "any_leak": _literal("|".join(f"(?:{pattern})" for pattern in patterns) or NEVER),
+        "any_leak": matches_any("prompt", patterns),
         "leaks": f"list_value({found})" if found else "cast([] as varchar[])",
-        "busy": _literal(config.busy_pattern),
+        "busy": matches_any("observation", config.busy_patterns),
     }
     return Template(sql).safe_substitute(values)
+
+
+def matches_any(column: str, patterns: Sequence[str]) -> str:
+    """SQL for whether any of the regular expressions matches. Where a pattern has a literal in every match, that is looked for first: it
+    is some twenty times faster than the expression."""
+    tests = []
+    for pattern in patterns:
+        needed = required_literal(pattern)
+        first = f"contains({column}, {_literal(needed)}) and " if needed else ""
+        tests.append(f"({first}regexp_matches({column}, {_literal(pattern)}))")
+    return f"({' or '.join(tests)})" if tests else "false"
+
+
+def required_literal(pattern: str) -> str:
+    """Characters that stand in every match of a pattern, of at most 4 (which DuckDB compares at once); empty where none are certain."""
+    if re.search(r"\(\?(?!:)(?!m\))|\\[xQ0-7]", pattern) or "|" in re.sub(r"\((?:[^()\\]|\\.)*\)", "", pattern):
+        return ""
+    # Sets, groups and classes end a run of literals; what may be left out or repeated is none.
+    bare = re.sub(r"\[\^?\]?(?:[^\]\\]|\\.)*\]|\((?:[^()\\]|\\.)*\)|\\[A-Za-z]|[.^$]", "\0", pattern.removeprefix("(?m)"))
+    if re.search(r"[()|]", re.sub(r"\\.", "", bare)):
+        return ""
+    bare = re.sub(r"(?:\\.|[^\0])(?=[*?{])", "\0", bare)
+    runs = re.split(r"[\0*?+]|\{[^}]*\}", re.sub(r"\\(\W)", lambda found: "\0" if found[1] in "*?+{}" else found[1], bare))
+    return max(runs, key=len)[:4]
 
 
 def _literal(value: Any) -> str:

@@ -22,9 +22,9 @@ class QualityConfig(BaseModel):
     min_settled_fraction: Annotated[
         Share, Field(description="share of actions taken on a screen that showed something and was not loading; 0 only records it")
     ] = 0.0
-    busy_pattern: Annotated[str, Field(description="regular expression (RE2) of elements of a screen that is still loading")] = (
-        r'(?i)<(?:progressbar|busy)>|aria-busy|"(?:loading|please wait)[ .…]*"'
-    )
+    busy_patterns: Annotated[
+        tuple[str, ...], Field(description="regular expressions (RE2) of elements of a screen that is still loading")
+    ] = ("<progressbar>", "<busy>", "aria-busy", '"[Ll]oading[ .…]*"', '"[Pp]lease wait[ .…]*"')
     min_consistent_fraction: Annotated[Share, Field(description="share of steps whose thought does not contradict the action")] = 1.0
     min_steps: Annotated[int, Field(ge=1, description="fewest steps with something written in them")] = 1
     length_floor: Annotated[int, Field(ge=1, description="an episode of so many steps is never too long")] = 8

@@ -5,49 +5,64 @@
 --   typical            (task_id, typical_steps): median length of a task's solved episodes
 --   leaks              (n, reasons); nearest (n, similarity, other); ranks (n, rank): what needs more than the episode itself
 with sequenced as (
-    select
-        *,
-        lead(screen) over w as next_screen,
-        row_number() over w as place,
-        count(*) filter (is_new_run) over w as run
-    from (select *, lag(signature) over (partition by n order by step_index) is distinct from signature as is_new_run,
-            min(step_index) over (partition by n, state, signature) as first_seen from facts)
-    window w as (partition by n order by step_index)
+    select n, step_index, signature, is_active, lead(screen) over (partition by n order by step_index) as next_screen, screen from facts
 ),
-runs as (
-    select n, max(num) as longest, arg_max(from_step, (num, -from_step)) as from_step, arg_max(to_step, (num, -from_step)) as to_step
-    from (select n, run, count(*) as num, min(step_index) as from_step, max(step_index) as to_step from sequenced group by n, run)
-    group by n
+counts as (
+    select
+        n, count(*) as num, count(*) filter (is_written) as num_written, count(*) filter (is_active) as num_active,
+        bool_or(not is_blank) as has_screens
+    from facts group by n
+),
+paired as (select n, count(*) as num_pairs from sequenced where is_active and next_screen is not null group by n),
+visits as (select n, state, signature, min(step_index) as first_seen from facts group by n, state, signature having count(*) > 1),
+-- What is wrong with single steps; few rows.
+told as (
+    select n, step_index, 'format' as judge, invalid as reason from facts where invalid is not null
+    union all select n, step_index, 'no_op', 'changed nothing' from sequenced where is_active and next_screen = screen
+    union all select f.n, f.step_index, 'loop', 'repeats step ' || v.first_seen
+        from facts f join visits v using (n, state, signature) where f.step_index > v.first_seen
+    union all select n, step_index, 'too_short', 'is empty' from facts where not is_written
+    union all select n, step_index, 'contradiction', contradicts from facts where contradicts is not null
+    union all select f.n, f.step_index, 'settled', 'was taken on a screen that ' || f.unsettled
+        from facts f join counts c using (n) where f.unsettled is not null and (not f.is_blank or c.has_screens)
+),
+wrong as (
+    select
+        n, judge,
+        list('step ' || step_index || case when judge in ('format', 'contradiction') then ': ' else ' ' end || reason order by step_index) as reasons
+    from told group by n, judge
 ),
 seen as (
     select
-        n,
-        count(*) as num,
-        list(printf('step %d: %s', step_index, invalid) order by step_index) filter (invalid is not null) as invalid,
-        count(*) filter (is_active and next_screen is not null) as num_pairs,
-        list(printf('step %d changed nothing', step_index) order by step_index) filter (is_active and next_screen = screen) as idle,
-        list(printf('step %d repeats step %d', step_index, first_seen) order by step_index) filter (first_seen <> step_index) as repeated,
-        count(*) filter (is_written) as num_written,
-        list(printf('step %d is empty', step_index) order by step_index) filter (not is_written) as empty,
-        list(printf('step %d: %s', step_index, contradicts) order by step_index) filter (contradicts is not null) as contradicts,
-        count(*) filter (is_active) as num_active,
-        list(printf('step %d was taken on a screen that %s', step_index, unsettled) order by step_index)
-            filter (unsettled is not null and (not is_blank or has_screens)) as unsettled
-    from (select *, bool_or(not is_blank) over (partition by n) as has_screens from sequenced)
+        n, any_value(reasons) filter (judge = 'format') as invalid, any_value(reasons) filter (judge = 'no_op') as idle,
+        any_value(reasons) filter (judge = 'loop') as repeated, any_value(reasons) filter (judge = 'too_short') as empty,
+        any_value(reasons) filter (judge = 'contradiction') as contradicts, any_value(reasons) filter (judge = 'settled') as unsettled
+    from wrong group by n
+),
+-- Only an episode of more than $max_repeats steps can have so long a run.
+changes as (
+    select n, step_index, lag(signature) over (partition by n order by step_index) is distinct from signature as is_new_run
+    from sequenced semi join (select n from counts where num > $max_repeats) using (n)
+),
+numbered as (select n, step_index, count(*) filter (is_new_run) over (partition by n order by step_index) as run from changes),
+runs as (
+    select n, max(num) as longest, arg_max(from_step, (num, -from_step)) as from_step, arg_max(to_step, (num, -from_step)) as to_step
+    from (select n, run, count(*) as num, min(step_index) as from_step, max(step_index) as to_step from numbered group by n, run)
     group by n
 ),
 figures as (
     select
         p.*,
-        coalesce(s.num, 0) as num, coalesce(s.num_pairs, 0) as num_pairs, coalesce(s.num_written, 0) as num_written,
-        coalesce(s.num_active, 0) as num_active, coalesce(s.invalid, []) as invalid, coalesce(s.idle, []) as idle,
+        coalesce(c.num, 0) as num, coalesce(q.num_pairs, 0) as num_pairs, coalesce(c.num_written, 0) as num_written,
+        coalesce(c.num_active, 0) as num_active, coalesce(s.invalid, []) as invalid, coalesce(s.idle, []) as idle,
         coalesce(s.repeated, []) as repeated, coalesce(s.empty, []) as empty, coalesce(s.contradicts, []) as contradicts,
         coalesce(s.unsettled, []) as unsettled, r.longest, r.from_step, r.to_step,
         coalesce(t.typical_steps, 0.0) as typical_steps,
         greatest($length_floor::double, $max_length_ratio * coalesce(t.typical_steps, 0.0)) as longest_allowed,
         coalesce(l.reasons, []) as leaked, coalesce(d.similarity, 0.0) as similarity, d.other, k.rank
     from part p
-    left join seen s using (n) left join runs r using (n) left join leaks l using (n) left join nearest d using (n) left join ranks k using (n)
+    left join counts c using (n) left join paired q using (n) left join seen s using (n) left join runs r using (n)
+    left join leaks l using (n) left join nearest d using (n) left join ranks k using (n)
     left join typical t on t.task_id = p.task_id
 ),
 judged as (

@@ -6,6 +6,10 @@ create or replace temp macro indices(text) as regexp_extract_all(text, '\[(\d+)\
 create or replace temp macro long_words(text, letters) as list_filter(regexp_extract_all(text, '\p{L}+'), lambda w: length(w) >= letters);
 create or replace temp macro action_fields(action) as
     json_extract_string(action, ['$.kind', '$.reason', '$.text', '$.answer', '$.x', '$.y', '$.to_x', '$.to_y']);
+create or replace temp macro is_active_kind(kind) as coalesce(kind, '') not in ('wait', 'finished', 'call_user', 'invalid');
+create or replace temp macro words_written(fields) as
+    case fields[1] when 'type' then coalesce(fields[3], '') when 'finished' then coalesce(fields[4], '') else '' end;
+create or replace temp macro on_grid(coordinates) as list_transform(coordinates, lambda c: round_even(try_cast(c as double) / 8, 0)::integer);
 create or replace temp macro names(found) as array_to_string(
     list_transform(list_sort(list_distinct(list_transform(found, lambda i: try_cast(i as hugeint)))), lambda i: '[' || i || ']'), ' ');
 create or replace temp macro is_verb(word) as

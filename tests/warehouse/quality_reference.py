@@ -252,7 +252,7 @@ def settled(episode: Trajectory, config: QualityConfig, context: Context) -> Fil
         blank = not step.observation and step.screenshot_id is None
         if blank and shows_screens:
             reasons.append(f"step {step.index} was taken on a screen that shows nothing")
-        elif not blank and re.search(config.busy_pattern, step.observation):
+        elif not blank and any(re.search(pattern, step.observation) for pattern in config.busy_patterns):
             reasons.append(f"step {step.index} was taken on a screen that is still loading")
     return _share("settled", "1", len(reasons), len(acting), config.min_settled_fraction, reasons)
 
