@@ -184,5 +184,5 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str) -> list[Use]:
         learned as (select unnest(datasets) as dataset_id, iteration || '/' || stage || ' ' || checkpoint_id as learner from checkpoints)
         select s.*, coalesce(h.datasets, []) as datasets, coalesce((
             select list(distinct learner order by learner) from learned l where list_contains(h.datasets, l.dataset_id)), []) as checkpoints
-        from samples s left join held h using (sample_id) order by "table", step_index, sample_id""", params={"id": episode_id}).to_arrow_table()
-    return [Use(**row) for row in rows.to_pylist()]
+        from samples s left join held h using (sample_id) order by "table", step_index, sample_id""", params={"id": episode_id})
+    return [Use(**row) for row in rows.to_arrow_table().to_pylist()]

@@ -26,7 +26,8 @@ create table pages as
 with words as (select string_split('{_WORDS}', ' ') as words)
 select t * {PAGES_PER_TASK} + p as page, string_agg(
     '"' || words[1 + draw(hash(t, p, i, 'a'), len(words))] || ' ' || words[1 + draw(hash(t, p, i, 'b'), len(words))] || '" <'
-    || ['button', 'link', 'text', 'textbox', 'item'][1 + draw(hash(t, p, i, 'c'), 5)] || '> [' || (i + 2) || ']', chr(10) order by i) as lines
+    || ['button', 'link', 'text', 'textbox', 'item'][1 + draw(hash(t, p, i, 'c'), 5)] || '> ['
+    || (i + 2) || ']', chr(10) order by i) as lines
 from words, range({NUM_TASKS}) tasks(t), range({PAGES_PER_TASK}) pages(p), range({LINES}) lines(i) group by t, p
 """
 _EPISODES = f"""
@@ -39,19 +40,25 @@ select
     'task-' || (draw(hash(origin, 'task'), {NUM_TASKS})) as task_id,
     draw(hash(origin, 'task'), {NUM_TASKS}) as task,
     (4 + draw(hash(origin, 'n1'), 7) + draw(hash(origin, 'n2'), 7))::integer as num_steps,
-    draw(hash(i, 'split'), 100) < 2 as is_foreign, draw(hash(i, 'crash'), 100) < 1 as is_crashed, draw(hash(origin, 'won'), 100) < 55 as is_solved,
-    draw(hash(origin, 'idle'), 100) < 4 as is_idle, draw(hash(origin, 'loop'), 100) < 4 as is_loop, draw(hash(origin, 'leak'), 1000) < 5 as is_leak,
+    'Open item ' || draw(hash(origin, 'seed'), 1000000) || ' of the list and confirm what the page of task ' || task || ' asks for.'
+        as instruction,
+    draw(hash(i, 'split'), 100) < 2 as is_foreign, draw(hash(i, 'crash'), 100) < 1 as is_crashed,
+    draw(hash(origin, 'won'), 100) < 55 as is_solved,
+    draw(hash(origin, 'idle'), 100) < 4 as is_idle, draw(hash(origin, 'loop'), 100) < 4 as is_loop,
+    draw(hash(origin, 'leak'), 1000) < 5 as is_leak,
     draw(hash(origin, 'word'), 1000) < 10 as types_word
 from range($first, $last) t(i)
 """
 _EPISODE_ROWS = """
 select
     '0001' as iteration, 'rollouts' as stage, episode_id, 'rollout' as purpose, task_id, 'task ' || task as task_name,
-    'domain-' || (task % 5) as domain, (draw(hash(origin, 'seed'), 1000000))::bigint as seed, case when is_foreign then 'eval' else 'train' end as split,
+    'domain-' || (task % 5) as domain, draw(hash(origin, 'seed'), 1000000) as seed,
+    case when is_foreign then 'eval' else 'train' end as split,
     0::bigint as attempt, 'policy-1' as policy_id, 1.0::double as temperature,
-    'Open item ' || (draw(hash(origin, 'seed'), 1000000)) || ' of the list and confirm what the page of task ' || task || ' asks for.' as instruction,
+    instruction,
     case when is_crashed then 'crashed' when is_solved then 'success' else 'failure' end as outcome,
-    case when is_crashed then null when is_solved then 1.0 else 0.0 end::double as reward, num_steps::bigint as num_steps, 0::bigint as num_retries,
+    case when is_crashed then null when is_solved then 1.0 else 0.0 end::double as reward,
+    num_steps::bigint as num_steps, 0::bigint as num_retries,
     case when is_crashed then 'browser gone' end as error, 1000.0::double as duration_ms, 'env-1' as environment
 from made order by i
 """
@@ -59,18 +66,20 @@ _STEP_ROWS = f"""
 with steps as (
     select
         m.*, s as step_index, hash(origin, s, 'h') as h,
-        case when is_idle then 0 when is_loop then s % 2 else s end as shown,
-        'Open item ' || (draw(hash(origin, 'seed'), 1000000)) || ' of the list and confirm what the page of task ' || task || ' asks for.' as instruction
+        case when is_idle then 0 when is_loop then s % 2 else s end as shown
     from made m, unnest(range(m.num_steps)) u(s)
 ),
 seen as (
-    select steps.*, 2 + (case when is_idle or is_loop then draw(hash(origin, shown, 'k'), {LINES}) else draw(h, {LINES}) end) as target, pages.lines as lines,
+    select
+        steps.*, pages.lines as lines,
+        2 + (case when is_idle or is_loop then draw(hash(origin, shown, 'k'), {LINES}) else draw(h, {LINES}) end) as target,
         '"visit ' || (case when is_idle or is_loop then shown when is_near and step_index = 0 then i else origin % 977 end)
         || '" <text> [1]' as header
     from steps join pages on pages.page = task * {PAGES_PER_TASK} + draw(hash(origin, shown, 'page'), {PAGES_PER_TASK})
 ),
 told as (
-    select *, case when draw(h, 1000) < 8 then '"Loading..." <text> [1]' || chr(10) || lines else header || chr(10) || lines end as observation,
+    select
+        *, case when draw(h, 1000) < 8 then '"Loading..." <text> [1]' else header end || chr(10) || lines as observation,
         string_split(string_split(lines, chr(10))[target - 1], ' [')[1] as name
     from seen
 )
@@ -81,7 +90,8 @@ select
         || case when is_leak and step_index = 0 then 'WOB_TASK_READY' || chr(10) else '' end || observation,
        screenshot_id: null::varchar, loss: 0.0::float}}] as messages,
     case when types_word and step_index = 1 then 'Thought type Action type "keyword"'
-        else 'Thought click ' || name || ' [' || (case when draw(h, 500) = 1 then target + 1 else target end) || '] Action click [' || target || ']' end as response,
+        else 'Thought click ' || name || ' [' || (case when draw(h, 500) = 1 then target + 1 else target end)
+            || '] Action click [' || target || ']' end as response,
     'click ' || name as thought,
     case when draw(h, 400) = 2 then '{{"kind":"invalid","text":"clik","reason":"unknown verb"}}'
         when types_word and step_index = 1

@@ -53,7 +53,7 @@ def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
         num_verdicts = 0
         writer: pq.ParquetWriter | None = None
         for part in judge(con, QualityConfig(), spool=spool):
-            placed = part.append_column("iteration", pa.array(["0001"] * len(part))).append_column("stage", pa.array(["verdicts"] * len(part)))
+            placed = part.append_column("iteration", pa.repeat("0001", len(part))).append_column("stage", pa.repeat("verdicts", len(part)))
             writer = writer or pq.ParquetWriter(work / "verdicts.parquet", placed.schema, compression="zstd")
             writer.write_table(placed)
             num_verdicts += part.num_rows
@@ -68,7 +68,8 @@ def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
         by_route = dict(con.execute("select route, count(*) from routes group by 1 order by 1").fetchall())
     return {
         "episodes": num, "verdicts": num_verdicts, "filter_s": judged - began, "route_s": routed - judged, "seconds": routed - began,
-        "cpu_s": time.process_time() - cpu, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "digest": digest, "routes": by_route,
+        "cpu_s": time.process_time() - cpu, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "digest": digest,
+        "routes": by_route,
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Filters and routing with pandas, its text columns held by Arrow: columns at a time where it has an operation for it, `groupby` by episode.
+"""Filters and routing with pandas, its text columns held by Arrow: columns at a time where it has an operation, `groupby` by episode.
 
     python filter_pandas.py FOLDER
 """
@@ -78,12 +78,13 @@ def route(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, str]:
     by = steps.groupby("episode_id", sort=False)
     sums = by[["invalid", "idle", "pair", "repeated", "contradicts", "empty", "hidden"]].sum()
     sums["num"], sums["longest"] = by.size(), by["run"].max()
-    table = episodes.merge(sums, left_on="episode_id", right_index=True, how="left").fillna({name: 0 for name in [*sums.columns]})
+    table = episodes.merge(sums, left_on="episode_id", right_index=True, how="left").fillna(dict.fromkeys([*sums.columns], 0))
     won = table["reward"].fillna(0) >= 0.999
     typical = table["task_id"].map(table[won].groupby("task_id")["num"].median()).fillna(0.0)
     table["leaked"] = (table["hidden"] > 0) | table["episode_id"].isin(_unread(table[won], steps))
     table["demoted"] = (
-        (table["invalid"] > 0) | (1 - table["idle"] / table["pair"].clip(lower=1) < 0.5) | (1 - table["repeated"] / table["num"].clip(lower=1) < 0.7)
+        (table["invalid"] > 0) | (1 - table["idle"] / table["pair"].clip(lower=1) < 0.5)
+        | (1 - table["repeated"] / table["num"].clip(lower=1) < 0.7)
         | (table["contradicts"] > 0) | (table["empty"] > 0) | (table["num"] == 0) | (table["longest"] > 24)
         | (table["num"] > (3 * typical).clip(lower=8))
     )  # fmt: skip
@@ -108,7 +109,8 @@ def _unread(won: pd.DataFrame, steps: pd.DataFrame) -> set[str]:
 
 def _duplicates(table: pd.DataFrame, steps: pd.DataFrame) -> set[str]:
     keys = steps.groupby("episode_id", sort=False)["signature"].agg("\n".join).rename("actions_key")
-    usable = table[(table["outcome"] != "crashed") & (table["split"] == "train") & (table["num"] > 0)].merge(keys, left_on="episode_id", right_index=True)
+    usable = table[(table["outcome"] != "crashed") & (table["split"] == "train") & (table["num"] > 0)]
+    usable = usable.merge(keys, left_on="episode_id", right_index=True)
     twins = usable[usable.duplicated(["task_id", "instruction", "actions_key"], keep=False)].sort_values("episode_id")
     screens = steps[steps["episode_id"].isin(twins["episode_id"])].groupby("episode_id", sort=False)["state"].apply(list).to_dict()
     rows = twins.rename(columns={"num": "num_steps"}).to_dict("records")

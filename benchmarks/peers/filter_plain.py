@@ -1,5 +1,5 @@
-"""The default filters and routes of an episode in plain Python, for peers that call a function for each episode. Stands alone: it is read in
-venvs that Flywheel is not installed in. Prompts come as text, one message each.
+"""The default filters and routes of an episode in plain Python, for peers that call a function for each episode. Stands alone: it is
+read in venvs that Flywheel is not installed in. Prompts come as text, one message each.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def features(episode: dict[str, Any]) -> dict[str, Any]:
         run = run + 1 if first == second else 1
         longest = max(longest, run)
     # Recorded, and by default without effect.
-    unsettled = sum(BUSY.search(text) is not None for text, action in zip(observations, actions, strict=True) if action["kind"] not in PASSIVE)
+    acting = [text for text, action in zip(observations, actions, strict=True) if action["kind"] not in PASSIVE]
+    unsettled = sum(BUSY.search(text) is not None for text in acting)
     empty = any(not response.strip() for response in responses)
-    demoted = bool(invalid) or (pairs and 1 - idle / len(pairs) < 0.5) or (num and 1 - repeated / num < 0.7) or longest > 24 or empty or not num
-    demoted = demoted or any(contradicts(*part) for part in parts) or unsettled < 0
+    demoted = bool(invalid) or (pairs and 1 - idle / len(pairs) < 0.5) or (num and 1 - repeated / num < 0.7)
+    demoted = demoted or longest > 24 or empty or not num or any(contradicts(*part) for part in parts) or unsettled < 0
     return {
         "num_steps": num, "actions_key": hashlib.md5("\n".join(signatures).encode()).hexdigest(), "demoted": bool(demoted),
         "leaked": leaks(prompts, actions, episode["reward"]), "screens": states,
@@ -93,7 +94,8 @@ def routes(episodes: Iterable[dict[str, Any]]) -> dict[str, str]:
     duplicates = duplicates_of(rows)
     found = {}
     for row in rows:
-        if row["outcome"] == "crashed" or row["reward"] is None or row["split"] != "train" or row["leaked"] or row["episode_id"] in duplicates:
+        is_out = row["outcome"] == "crashed" or row["reward"] is None or row["split"] != "train"
+        if is_out or row["leaked"] or row["episode_id"] in duplicates:
             found[row["episode_id"]] = "withheld"
             continue
         limit = max(8.0, 3.0 * typical.get(row["task_id"], 0.0))

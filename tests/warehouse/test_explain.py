@@ -11,9 +11,9 @@ from tests.warehouse.judging import episode_row, step_row
 from warehouse.errors import ConfigError, UnknownId
 from warehouse.explain import explain
 from warehouse.home import Home
-from warehouse.query import connect
 from warehouse.quality import iteration_verdicts
 from warehouse.quality_config import QualityConfig
+from warehouse.query import connect
 from warehouse.reroute import reroute
 from warehouse.routing import RoutingConfig, Rule, route_iteration
 from warehouse.samples import samples_from_routes
@@ -28,7 +28,7 @@ def without_place(row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
-    """Three episodes of one iteration, judged and routed as the assets do it: a good one, one that loops, a failed one; and what followed."""
+    """Three episodes, judged and routed as the assets do it (a good one, one that loops, a failed one), and what followed."""
     house = Warehouse(Home(tmp_path / "home"))
     screens = {"episode-good": "ABC", "episode-looping": "XYXY", "episode-failed": "Z"}
     episodes = [episode_row(name, reward=float(name != "episode-failed"), instruction=name) for name in screens]

@@ -1,4 +1,4 @@
-"""What failed episodes give: their beginning up to the first wrong step, corrections, and reflections; by default nothing more than before."""
+"""What failed episodes give: their beginning up to the first wrong step, corrections, reflections; by default nothing more than before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def route_rows(**destinations: str) -> list[dict[str, Any]]:
     return [place | {"episode_id": name, "route": where, "reason": reasons[where]} for name, where in destinations.items()]
 
 
-FAILED = [at("failed", 0, "A", "open", "f"), at("failed", 1, "B", "wrong", "f"), at("failed", 2, "C", "lost", "f"), at("failed", 3, "D", "x", "f")]
+ACTIONS = ("open", "wrong", "lost", "x")
+FAILED = [at("failed", i, screen, ACTIONS[i], "f") for i, screen in enumerate("ABCD")]
 SOLVED = [at("solved", 0, "A", "open", "s"), at("solved", 1, "B", "right", "s"), at("solved", 2, "C", "end", "s")]
 PAIR = {
     "episodes": [episode("failed", outcome="failure", reward=0.0), episode("solved", attempt=1)], "steps": [*FAILED, *SOLVED],
