@@ -3,8 +3,8 @@
 Synthetic episodes with the column shapes of real ones (benchmarks/common/episodes.py) are made once under --root. Each contestant is a
 process of its own, start-up left out, and prints its seconds, processor seconds and peak resident memory; all must route every episode
 alike (one digest). The floor is DuckDB reading the text columns and counting their characters. Peers run on what they can hold: --pandas
-and --datasets name their largest size in episodes. `datasets` gets one row an episode with lists of its steps, prompts flattened to text, made
-beforehand and not timed. It runs in a venv of its own under .bench/.
+and --datasets name their largest size in episodes. `datasets` gets one row an episode with lists of its steps, prompts flattened to text,
+made beforehand and not timed. It runs in a venv of its own under .bench/.
 
     python -m benchmarks.routing_scale --root .bench/routing --json .bench/routing.json
     python -m benchmarks.routing_scale --root .bench/routing --episodes 10000
@@ -51,7 +51,7 @@ def floor(folder: Path) -> dict[str, Any]:
             f"select count(*), sum(length(observation) + length(response) + length(action) + length(messages[1].content)) "
             f"from '{folder}/steps/*.parquet'"
         ).fetchall()  # fmt: skip
-    return {"contestant": "floor: read the texts", "steps": row[0], "characters": int(row[1]), "seconds": time.perf_counter() - began}
+    return {"contestant": "floor", "steps": row[0], "characters": int(row[1]), "seconds": time.perf_counter() - began}
 
 
 def run(name: str, command: list[str], cwd: Path | None = None) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def _changes(
         threshold = told.score if not told.passed else math.nextafter(told.score, 2.0)
         if threshold > 1:
             continue  # a full score passes whatever is asked
-        rule = Rule(effect=told.effect, threshold=threshold, precedence=told.precedence)  # type: ignore[arg-type]
+        rule = Rule(effect=told.effect, threshold=threshold, precedence=told.precedence)
         other, reason = _route(episodes, verdicts, RoutingConfig(rules=rules.rules | {told.judge: rule}))
         if other is not None and other != destination:
             changes.append(Change(judge=told.judge, threshold=threshold, route=other, reason=reason))

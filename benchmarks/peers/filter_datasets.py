@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import datasets
-from filter_plain import digest, features, routes
+from filter_plain import digest, features, peak_mb, routes
 
 COLUMNS = ("episode_id", "task_id", "instruction", "split", "outcome", "reward")
 
@@ -32,7 +32,7 @@ def main() -> None:
     print(json.dumps({
         "episodes": len(found), "sft": len(sft), "seconds": seconds,
         "cpu_s": time.process_time() - cpu + children.ru_utime + children.ru_stime,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "digest": digest(found), "version": datasets.__version__,
+        "peak_mb": peak_mb(), "digest": digest(found), "version": datasets.__version__,
     }))  # fmt: skip
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from filter_plain import COORDINATES, PASSIVE, VERBS, WORD, digest, duplicates_of
+from filter_plain import COORDINATES, PASSIVE, VERBS, WORD, digest, duplicates_of, peak_mb
 
 TEXT = pd.ArrowDtype(pa.string())
 HIDDEN = (
@@ -123,7 +122,7 @@ def main() -> None:
     found = route(episodes, judge(steps))
     print(json.dumps({
         "episodes": len(found), "seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "digest": digest(found), "version": pd.__version__,
+        "peak_mb": peak_mb(), "digest": digest(found), "version": pd.__version__,
     }))  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -126,6 +127,12 @@ def duplicates_of(rows: Sequence[dict[str, Any]]) -> set[str]:
         else:
             duplicates.add(row["episode_id"])
     return duplicates
+
+
+def peak_mb() -> float:
+    """Highest resident memory of this process; the kernel's other figure, ru_maxrss, begins with the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def digest(found: dict[str, str]) -> str:
