@@ -1,9 +1,9 @@
 """Near-duplicates among many documents: MinHash and locality-sensitive hashing in numpy, every candidate then compared exactly.
 
 A document is a set of 64-bit token hashes, a row of a CSR matrix (values, offsets). One-permutation hashing (Li, Owen & Zhang 2012) takes
-one hash a token: the smallest in each of NUM_BINS ranges is one MinHash; empty bins borrow from others at random (Shrivastava 2017, optimal
-densification). Since tokens are sorted anyway, for the comparison, the smallest of a bin is simply the first. Nothing here knows of
-episodes but `verdicts`, the filter of trajectories that look alike whatever their actions.
+one hash a token: the smallest in each of NUM_BINS ranges is one MinHash; an empty bin borrows from the one before it (densification by
+rotation, Shrivastava & Li 2014). Since tokens are sorted anyway, for the comparison, the smallest of a bin is simply the first. Nothing
+here knows of episodes but `verdicts`, the filter of trajectories that look alike whatever their actions.
 """
 
 from __future__ import annotations
@@ -98,16 +98,11 @@ def minhashes(documents: Documents, first: int, last: int) -> npt.NDArray[np.uin
 
 
 def _densify(hashes: npt.NDArray[np.uint32], is_full: npt.NDArray[np.bool_]) -> None:
-    """Each empty bin takes the value of a full one; which one, the bin's own random numbers say, the same for every document."""
-    some: npt.NDArray[np.bool_] = np.asarray(is_full.any(axis=1))
-    rows, bins = np.nonzero(~is_full & some[:, None])
-    random = np.random.default_rng(7)
-    while len(rows):
-        guess = random.integers(0, NUM_BINS, NUM_BINS)
-        source = guess[bins]
-        hit = is_full[rows, source]
-        hashes[rows[hit], bins[hit]] = hashes[rows[hit], source[hit]]
-        rows, bins = rows[~hit], bins[~hit]
+    """Each empty bin takes the value of the next full one before it, round the end."""
+    source = np.where(is_full, np.arange(NUM_BINS, dtype=np.int16), np.int16(-1))
+    np.maximum.accumulate(source, axis=1, out=source)
+    source = np.where(source < 0, source[:, -1:], source)
+    hashes[:] = np.take_along_axis(hashes, source.astype(np.int64), axis=1)
 
 
 def similar_pairs(documents: Documents, threshold: float, groups: U64 | None = None) -> Pairs:
