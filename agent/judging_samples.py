@@ -8,15 +8,17 @@ only reported (`holdout`).
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from agent.judging import JudgeBuilder, Record, read_record
-from agent.quality import Context, QualityConfig, quality, trajectory
 from warehouse.errors import ContaminatedDataset
 from warehouse.identity import content_id, stable_fraction
 from warehouse.query import connect
@@ -104,15 +106,15 @@ def records(con: duckdb.DuckDBPyConnection, episodes: Sequence[Mapping[str, Any]
     return found
 
 
-def without_verifier(warehouse: Warehouse, rows: list[dict[str, Any]], domains: Sequence[str]) -> list[dict[str, Any]]:
+def without_verifier(warehouse: Warehouse, rows: pa.Table, domains: Sequence[str]) -> pa.Table:
     """Rows of `verdicts` without what the verifier says in domains that are taken for ones that have none: its word stays in the rewards
     alone, where reports find it and routing does not."""
     if not domains:
         return rows
     with connect(warehouse) as con:
         found = con.execute("select episode_id from episodes where list_contains(?, domain)", [list(domains)]).fetchall()
-    hidden = {episode_id for (episode_id,) in found}
-    return [row for row in rows if row["origin"] != "verifier" or row["episode_id"] not in hidden]
+    hidden = pc.is_in(rows["episode_id"], value_set=pa.array([episode_id for (episode_id,) in found], pa.string()))
+    return rows.filter(pc.invert(pc.and_(pc.equal(rows["origin"], "verifier"), hidden)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +127,23 @@ class Lesson:
 
 
 def orm_samples(
-    warehouse: Warehouse, iteration: str, builder: JudgeBuilder, config: QualityConfig, *, max_samples: int, unverified: Sequence[str] = ()
+    warehouse: Warehouse,
+    iteration: str,
+    builder: JudgeBuilder,
+    *,
+    success_threshold: float,
+    max_samples: int,
+    unverified: Sequence[str] = (),
 ) -> Lesson:
     """Rows of `orm_samples` for one iteration: one a chosen train episode whose truth is known. Rollouts and annotations are of earlier
     iterations: those of this one are judged with what is learned here. What joined before does not join again."""
     with connect(warehouse) as con:
-        known = known_episodes(con, iteration, success_threshold=config.success_threshold, unverified=unverified)
+        known = known_episodes(con, iteration, success_threshold=success_threshold, unverified=unverified)
         joined = {row[0] for row in con.execute("select episode_id from orm_samples where iteration < ?", [iteration]).fetchall()}
         usable = [each for each in known if _may_teach(each, iteration)]
         chosen = balanced([each for each in usable if each.episode_id not in joined], max_samples)
         read = records(con, [each.row for each in chosen])
-    rows = [_sample(each, *read[each.episode_id], builder, config) for each in chosen]
+    rows = [_sample(each, *read[each.episode_id], builder) for each in chosen]
     unique = {row["sample_id"]: row for row in rows}
     return Lesson(rows=list(unique.values()), num_known=len(usable), num_good=sum(each.truth for each in usable))
 
@@ -163,22 +171,26 @@ def balanced(known: Sequence[Known], max_samples: int) -> list[Known]:
     return sorted(chosen, key=lambda each: each.episode_id)
 
 
-def _sample(
-    known: Known, record: Record, steps: Sequence[Mapping[str, Any]], builder: JudgeBuilder, config: QualityConfig
-) -> dict[str, Any]:
-    answer = builder.answer(builder.rationale(record, _remarks(known, steps, config)), known.truth)
+def _sample(known: Known, record: Record, steps: Sequence[Mapping[str, Any]], builder: JudgeBuilder) -> dict[str, Any]:
+    answer = builder.answer(builder.rationale(record, _remarks(known, steps)), known.truth)
     return sample_row(
         "orm", origin="judgement", domain=known.row["domain"], messages=builder.build(record), response=answer,
         episode_id=known.episode_id, verdict=known.truth,
     )  # fmt: skip
 
 
-def _remarks(known: Known, steps: Sequence[Mapping[str, Any]], config: QualityConfig) -> list[str]:
-    """What people said, else what the quality filters found in the steps."""
+def _remarks(known: Known, steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What people said, else what plainly went wrong in the steps: answers that were no action, answers given again on the same screen."""
     if known.said:
         return list(known.said[:MAX_REMARKS])
-    seen = trajectory(known.row, steps)
-    found = [reason for result in quality(seen, config, Context()) if not result.passed for reason in result.reasons[:1]]
+    found, first = [], dict[tuple[str, str], int]()
+    for step in sorted(steps, key=lambda row: int(row["step_index"])):
+        index, action = int(step["step_index"]), json.loads(step["action"])
+        if action.get("kind") == "invalid":
+            found.append(f"step {index}: {action.get('reason', 'invalid action')}")
+        seen = first.setdefault((step["observation"] or step["screenshot_id"] or "", step["response"]), index)
+        if seen != index:
+            found.append(f"step {index} repeats step {seen}")
     return found[:MAX_REMARKS]
 
 

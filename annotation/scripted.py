@@ -18,10 +18,10 @@ from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.episode_loop import Intervene
 from agent.grammars.base import Grammar, NotRepresentable
 from agent.policy import Message, Policy, Response
-from agent.quality import contradiction_in
 from annotation.config import Mode, ScriptedAnnotatorConfig
 from sandbox.actions import TypeText
 from sandbox.session import Observation
+from warehouse.contradictions import contradictions_in
 from warehouse.identity import canonical_json, content_id
 
 Decision = Literal["accept", "override", "beyond_repair"]
@@ -152,7 +152,8 @@ def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True
     if episode.is_success:
         screens = [note.screen for note in notes[1:]] + [None]
         useful = [note for note, after in zip(notes, screens, strict=True) if note.is_valid and note.screen != after]
-        return [_decide(episode, "relabel", "accept", note) for note in useful if contradiction_in(note.proposal) is None]
+        contradictions = contradictions_in([note.proposal for note in useful])
+        return [_decide(episode, "relabel", "accept", note) for note, why in zip(useful, contradictions, strict=True) if why is None]
     annotations = []
     for note in notes:
         if note.label is None:

@@ -55,7 +55,7 @@ def orm_data(
     read = {table: warehouse.version(table) for table in ("episodes", "steps", "verdicts")}
     builder = settings.verdicts.prompt.builder(settings.agent.builder().grammar.layout)
     lesson = orm_samples(
-        warehouse, iteration, builder, settings.quality, max_samples=settings.orm.max_samples,
+        warehouse, iteration, builder, success_threshold=settings.quality.success_threshold, max_samples=settings.orm.max_samples,
         unverified=settings.verdicts.unverified_domains,
     )  # fmt: skip
     version = warehouse.replace_partition("orm_samples", lesson.rows, iteration=iteration, stage="orm_samples")

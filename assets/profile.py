@@ -16,7 +16,6 @@ from agent.grammars.registry import grammar_named
 from agent.grammars.uitars15 import UiTars15Grammar
 from agent.prompt import PromptBuilder
 from agent.prompt_texts import Mode
-from agent.quality import QualityConfig
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
@@ -28,7 +27,9 @@ from models.ppo.curriculum import HIGHEST_QUOTA
 from models.supervised.config import SupervisedConfig
 from warehouse.errors import ConfigError
 from warehouse.mixing import MixtureConfig
+from warehouse.quality_config import QualityConfig
 from warehouse.routing import RoutingConfig
+from warehouse.salvage import SalvageConfig
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
@@ -285,6 +286,7 @@ class Profile(_Settings):
     routing: RoutingConfig = RoutingConfig()
     verdicts: VerdictSettings = VerdictSettings()
     orm: OrmSettings = OrmSettings()
+    salvage: SalvageConfig = SalvageConfig()
     schedule: ScheduleSettings = ScheduleSettings()
     plan: PlanSettings = PlanSettings()
 

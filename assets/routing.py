@@ -1,5 +1,5 @@
 """Judgement and routing: every terminal episode of the iteration gets a vector of verdicts, then exactly one route; routed steps and
-corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are agent/quality.py.
+corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are warehouse/quality.py.
 """
 
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import dagster as dg
 
 from agent.judging_samples import without_verifier
-from agent.verdicts import iteration_verdicts
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.charts import routing_flow
+from warehouse.quality import iteration_verdicts
 from warehouse.query import connect
 from warehouse.routing import route_iteration
 from warehouse.samples import samples_from_routes
@@ -32,12 +32,13 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
     rows = without_verifier(warehouse, iteration_verdicts(warehouse, iteration, settings.quality), settings.verdicts.unverified_domains)
     version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
+    scores = [rows[name].to_pylist() for name in ("episode_id", "judge", "score", "passed")]
     failed: dict[str, int] = {}
-    for row in rows:
-        failed[f"failed/{row['judge']}"] = failed.get(f"failed/{row['judge']}", 0) + (not row["passed"])
+    for _, judge, _, passed in zip(*scores, strict=True):
+        failed[f"failed/{judge}"] = failed.get(f"failed/{judge}", 0) + (not passed)
     return dg.MaterializeResult(
-        data_version=data_version(sorted((row["episode_id"], row["judge"], row["score"]) for row in rows)),
-        metadata=describe(config=settings.quality, counts={"verdicts": len(rows), **failed}, read=read, wrote={"verdicts": version}),
+        data_version=data_version(sorted(zip(*scores[:3], strict=True))),
+        metadata=describe(config=settings.quality, counts={"verdicts": rows.num_rows, **failed}, read=read, wrote={"verdicts": version}),
     )
 
 
@@ -57,7 +58,8 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     group_name=GROUP,
 )
 def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> Iterator[dg.MaterializeResult[None]]:
-    rules, iteration, warehouse = profile.load().routing, context.partition_key, tables.warehouse
+    settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+    rules = settings.routing
     read = {table: warehouse.version(table) for table in ("episodes", "steps", "annotations", "verdicts")}
     routes = route_iteration(connect(warehouse), iteration, rules)
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
@@ -71,7 +73,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
-    for table, rows in samples_from_routes(con, iteration).items():
+    for table, rows in samples_from_routes(con, iteration, salvage=settings.salvage).items():
         version = warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")
         by_origin: dict[str, int] = {}
         for row in rows:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.explain_command import explain, reroute
 from pipelines.import_commands import imports
 from pipelines.merge_command import merge
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, overrides, warehouse_of
@@ -120,7 +121,9 @@ def evaluate(
         )
 
 
-ELSEWHERE: tuple[Callable[..., None], ...] = (sql, lineage, export, replay, withdraw, restore, merge, verdict)
+ELSEWHERE: tuple[Callable[..., None], ...] = (
+    sql, lineage, explain, reroute, verdict, export, replay, withdraw, restore, merge,
+)  # fmt: skip
 for command in ELSEWHERE:
     app.command()(command)
 

@@ -22,6 +22,7 @@ PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "fail
 POOL_OF: dict[str, PoolName] = {
     "demonstration": "demonstration",
     "correction": "correction",  # a step that an annotator overrode
+    "reflection": "correction",  # the way on after an error, which stays in the prompt
     "approved": "on_policy",  # a step that an annotator accepted
     "rollout": "on_policy",  # a step of a solved episode of good quality
     "tutorial": "tutorial",
@@ -65,7 +66,22 @@ class MixtureConfig(BaseModel):
     ct_weight: Annotated[float, Field(ge=0, description="factor on the draws of failures; 0 leaves them out")] = 1.0
     max_task_share: Annotated[Share, Field(description="largest share of a pool that one task may take")] = 0.2
     max_domain_share: Annotated[Share, Field(description="largest share of a pool that one domain may take")] = 0.75
+    domain_caps: Annotated[
+        dict[str, Share], Field(description="largest share of a pool by domain, where it is another than max_domain_share")
+    ] = Field(default_factory=dict)
     decay: Annotated[Share, Field(description="factor on a sample's weight for each iteration of its age")] = 0.9
+    success_balance: Annotated[
+        float,
+        Field(
+            ge=0, le=1,
+            description="rejection-sampling balance: a task's weight among solved steps is divided by this power of its number of samples; "
+            "0 leaves tasks that are solved often their numbers, 1 gives every task alike",
+        ),
+    ] = 0.0
+    replay_share: Annotated[
+        float | None,
+        Field(gt=0, lt=1, description="share of a pool's draws that goes to iterations before the newest; null: what decay gives them"),
+    ] = None
 
     @model_validator(mode="after")
     def _share_of_a_pool(self) -> MixtureConfig:
@@ -186,28 +202,55 @@ def _guard(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw(members: Sequence[_Member], pool: Pool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Member, float]]:
-    """Share a pool's draws out over domains, then tasks, then samples."""
+    """Share a pool's draws out over its members."""
     if not members:
         return []
     cap = pool.max_repeats if pool.max_repeats is not None else float("inf")
     draws = float(len(members)) if pool.draws is None else pool.draws
     draws = min(draws * (mixture.ct_weight if name == "failure" else 1.0), cap * len(members))
-    result: list[tuple[_Member, float]] = []
-    for domain, in_domain in _share(_by(members, "domain"), draws, mixture.max_domain_share, cap, mixture.decay):
-        for task, in_task in _share(_by(domain, "task"), in_domain, mixture.max_task_share * draws / in_domain, cap, mixture.decay):
-            amounts = allocate(in_task, [mixture.decay**member.age for member in task], [cap] * len(task))
-            result += zip(task, amounts, strict=True)
+    result = []
+    for part, in_part in _by_age(members, draws, mixture.replay_share, cap):
+        result += _spread(part, in_part, mixture, cap, mixture.success_balance if name == "on_policy" else 0.0)
     return [(member, weight) for member, weight in result if weight > 0]
 
 
+def _by_age(members: Sequence[_Member], draws: float, replay_share: float | None, cap: float) -> list[tuple[Sequence[_Member], float]]:
+    """The members with their draws; where a share is kept for replay, those of the newest iteration apart from earlier ones. What one
+    side cannot fill goes to the other; replay gets more than its share where the newest have too few."""
+    newest = min(member.age for member in members)
+    parts = [[member for member in members if member.age > newest], [member for member in members if member.age == newest]]
+    if replay_share is None or not parts[0]:
+        return [(members, draws)]
+    amounts = allocate(draws, [replay_share, 1 - replay_share], [cap * len(part) for part in parts])
+    return [(part, amount) for part, amount in zip(parts, amounts, strict=True) if amount > 0]
+
+
+def _spread(
+    members: Sequence[_Member], draws: float, mixture: MixtureConfig, cap: float, balance: float
+) -> list[tuple[_Member, float]]:
+    """Share draws out over domains, then tasks, then samples."""
+    result: list[tuple[_Member, float]] = []
+    domains = _by(members, "domain")
+    shares = [mixture.domain_caps.get(domain[0].domain, max(mixture.max_domain_share, 1 / len(domains))) for domain in domains]
+    for domain, in_domain in _share(domains, draws, shares, cap, mixture.decay, 0.0):
+        tasks = _by(domain, "task")
+        most = max(mixture.max_task_share * draws / in_domain, 1 / len(tasks))
+        for task, in_task in _share(tasks, in_domain, [most] * len(tasks), cap, mixture.decay, balance):
+            amounts = allocate(in_task, [mixture.decay**member.age for member in task], [cap] * len(task))
+            result += zip(task, amounts, strict=True)
+    return result
+
+
 def _share(
-    groups: list[list[_Member]], draws: float, max_share: float, cap: float, decay: float
+    groups: list[list[_Member]], draws: float, shares: Sequence[float], cap: float, decay: float, balance: float
 ) -> list[tuple[list[_Member], float]]:
-    """Draws of each group: by its samples and their age, at most `max_share` of all (where there are groups enough for that)."""
-    most = max(max_share, 1 / len(groups)) * draws
+    """Draws of each group: by its samples and their age, at most its share of all. `balance` 1 weighs a group by the mean age of its
+    samples, whatever their number; 0 by their sum."""
     weights = [sum(decay**member.age for member in group) for group in groups]
-    amounts = allocate(draws, weights, [min(most, cap * len(group)) for group in groups])
-    return [(group, amount) for group, amount in zip(groups, amounts, strict=True) if amount > 0]
+    if balance:
+        weights = [weight / len(group) ** balance for weight, group in zip(weights, groups, strict=True)]
+    caps = [min(share * draws, cap * len(group)) for share, group in zip(shares, groups, strict=True)]
+    return [(group, amount) for group, amount in zip(groups, allocate(draws, weights, caps), strict=True) if amount > 0]
 
 
 def _by(members: Sequence[_Member], column: Literal["domain", "task"]) -> list[list[_Member]]:

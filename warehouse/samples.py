@@ -13,9 +13,11 @@ from typing import Any, Literal
 import duckdb
 
 from warehouse.identity import content_id
+from warehouse.salvage import SalvageConfig, pairs, trimmed_steps
 
 Kind = Literal["ct", "sft", "orm"]
 
+NO_LIMIT = 1 << 62
 GENERAL = "general"
 """Domain of samples that belong to no task."""
 
@@ -42,23 +44,33 @@ order by a.annotation_id
 """
 
 
-def samples_from_routes(con: duckdb.DuckDBPyConnection, iteration: str, *, ct_prompt_loss: float = 1.0) -> dict[str, list[dict[str, Any]]]:
+def samples_from_routes(
+    con: duckdb.DuckDBPyConnection, iteration: str, *, ct_prompt_loss: float = 1.0, salvage: SalvageConfig | None = None
+) -> dict[str, list[dict[str, Any]]]:
     """What joins D_CT and D_SFT in one iteration: rows by table name, in a fixed order.
 
     Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
-    episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing.
+    episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `salvage`
+    says what else failed episodes give; on a connection that is read only by SQL of ours, since it makes temporary views there.
     """
+    settings = salvage or SalvageConfig()
+    first_wrong = trimmed_steps(con) if settings.trim_failures else {}
     ct: list[dict[str, Any]] = []
     sft: list[dict[str, Any]] = []
     for row in _rows(con, _ROUTED_STEPS, iteration):
         common = _common(row) | {"origin": "rollout"}
+        if row["route"] == "ct" and not common["verdict"] and row["step_index"] >= first_wrong.get(row["episode_id"], NO_LIMIT):
+            continue
         if row["route"] == "ct":
             ct.append(sample_row("ct", prompt_loss=ct_prompt_loss, **common))
         else:
             sft.append(sample_row("sft", **common))
     for row in _rows(con, _ANNOTATED_STEPS, iteration):
         sft.append(sample_row("sft", origin="annotation", annotation_id=row["annotation_id"], **_common(row)))
-    return {"ct_samples": ct, "sft_samples": sft}
+    for row in pairs(con, iteration, settings):
+        parts = {name: row[name] for name in ("origin", "domain", "messages", "response", "episode_id", "step_index")}
+        sft.append(sample_row("sft", verdict=True, **parts))
+    return {"ct_samples": ct, "sft_samples": list({row["sample_id"]: row for row in sft}.values())}
 
 
 def demonstration_rows(episodes: Sequence[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

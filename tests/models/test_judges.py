@@ -14,7 +14,6 @@ import torch
 from agent.judging import JudgeBuilder, Record, at_verdict, read_record
 from agent.judging_samples import orm_samples
 from agent.policy import Message, Prompt, Response
-from agent.quality import QualityConfig
 from models.checkpoint import read_card
 from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
@@ -29,6 +28,7 @@ from tests.agent.judged_episodes import episode, many, store
 from tests.models.judging_policy import new_policy
 from tests.models.policy_servers import config, our_server
 
+SOLVED = 0.999
 BUILDER = JudgeBuilder("elements")
 
 
@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that learned to judge from stored episodes, as the flywheel teaches it."""
     root = tmp_path_factory.mktemp("orm")
     warehouse = store(root / "home", ("0001", "rl_pointing", many(700)))
-    rows = orm_samples(warehouse, "0001", BUILDER, QualityConfig(), max_samples=2000).rows
+    rows = orm_samples(warehouse, "0001", BUILDER, success_threshold=SOLVED, max_samples=2000).rows
     samples = [TrainingSample(messages=tuple(Message(**message) for message in row["messages"])) for row in rows]
     settings = SupervisedConfig(steps=300, learning_rate=4e-3, batch_tokens=2048, warmup_steps=20, save_every=1000)
     train_supervised(

@@ -240,3 +240,59 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.rows["episodes"][-1] |= {"split": "eval", "purpose": "evaluation", "instruction": "click it"}
     store.load(con)
     assert by_component(snapshot(con, "ct", "0001", MixtureConfig(general=Pool()))[1]) == {"general": 4}
+
+
+def totals_by(con: duckdb.DuckDBPyConnection, store: Store, mixture: MixtureConfig, column: str, iteration: str = "0004") -> dict[str, int]:
+    store.load(con)
+    samples = store.rows["sft_samples"]
+    place = {row["sample_id"]: row | episode for row, episode in zip(samples, store.rows["episodes"], strict=True)}
+    found: dict[str, float] = defaultdict(float)
+    for row in snapshot(con, "sft", iteration, mixture)[1]:
+        found[place[row["sample_id"]][column]] += row["weight"]
+    return {name: round(total) for name, total in sorted(found.items())}
+
+
+def test_tasks_that_are_solved_often_weigh_no_more_where_balance_is_asked(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 900, "rollout", "task-a")
+    store.add("sft_samples", 100, "rollout", "task-b")
+    free = MixtureConfig(on_policy=Pool(draws=100), max_task_share=1.0, max_domain_share=1.0)
+    assert totals_by(con, store, free, "task_id") == {"task-a": 90, "task-b": 10}
+    half = free.model_copy(update={"success_balance": 0.5})
+    assert totals_by(con, store, half, "task_id") == {"task-a": 75, "task-b": 25}
+    assert totals_by(con, store, free.model_copy(update={"success_balance": 1.0}), "task_id") == {"task-a": 50, "task-b": 50}
+    shown = MixtureConfig(demonstration=Pool(draws=100), max_task_share=1.0, max_domain_share=1.0, success_balance=1.0)
+    demonstrated = Store()
+    demonstrated.add("sft_samples", 90, "demonstration", "task-a")
+    demonstrated.add("sft_samples", 10, "demonstration", "task-b")
+    assert totals_by(con, demonstrated, shown, "task_id") == {"task-a": 90, "task-b": 10}, "demonstrations were given, not sampled"
+
+
+def test_a_domain_has_a_cap_of_its_own(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 50, "rollout", "task-a")
+    store.add("sft_samples", 50, "rollout", "task-c")
+    mixture = MixtureConfig(on_policy=Pool(draws=100), max_task_share=1.0, domain_caps={"forms": 0.1})
+    assert totals_by(con, store, mixture, "domain") == {"forms": 10, "pointing": 75}
+    assert totals_by(con, store, mixture.model_copy(update={"domain_caps": {}}), "domain") == {"forms": 50, "pointing": 50}
+
+
+def test_earlier_iterations_are_replayed_in_the_share_kept_for_them(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 10, "rollout", "task-a", iteration="0001")
+    store.add("sft_samples", 190, "rollout", "task-a", iteration="0003")
+    mixture = MixtureConfig(on_policy=Pool(draws=100), max_task_share=1.0, max_domain_share=1.0, replay_share=0.4)
+    assert totals_by(con, store, mixture, "iteration") == {"0001": 40, "0003": 60}
+    capped = mixture.model_copy(update={"on_policy": Pool(draws=100, max_repeats=2)})
+    assert totals_by(con, store, capped, "iteration") == {"0001": 20, "0003": 80}, "what replay cannot fill goes to the newest"
+
+
+def test_the_new_settings_leave_snapshots_of_before_as_they_were(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 33, "rollout", "task-a", iteration="0001")
+    store.add("sft_samples", 17, "rollout", "task-b", iteration="0002")
+    store.add("sft_samples", 29, "annotation", "task-c", decision="override")
+    store.add("sft_samples", 12, "demonstration", "task-b", iteration="0000")
+    store.add("ct_samples", 40, "tutorial")
+    store.load(con)
+    assert snapshot(con, "sft", "0003", SFT_MIXTURE)[0] == "dataset-0ac919feee144224"

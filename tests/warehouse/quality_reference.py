@@ -1,51 +1,25 @@
-"""Quality filters over finished episodes: each gives a score in [0, 1], a threshold and reasons. Judging an episode's success is the
-verifier's business, where an episode goes is warehouse/routing.py's; rows for the table `verdicts` are made in agent/verdicts.py.
-
-The filters are pure functions of stored rows (tables `episodes` and `steps`), never of live objects, so that history can be judged
-again with other thresholds or newer versions. Change what a filter computes, and its version must go up.
-"""
+"""The filters once more, one episode at a time in plain Python: what warehouse/quality*.sql is compared with. Written for reading."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Annotated, Any
+from statistics import median
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-Share = Annotated[float, Field(ge=0, le=1)]
+from warehouse.quality_config import QualityConfig
 
 PASSIVE_KINDS = frozenset({"wait", "finished", "call_user", "invalid"})
-"""Actions that need not change the screen; `invalid` is the format filter's business."""
 WRITTEN = {"type": "text", "finished": "answer"}
-"""Actions that carry words of the agent's own, and the field they are in."""
 VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double_click", "right_click", "run", "wait", "finished"})
 QUOTED = re.compile(r'"[^"]*"')
 INDEX = re.compile(r"\[(\d+)\]")
 WORD = re.compile(r"[^\W\d_]+")
-
-
-class QualityConfig(BaseModel):
-    """Thresholds of the filters. Every filter passes when its score is at least its threshold."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    success_threshold: Annotated[Share, Field(description="reward from which the environment's verifier says V = 1")] = 0.999
-    min_valid_fraction: Annotated[Share, Field(description="share of steps whose action could be parsed")] = 1.0
-    min_effective_fraction: Annotated[Share, Field(description="share of actions after which the screen or the elements differ")] = 0.5
-    min_fresh_fraction: Annotated[Share, Field(description="share of steps that do not repeat an action on a screen it was tried on")] = 0.7
-    min_consistent_fraction: Annotated[Share, Field(description="share of steps whose thought does not contradict the action")] = 1.0
-    min_steps: Annotated[int, Field(ge=1, description="fewest steps with something written in them")] = 1
-    length_floor: Annotated[int, Field(ge=1, description="an episode of so many steps is never too long")] = 8
-    max_length_ratio: Annotated[float, Field(ge=1, description="longest episode, in median lengths of the task's solved ones")] = 3.0
-    min_novelty: Annotated[Share, Field(description="1 - similarity to the most similar earlier episode with the same actions")] = 0.1
-    leak_min_letters: Annotated[int, Field(ge=3, description="shortest typed word that must have been readable somewhere")] = 5
-    leak_patterns: Annotated[tuple[str, ...], Field(description="regular expressions of hidden data in what the agent was shown")] = (
-        r"\bWOB_[A-Z_]+", r"\bdata-wob[_-]", r'^\s*\{.*"[^"]+"\s*:', r'"(answer|solution|expected|ground_truth)"\s*:',
-    )
+Rows = Sequence[Mapping[str, Any]]
+JUDGED_PURPOSES = ("annotation", "rollout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +58,13 @@ class StepView:
     @property
     def signature(self) -> str:
         """The action as the policy meant it: element numbers where the answer names them, else pixels on an 8-pixel grid."""
-        rest = [{key: value for key, value in action.items() if key not in _COORDINATES} for action in self.actions]
+        rest = [
+            {key: value for key, value in action.items() if key not in _COORDINATES or action.get("kind") == "tool"}
+            for action in self.actions
+        ]
         indices = _indices(_split_response(self.response)[1])
         where = indices or [round(action[key] / 8) for action in self.actions for key in _COORDINATES if action.get(key) is not None]
-        return json.dumps([rest, where], sort_keys=True)
+        return json.dumps([rest, bool(indices), where], sort_keys=True)
 
     @property
     def state(self) -> str:
@@ -125,6 +102,7 @@ class Context:
     typical_steps: Mapping[str, float] = field(default_factory=dict)
     """task id -> median number of steps of its solved episodes."""
     nearest: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
     """episode id -> (similarity, id) of the most similar earlier episode, where one has the same actions."""
 
 
@@ -158,7 +136,7 @@ def format_validity(episode: Trajectory, config: QualityConfig, context: Context
         invalid = next((action for action in step.actions if action.get("kind") == "invalid"), None)
         if invalid is not None:
             reasons.append(f"step {step.index}: {invalid.get('reason', 'invalid action')}")
-    return _share("format", "1", len(reasons), len(episode.steps), config.min_valid_fraction, reasons)
+    return _share("format", "2", len(reasons), len(episode.steps), config.min_valid_fraction, reasons)
 
 
 def no_op(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -166,7 +144,7 @@ def no_op(episode: Trajectory, config: QualityConfig, context: Context) -> Filte
     changed is not stored, so it is not counted; neither are actions that mean to change nothing."""
     pairs = [(a, b) for a, b in pairwise(episode.steps) if any(action.get("kind") not in PASSIVE_KINDS for action in a.actions)]
     idle = [a for a, b in pairs if a.observation == b.observation and a.screenshot_id == b.screenshot_id]
-    return _share("no_op", "1", len(idle), len(pairs), config.min_effective_fraction, [f"step {s.index} changed nothing" for s in idle])
+    return _share("no_op", "2", len(idle), len(pairs), config.min_effective_fraction, [f"step {s.index} changed nothing" for s in idle])
 
 
 def loop(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -177,7 +155,7 @@ def loop(episode: Trajectory, config: QualityConfig, context: Context) -> Filter
         seen = first.setdefault((step.state, step.signature), step.index)
         if seen != step.index:
             reasons.append(f"step {step.index} repeats step {seen}")
-    return _share("loop", "1", len(reasons), len(episode.steps), config.min_fresh_fraction, reasons)
+    return _share("loop", "2", len(reasons), len(episode.steps), config.min_fresh_fraction, reasons)
 
 
 def too_long(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -203,7 +181,7 @@ def too_short(episode: Trajectory, config: QualityConfig, context: Context) -> F
 def contradiction(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
     """Share of steps whose thought names the same verb and the same elements as the action, as far as both name any."""
     reasons = [f"step {step.index}: {why}" for step in episode.steps if (why := contradiction_in(step.response)) is not None]
-    return _share("contradiction", "1", len(reasons), len(episode.steps), config.min_consistent_fraction, reasons)
+    return _share("contradiction", "2", len(reasons), len(episode.steps), config.min_consistent_fraction, reasons)
 
 
 def contradiction_in(response: str) -> str | None:
@@ -225,23 +203,23 @@ def leaked_answer(episode: Trajectory, config: QualityConfig, context: Context) 
     reasons, read, saw_image = [], "", False
     for step in episode.steps:
         hidden = [found.group()[:40] for pattern in patterns if (found := pattern.search(step.read)) is not None]
-        reasons += [f"step {step.index}: hidden data {text!r}" for text in hidden]
+        reasons += [f"step {step.index}: hidden data '{text}'" for text in hidden]
         read += "\n" + step.read.casefold()
         saw_image = saw_image or step.has_image
         if saw_image or (episode.reward or 0.0) < config.success_threshold:
             continue
         typed = " ".join(str(action.get(WRITTEN[action["kind"]], "")) for action in step.actions if action.get("kind") in WRITTEN)
         unread = [w for w in WORD.findall(typed) if len(w) >= config.leak_min_letters and w.casefold() not in read]
-        reasons += [f"step {step.index}: {word!r} was nowhere to be read" for word in unread]
+        reasons += [f"step {step.index}: '{word}' was nowhere to be read" for word in unread]
     score = 0.0 if reasons else 1.0
-    return FilterResult(judge="leak", judge_version="1", score=score, threshold=1.0, reasons=tuple(dict.fromkeys(reasons)))
+    return FilterResult(judge="leak", judge_version="2", score=score, threshold=1.0, reasons=tuple(dict.fromkeys(reasons)))
 
 
 def duplicate(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
     """1 - similarity to the most similar earlier episode of the task with the same instruction and the same actions."""
     similarity, other = context.nearest.get(episode.episode_id, (0.0, ""))
     reasons = (f"{similarity:.2f} like {other}",) if similarity > 1 - config.min_novelty else ()
-    return FilterResult(judge="duplicate", judge_version="1", score=1 - similarity, threshold=config.min_novelty, reasons=reasons)
+    return FilterResult(judge="duplicate", judge_version="2", score=1 - similarity, threshold=config.min_novelty, reasons=reasons)
 
 
 def contamination(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
@@ -251,16 +229,60 @@ def contamination(episode: Trajectory, config: QualityConfig, context: Context) 
     return FilterResult(judge="contamination", judge_version="1", score=float(clean), threshold=1.0, reasons=reasons)
 
 
-Filter = Callable[[Trajectory, QualityConfig, Context], FilterResult]
+def repeats(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
+    longest, start = (0, 0), 0
+    steps = episode.steps
+    for end in range(1, len(steps) + 1):
+        if end == len(steps) or steps[end].signature != steps[start].signature:
+            longest = max(longest, (end - start, -start))
+            start = end
+    num, first = longest[0], -longest[1]
+    reasons = ()
+    if num > config.max_repeats:
+        reasons = (f"steps {steps[first].index} to {steps[first + num - 1].index} repeat one action {num} times",)
+    score = min(1.0, config.max_repeats / max(num, 1))
+    return FilterResult(judge="repeats", judge_version="1", score=score, threshold=1.0, reasons=reasons)
+
+
+def settled(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
+    acting = [step for step in episode.steps if any(action.get("kind") not in PASSIVE_KINDS for action in step.actions)]
+    shows_screens = any(step.observation or step.screenshot_id is not None for step in episode.steps)
+    reasons = []
+    for step in acting:
+        blank = not step.observation and step.screenshot_id is None
+        if blank and shows_screens:
+            reasons.append(f"step {step.index} was taken on a screen that shows nothing")
+        elif not blank and any(re.search(pattern, step.observation) for pattern in config.busy_patterns):
+            reasons.append(f"step {step.index} was taken on a screen that is still loading")
+    return _share("settled", "1", len(reasons), len(acting), config.min_settled_fraction, reasons)
+
+
+def balance(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult | None:
+    rank, limit = context.ranks.get(episode.episode_id), config.max_solved_per_task
+    if rank is None or limit is None:
+        return None
+    reasons = (f"number {rank} of the solved episodes of this task, at most {limit} are kept",) if rank > limit else ()
+    return FilterResult(judge="balance", judge_version="1", score=min(1.0, limit / rank), threshold=1.0, reasons=reasons)
+
+
+Filter = Callable[[Trajectory, QualityConfig, Context], FilterResult | None]
 
 FILTERS: tuple[Filter, ...] = (
-    format_validity, no_op, loop, too_long, too_short, contradiction, leaked_answer, duplicate, contamination,
+    balance, contamination, contradiction, duplicate, format_validity, leaked_answer, loop, no_op, repeats, settled, too_long, too_short,
 )
+
+
+def ranks(judged: Iterable[Trajectory], config: QualityConfig) -> dict[str, int]:
+    solved: dict[tuple[str, str], list[str]] = {}
+    for episode in judged:
+        if (episode.reward or 0.0) >= config.success_threshold:
+            solved.setdefault((episode.iteration, episode.task_id), []).append(episode.episode_id)
+    return {episode_id: rank for ids in solved.values() for rank, episode_id in enumerate(sorted(ids), start=1)}
 
 
 def quality(episode: Trajectory, config: QualityConfig, context: Context) -> list[FilterResult]:
     """Every filter's result, in the order of FILTERS."""
-    return [judge(episode, config, context) for judge in FILTERS]
+    return [result for judge in FILTERS if (result := judge(episode, config, context)) is not None]
 
 
 def _share(judge: str, version: str, num_bad: int, num: int, threshold: float, reasons: Sequence[str]) -> FilterResult:
@@ -280,3 +302,88 @@ def _indices(text: str) -> list[int]:
 
 def _names(indices: set[int]) -> str:
     return " ".join(f"[{index}]" for index in sorted(indices))
+def verdict_rows(episodes: Rows, steps: Rows, config: QualityConfig, *, iteration: str | None = None) -> list[dict[str, Any]]:
+    """Judge the episodes of `iteration` (None: of all rows), in the order of their ids.
+
+    `episodes` and `steps` may, and for duplicates should, reach back to earlier iterations: those are compared with, not judged. A
+    crashed episode has no V: only its filters are recorded. Rows lack `iteration` and `stage`, which the warehouse fills in.
+    """
+    trajectories = read_trajectories(episodes, steps)
+    judged = [t for t in trajectories if iteration is None or t.iteration == iteration]
+    context = Context(
+        typical_steps=typical_steps(trajectories, config), nearest=nearest_earlier(trajectories, config), ranks=ranks(judged, config)
+    )
+    rows: list[dict[str, Any]] = []
+    for episode in sorted(judged, key=lambda t: t.episode_id):
+        if episode.outcome != "crashed" and episode.reward is not None:
+            rows.append(_verifier_row(episode, config))
+        for result in quality(episode, config, context):
+            rows.append(
+                _row(episode, judge=result.judge, judge_version=result.judge_version, kind="filter", origin="filter", score=result.score,
+                     threshold=result.threshold, reasons=list(result.reasons))
+            )
+    return rows
+
+
+def read_trajectories(episodes: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> list[Trajectory]:
+    """Join the rows of the routed purposes, earliest first. An episode recorded in two iterations counts in the first."""
+    by_episode: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for row in steps:
+        by_episode.setdefault(row["episode_id"], {})[row["step_index"]] = row
+    rows = sorted(
+        (row for row in episodes if row["purpose"] in JUDGED_PURPOSES),
+        key=lambda row: (row.get("iteration") or "", JUDGED_PURPOSES.index(row["purpose"]), row["episode_id"]),
+    )
+    unique: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        unique.setdefault(row["episode_id"], row)
+    return [trajectory(row, list(by_episode.get(row["episode_id"], {}).values())) for row in unique.values()]
+
+
+def typical_steps(trajectories: Iterable[Trajectory], config: QualityConfig) -> dict[str, float]:
+    """Median number of steps of the solved episodes of each task."""
+    lengths: dict[str, list[int]] = {}
+    for episode in trajectories:
+        if (episode.reward or 0.0) >= config.success_threshold:
+            lengths.setdefault(episode.task_id, []).append(len(episode.steps))
+    return {task: float(median(values)) for task, values in lengths.items()}
+
+
+def nearest_earlier(trajectories: Sequence[Trajectory], config: QualityConfig) -> dict[str, tuple[float, str]]:
+    """For each episode its (similarity, id) to the most similar original before it; `trajectories` come earliest first.
+
+    Two episodes are compared when task, instruction and every action agree; their similarity is the mean, over steps, of the Jaccard
+    index of the screens' element lines. Only originals, i.e. episodes that are no duplicates themselves, are compared with. An
+    annotated episode is a duplicate of annotated ones only: a rollout that was made before has not been corrected.
+    """
+    originals: dict[str, list[tuple[Trajectory, list[frozenset[str]]]]] = {}
+    nearest: dict[str, tuple[float, str]] = {}
+    for episode in trajectories:
+        if not episode.is_duplicable:
+            continue
+        bucket = originals.setdefault(json.dumps([episode.task_id, episode.instruction, [s.signature for s in episode.steps]]), [])
+        screens = [frozenset(step.state.splitlines()) for step in episode.steps]
+        others = [(o, s) for o, s in bucket if episode.purpose != "annotation" or o.purpose == "annotation"]
+        best = max(((_similarity(screens, seen), other.episode_id) for other, seen in others), default=(0.0, ""))
+        if best[0] > 0:
+            nearest[episode.episode_id] = best
+        if 1 - best[0] >= config.min_novelty:
+            bucket.append((episode, screens))
+    return nearest
+
+
+def _similarity(first: Sequence[frozenset[str]], second: Sequence[frozenset[str]]) -> float:
+    scores = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in zip(first, second, strict=True)]
+    return sum(scores) / len(scores)
+
+
+def _verifier_row(episode: Trajectory, config: QualityConfig) -> dict[str, Any]:
+    reward = episode.reward or 0.0
+    return _row(
+        episode, judge="verifier", judge_version="1", kind="verdict", origin="verifier", score=min(1.0, max(0.0, reward)),
+        threshold=config.success_threshold, reasons=[f"reward {reward:g}", f"outcome {episode.outcome}"],
+    )
+
+
+def _row(episode: Trajectory, **columns: Any) -> dict[str, Any]:
+    return {"episode_id": episode.episode_id, **columns, "passed": columns["score"] >= columns["threshold"]}

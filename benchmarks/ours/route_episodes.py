@@ -1,0 +1,82 @@
+"""Filters and routing of Flywheel over a folder of Parquet files, as one process: prints rows, seconds, peak memory and a digest as JSON.
+
+    python -m benchmarks.ours.route_episodes FOLDER [--memory 2GB]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from warehouse.catalogue import TABLES
+from warehouse.quality import judge
+from warehouse.quality_config import QualityConfig
+from warehouse.routing import route
+
+DIGEST = "select count(*), md5(string_agg(episode_id || route, ',' order by episode_id)) from routes"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--memory", default="2GB")
+    arguments = parser.parse_args()
+    work = Path(tempfile.mkdtemp(prefix="route-", dir=arguments.folder.parent))
+    try:
+        print(json.dumps(measure(arguments.folder, work, arguments.memory)))
+    finally:
+        shutil.rmtree(work)
+
+
+def peak_mb() -> float:
+    """Highest resident memory of this process; the kernel's other figure, ru_maxrss, begins with the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
+    """Judge, store the verdicts as Parquet, route, store the routes."""
+    spool = work / "spool"
+    spool.mkdir()
+    with duckdb.connect() as con:
+        con.execute(f"set memory_limit = '{memory}'")
+        con.execute("set temp_directory = ?", [str(work / "duckdb")])
+        con.execute("set preserve_insertion_order = false")
+        for table in ("episodes", "steps"):
+            con.execute(f"create view {table} as from read_parquet('{folder}/{table}/*.parquet')")
+        for table in ("annotations", "task_instances", "screenshots"):
+            con.register(table, TABLES[table].schema.empty_table())
+        began, cpu = time.perf_counter(), time.process_time()
+        num_verdicts = 0
+        writer: pq.ParquetWriter | None = None
+        for part in judge(con, QualityConfig(), spool=spool):
+            placed = part.append_column("iteration", pa.repeat("0001", len(part))).append_column("stage", pa.repeat("verdicts", len(part)))
+            writer = writer or pq.ParquetWriter(work / "verdicts.parquet", placed.schema, compression="zstd")
+            writer.write_table(placed)
+            num_verdicts += part.num_rows
+        if writer is not None:
+            writer.close()
+        judged = time.perf_counter()
+        con.execute(f"create view verdicts as from read_parquet('{work}/verdicts.parquet')")
+        routes = route(con)
+        routed = time.perf_counter()
+        con.register("routes", routes)
+        num, digest = con.execute(DIGEST).fetchall()[0]
+        by_route = dict(con.execute("select route, count(*) from routes group by 1 order by 1").fetchall())
+    return {
+        "episodes": num, "verdicts": num_verdicts, "filter_s": judged - began, "route_s": routed - judged, "seconds": routed - began,
+        "cpu_s": time.process_time() - cpu, "peak_mb": peak_mb(), "digest": digest,
+        "routes": by_route,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

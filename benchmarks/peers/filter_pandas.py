@@ -1,0 +1,130 @@
+"""Filters and routing with pandas, its text columns held by Arrow: columns at a time where it has an operation, `groupby` by episode.
+
+    python filter_pandas.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+from filter_plain import COORDINATES, PASSIVE, VERBS, WORD, digest, duplicates_of, peak_mb
+
+TEXT = pd.ArrowDtype(pa.string())
+HIDDEN = (
+    r"(?m)(?:\bWOB_[A-Z_]+)|(?:\bdata-wob[_-])|(?:^\s*\{.*\"[^\"]+\"\s*:)|(?:\"(?:answer|solution|expected|ground_truth)\"\s*:)"
+)
+BUSY = r'<progressbar>|<busy>|aria-busy|"[Ll]oading[ .…]*"|"[Pp]lease wait[ .…]*"'
+
+
+def read(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    wanted = ["episode_id", "step_index", "observation", "screenshot_id", "messages", "response", "action"]
+    table = pads.dataset(folder / "steps").to_table(columns=wanted)
+    prompt = pc.struct_field(pc.list_flatten(table["messages"]), "content")
+    steps = table.drop_columns(["messages"]).append_column("prompt", prompt).to_pandas(types_mapper={pa.string(): TEXT}.get)
+    columns = ["episode_id", "task_id", "instruction", "split", "outcome", "reward"]
+    return pads.dataset(folder / "episodes").to_table(columns=columns).to_pandas(), steps.sort_values(["episode_id", "step_index"])
+
+
+def judge(steps: pd.DataFrame) -> pd.DataFrame:
+    """Columns that the filters are made of."""
+    actions = pd.DataFrame([_action(text) for text in steps["action"]], index=steps.index, columns=["kind", "rest", "pixels", "typed"])
+    unquoted = steps["response"].str.replace(r'"[^"]*"', '""', regex=True)
+    parts = unquoted.astype(object).str.rpartition("Action")
+    written, thought = parts[2].str.strip(), parts[0].str.strip().str.removeprefix("Thought").str.strip()
+    done, said = written.str.findall(r"\[(\d+)\]"), thought.str.findall(r"\[(\d+)\]")
+    names = pd.Series([bool(a) and bool(b) and not set(a) <= set(b) for a, b in zip(done, said, strict=True)], index=steps.index)
+    verb_said, verb_done = thought.str.extract(r"^(\S+)")[0], written.str.extract(r"^(\S+)")[0]
+    other_verb = verb_said.isin(VERBS) & verb_done.isin(VERBS) & (verb_said != verb_done)
+    where = [" ".join(indices) if indices else pixels for indices, pixels in zip(done, actions["pixels"], strict=True)]
+    steps["signature"] = actions["rest"] + "|" + done.astype(bool).astype(str) + "|" + pd.Series(where, index=steps.index)
+    steps["state"] = steps["observation"].where(steps["observation"] != "", steps["screenshot_id"].fillna(""))
+    steps["contradicts"] = names | other_verb
+    steps["invalid"], steps["active"] = actions["kind"] == "invalid", ~actions["kind"].isin(PASSIVE)
+    steps["typed"] = actions["typed"]
+    steps["empty"] = ~steps["response"].str.contains(r"\S", regex=True)
+    steps["hidden"] = steps["prompt"].str.contains(HIDDEN, regex=True)
+    steps["unsettled"] = steps["observation"].str.contains(BUSY, regex=True) & steps["active"]
+    following = steps.groupby("episode_id", sort=False)
+    after, shot = following["observation"].shift(-1), following["screenshot_id"].shift(-1)
+    is_last = following.cumcount(ascending=False) == 0
+    steps["pair"] = steps["active"] & ~is_last
+    steps["idle"] = steps["pair"] & (after == steps["observation"]).fillna(False) & (
+        (shot == steps["screenshot_id"]).fillna(False) | (shot.isna() & steps["screenshot_id"].isna())
+    )
+    steps["repeated"] = steps.duplicated(["episode_id", "state", "signature"])
+    changed = (steps["signature"] != following["signature"].shift()).cumsum()
+    steps["run"] = changed.groupby([steps["episode_id"], changed]).transform("size")
+    return steps
+
+
+def _action(text: str) -> tuple[Any, ...]:
+    action = json.loads(text)
+    pixels = " ".join(str(round(action[key] / 8)) for key in COORDINATES if action.get(key) is not None)
+    rest = json.dumps(sorted((key, value) for key, value in action.items() if key not in COORDINATES))
+    typed = action.get("text", "") if action["kind"] == "type" else action.get("answer", "") if action["kind"] == "finished" else ""
+    return action["kind"], rest, pixels, typed or ""
+
+
+def route(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, str]:
+    by = steps.groupby("episode_id", sort=False)
+    sums = by[["invalid", "idle", "pair", "repeated", "contradicts", "empty", "hidden"]].sum()
+    sums["num"], sums["longest"] = by.size(), by["run"].max()
+    table = episodes.merge(sums, left_on="episode_id", right_index=True, how="left").fillna(dict.fromkeys([*sums.columns], 0))
+    won = table["reward"].fillna(0) >= 0.999
+    typical = table["task_id"].map(table[won].groupby("task_id")["num"].median()).fillna(0.0)
+    table["leaked"] = (table["hidden"] > 0) | table["episode_id"].isin(_unread(table[won], steps))
+    table["demoted"] = (
+        (table["invalid"] > 0) | (1 - table["idle"] / table["pair"].clip(lower=1) < 0.5)
+        | (1 - table["repeated"] / table["num"].clip(lower=1) < 0.7)
+        | (table["contradicts"] > 0) | (table["empty"] > 0) | (table["num"] == 0) | (table["longest"] > 24)
+        | (table["num"] > (3 * typical).clip(lower=8))
+    )  # fmt: skip
+    table["duplicate"] = table["episode_id"].isin(_duplicates(table, steps))
+    out = (table["outcome"] == "crashed") | table["reward"].isna() | (table["split"] != "train") | table["leaked"] | table["duplicate"]
+    good = won & ~table["demoted"]
+    found = pd.Series("ct", index=table.index).mask(good, "sft").mask(out, "withheld")
+    return dict(zip(table["episode_id"], found, strict=True))
+
+
+def _unread(won: pd.DataFrame, steps: pd.DataFrame) -> set[str]:
+    """Solved episodes that typed a word which stood in no prompt so far."""
+    typing = steps[(steps["typed"] != "") & steps["episode_id"].isin(won["episode_id"])]
+    prompts = steps[steps["episode_id"].isin(typing["episode_id"])].groupby("episode_id", sort=False)["prompt"].apply(list).to_dict()
+    found = set()
+    for episode, index, typed in zip(typing["episode_id"], typing["step_index"], typing["typed"], strict=True):
+        read = "\n".join(prompts[episode][: index + 1]).casefold()
+        if any(word.casefold() not in read for word in WORD.findall(typed)):
+            found.add(episode)
+    return found
+
+
+def _duplicates(table: pd.DataFrame, steps: pd.DataFrame) -> set[str]:
+    keys = steps.groupby("episode_id", sort=False)["signature"].agg("\n".join).rename("actions_key")
+    usable = table[(table["outcome"] != "crashed") & (table["split"] == "train") & (table["num"] > 0)]
+    usable = usable.merge(keys, left_on="episode_id", right_index=True)
+    twins = usable[usable.duplicated(["task_id", "instruction", "actions_key"], keep=False)].sort_values("episode_id")
+    screens = steps[steps["episode_id"].isin(twins["episode_id"])].groupby("episode_id", sort=False)["state"].apply(list).to_dict()
+    rows = twins.rename(columns={"num": "num_steps"}).to_dict("records")
+    return duplicates_of([row | {"screens": screens[row["episode_id"]]} for row in rows])
+
+
+def main() -> None:
+    began, cpu = time.perf_counter(), time.process_time()
+    episodes, steps = read(Path(sys.argv[1]))
+    found = route(episodes, judge(steps))
+    print(json.dumps({
+        "episodes": len(found), "seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu,
+        "peak_mb": peak_mb(), "digest": digest(found), "version": pd.__version__,
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

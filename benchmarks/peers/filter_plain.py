@@ -1,0 +1,140 @@
+"""The default filters and routes of an episode in plain Python, for peers that call a function for each episode. Stands alone: it is
+read in venvs that Flywheel is not installed in. Prompts come as text, one message each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+PASSIVE = frozenset({"wait", "finished", "call_user", "invalid"})
+VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double_click", "right_click", "run", "wait", "finished"})
+QUOTED, INDEX, WORD = re.compile(r'"[^"]*"'), re.compile(r"\[(\d+)\]"), re.compile(r"[^\W\d_]{5,}")
+HIDDEN = re.compile(
+    r"(?m)(?:\bWOB_[A-Z_]+)|(?:\bdata-wob[_-])|(?:^\s*\{.*\"[^\"]+\"\s*:)|(?:\"(?:answer|solution|expected|ground_truth)\"\s*:)"
+)
+BUSY = re.compile(r'<progressbar>|<busy>|aria-busy|"[Ll]oading[ .…]*"|"[Pp]lease wait[ .…]*"')
+COORDINATES = ("x", "y", "to_x", "to_y")
+FEATURES = ("num_steps", "actions_key", "demoted", "leaked", "screens")
+
+
+def split(response: str) -> tuple[str, str]:
+    thought, _, action = QUOTED.sub('""', response).rpartition("Action")
+    return thought.strip().removeprefix("Thought").strip(), action.strip()
+
+
+def contradicts(thought: str, action: str) -> bool:
+    said, done = set(INDEX.findall(thought)), set(INDEX.findall(action))
+    if said and done and not done <= said:
+        return True
+    first, second = (text.split()[0] if text.split() else "" for text in (thought, action))
+    return first in VERBS and second in VERBS and first != second
+
+
+def features(episode: dict[str, Any]) -> dict[str, Any]:
+    """What one episode's steps say: whether a filter but `too_long` demotes it, whether it leaks, and what it is compared by. `episode` has
+    lists observation, screenshot_id, prompt, response, action, in the order of steps, and its reward."""
+    observations, responses, prompts = episode["observation"], episode["response"], episode["prompt"]
+    actions = [json.loads(text) for text in episode["action"]]
+    parts = [split(response) for response in responses]
+    signatures = []
+    for (_, written), action in zip(parts, actions, strict=True):
+        indices = INDEX.findall(written)
+        where = indices or [round(action[key] / 8) for key in COORDINATES if action.get(key) is not None]
+        rest = sorted((key, value) for key, value in action.items() if key not in COORDINATES)
+        signatures.append(json.dumps([rest, bool(indices), where]))
+    num = len(actions)
+    states = [text or shot or "" for text, shot in zip(observations, episode["screenshot_id"], strict=True)]
+    invalid = sum(action["kind"] == "invalid" for action in actions)
+    pairs = [(i, j) for i, j in pairwise(range(num)) if actions[i]["kind"] not in PASSIVE]
+    idle = sum(observations[i] == observations[j] and episode["screenshot_id"][i] == episode["screenshot_id"][j] for i, j in pairs)
+    repeated = num - len(set(zip(states, signatures, strict=True)))
+    run = longest = 1
+    for first, second in pairwise(signatures):
+        run = run + 1 if first == second else 1
+        longest = max(longest, run)
+    # Recorded, and by default without effect.
+    acting = [text for text, action in zip(observations, actions, strict=True) if action["kind"] not in PASSIVE]
+    unsettled = sum(BUSY.search(text) is not None for text in acting)
+    empty = any(not response.strip() for response in responses)
+    demoted = bool(invalid) or (pairs and 1 - idle / len(pairs) < 0.5) or (num and 1 - repeated / num < 0.7)
+    demoted = demoted or longest > 24 or empty or not num or any(contradicts(*part) for part in parts) or unsettled < 0
+    return {
+        "num_steps": num, "actions_key": hashlib.md5("\n".join(signatures).encode()).hexdigest(), "demoted": bool(demoted),
+        "leaked": leaks(prompts, actions, episode["reward"]), "screens": states,
+    }  # fmt: skip
+
+
+def leaks(prompts: Sequence[str], actions: Sequence[dict[str, Any]], reward: float | None) -> bool:
+    read = ""
+    for prompt, action in zip(prompts, actions, strict=True):
+        if HIDDEN.search(prompt):
+            return True
+        if (reward or 0.0) >= 0.999:
+            read += "\n" + prompt.casefold()
+            typed = action.get("text", "") if action["kind"] == "type" else action.get("answer", "") if action["kind"] == "finished" else ""
+            if any(word.casefold() not in read for word in WORD.findall(typed or "")):
+                return True
+    return False
+
+
+def routes(episodes: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """The route of each episode by its row and features: what needs more than the episode itself (lengths of solved ones, duplicates)."""
+    rows = sorted(episodes, key=lambda row: row["episode_id"])
+    lengths: dict[str, list[int]] = {}
+    for row in rows:
+        if (row["reward"] or 0.0) >= 0.999:
+            lengths.setdefault(row["task_id"], []).append(row["num_steps"])
+    typical = {task: median(values) for task, values in lengths.items()}
+    duplicates = duplicates_of(rows)
+    found = {}
+    for row in rows:
+        is_out = row["outcome"] == "crashed" or row["reward"] is None or row["split"] != "train"
+        if is_out or row["leaked"] or row["episode_id"] in duplicates:
+            found[row["episode_id"]] = "withheld"
+            continue
+        limit = max(8.0, 3.0 * typical.get(row["task_id"], 0.0))
+        good = row["reward"] >= 0.999 and not row["demoted"] and row["num_steps"] <= limit
+        found[row["episode_id"]] = "sft" if good else "ct"
+    return found
+
+
+def duplicates_of(rows: Sequence[dict[str, Any]]) -> set[str]:
+    buckets: dict[tuple[str, str, str], list[list[Any]]] = {}
+    duplicates = set()
+    for row in rows:
+        if row["outcome"] == "crashed" or row["split"] != "train" or not row["num_steps"]:
+            continue
+        bucket = buckets.setdefault((row["task_id"], row["instruction"], row["actions_key"]), [])
+        if not bucket:
+            bucket.append([row["screens"], None])
+            continue
+        screens = [frozenset(text.splitlines()) for text in row["screens"]]
+        best = 0.0
+        for original in bucket:
+            if original[1] is None:
+                original[1] = [frozenset(text.splitlines()) for text in original[0]]
+            scores = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in zip(screens, original[1], strict=True)]
+            best = max(best, sum(scores) / len(scores))
+        if 1 - best >= 0.1:
+            bucket.append([row["screens"], screens])
+        else:
+            duplicates.add(row["episode_id"])
+    return duplicates
+
+
+def peak_mb() -> float:
+    """Highest resident memory of this process; the kernel's other figure, ru_maxrss, begins with the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def digest(found: dict[str, str]) -> str:
+    """As benchmarks/ours/route_episodes.py has it."""
+    return hashlib.md5(",".join(f"{episode}{found[episode]}" for episode in sorted(found)).encode()).hexdigest()

@@ -1,0 +1,121 @@
+"""Why an episode went where it went, what would change it, who learned from it; and routing history again under other rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.warehouse.judging import episode_row, step_row
+from warehouse.errors import ConfigError, UnknownId
+from warehouse.explain import explain
+from warehouse.home import Home
+from warehouse.quality import iteration_verdicts
+from warehouse.quality_config import QualityConfig
+from warehouse.query import connect
+from warehouse.reroute import reroute
+from warehouse.routing import RoutingConfig, Rule, route_iteration
+from warehouse.samples import samples_from_routes
+from warehouse.tables import Warehouse
+
+LAXER = RoutingConfig(rules={"loop": Rule(effect="demote", threshold=0.4)})
+
+
+def without_place(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("iteration", "stage")}
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    """Three episodes, judged and routed as the assets do it (a good one, one that loops, a failed one), and what followed."""
+    house = Warehouse(Home(tmp_path / "home"))
+    screens = {"episode-good": "ABC", "episode-looping": "XYXY", "episode-failed": "Z"}
+    episodes = [episode_row(name, reward=float(name != "episode-failed"), instruction=name) for name in screens]
+    steps = [step_row(i, name, observation=screen) for name, seen in screens.items() for i, screen in enumerate(seen)]
+    house.replace_partition("episodes", [without_place(row) for row in episodes], iteration="0001", stage="rollouts")
+    house.replace_partition("steps", [without_place(row) for row in steps], iteration="0001", stage="rollouts")
+    verdicts = iteration_verdicts(house, "0001", QualityConfig())
+    house.replace_partition("verdicts", verdicts, iteration="0001", stage="verdicts")
+    with connect(house) as con:
+        house.replace_partition("routes", route_iteration(con, "0001"), iteration="0001", stage="routing")
+    with connect(house) as con:
+        samples = samples_from_routes(con, "0001")
+    for table, rows in samples.items():
+        house.replace_partition(table, rows, iteration="0001", stage="routing")
+    held = [
+        {"dataset_id": "dataset-1", "kind": "sft", "sample_id": row["sample_id"], "component": "rollout", "weight": 1.0}
+        for row in samples["sft_samples"]
+    ]
+    house.replace_partition("datasets", held, iteration="0002", stage="sft_dataset")
+    trained = {
+        "checkpoint_id": "policy-2", "path": "p", "parents": [], "datasets": ["dataset-1"], "config": "{}", "metrics": "{}", "note": "",
+    }  # fmt: skip
+    house.replace_partition("checkpoints", [trained], iteration="0002", stage="sft_model")
+    return house
+
+
+def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: Warehouse) -> None:
+    with connect(warehouse) as con:
+        good, looping, failed = (explain(con, name) for name in ("episode-good", "looping", "episode-f"))
+    assert (good.route, good.stored_route) == ("sft", "sft") and good.reason == good.stored_reason
+    assert [told.judge for told in good.judgements if told.decided] == ["verifier"]
+    assert {use.checkpoints[0] for use in good.uses} == {"0002/sft_model policy-2"} and len(good.uses) == 3
+    assert looping.route == "ct" and [told.judge for told in looping.judgements if told.decided] == ["verifier", "loop"]
+    assert looping.judgements[0].judge == "verifier", "those who decide speak first"
+    assert [(change.judge, change.threshold, change.route) for change in looping.changes if change.route == "sft"] == [("loop", 0.5, "sft")]
+    assert all(use.table == "ct_samples" and use.datasets == [] for use in looping.uses)
+    assert [(change.judge, change.route) for change in failed.changes] == [("verifier", "sft")] and failed.route == "ct"
+
+
+def test_what_would_change_the_route_does_change_it(warehouse: Warehouse) -> None:
+    with connect(warehouse) as con:
+        for name in ("episode-good", "episode-looping", "episode-failed"):
+            for change in explain(con, name).changes:
+                effect = next(told.effect for told in explain(con, name).judgements if told.judge == change.judge)
+                rule = Rule.model_validate({"effect": effect, "threshold": change.threshold, "precedence": 1})
+                assert explain(con, name, RoutingConfig(rules={change.judge: rule})).route == change.route
+
+
+def test_ids_that_mean_nothing_or_too_much_are_named(warehouse: Warehouse) -> None:
+    with connect(warehouse) as con:
+        with pytest.raises(UnknownId, match="may be episode-failed, episode-good, episode-looping: give more"):
+            explain(con, "episode-")
+        with pytest.raises(UnknownId, match="the nearest are episode-good"):
+            explain(con, "xpisode-good")
+
+
+def test_other_rules_move_episodes_and_their_samples_and_the_old_version_stays(warehouse: Warehouse) -> None:
+    before = {table: warehouse.version(table) for table in ("routes", "ct_samples", "sft_samples", "datasets")}
+    (dry,) = reroute(warehouse, LAXER, ["0001"], dry_run=True)
+    assert [(move.episode_id, move.before, move.after) for move in dry.moves] == [("episode-looping", "ct", "sft")]
+    assert {table: warehouse.version(table) for table in before} == before, "nothing was written"
+    (done,) = reroute(warehouse, LAXER, ["0001"])
+    assert done.moves == dry.moves and done.samples == {"ct_samples": (0, 4), "sft_samples": (4, 0)}
+    assert done.versions.keys() == {"routes", "ct_samples", "sft_samples"} and warehouse.version("datasets") == before["datasets"]
+    with connect(warehouse) as con:
+        explained = explain(con, "episode-looping", LAXER)
+        assert (explained.route, explained.stored_route) == ("sft", "sft")
+        assert {(use.table, use.withdrawn) for use in explained.uses} == {("ct_samples", True), ("sft_samples", False)}
+        assert explain(con, "episode-looping").route == "ct", "the default rules still say so"
+    old = warehouse.read("routes", version=before["routes"])
+    assert dict(zip(old["episode_id"].to_pylist(), old["route"].to_pylist(), strict=True))["episode-looping"] == "ct"
+
+
+def test_rerouting_is_idempotent_and_can_be_taken_back(warehouse: Warehouse) -> None:
+    first = {table: warehouse.read(table).sort_by("sample_id") for table in ("ct_samples", "sft_samples")}
+    (same,) = reroute(warehouse, RoutingConfig(), ["0001"])
+    assert same.moves == () and same.versions == {}
+    reroute(warehouse, LAXER, ["0001"])
+    (again,) = reroute(warehouse, LAXER, ["0001"])
+    assert again.moves == () and again.versions == {}
+    reroute(warehouse, RoutingConfig(), ["0001"])
+    assert warehouse.read("ct_samples").sort_by("sample_id") == first["ct_samples"]
+    standing = warehouse.read("sft_samples").to_pylist()
+    assert {row["sample_id"] for row in standing if not row["withdrawn"]} == set(first["sft_samples"]["sample_id"].to_pylist())
+    assert sum(row["withdrawn"] for row in standing) == 4, "what had joined and left stays, withdrawn"
+
+
+def test_an_iteration_that_was_never_routed_is_refused(warehouse: Warehouse) -> None:
+    with pytest.raises(ConfigError, match="0007 was never routed: the routed ones are 0001"):
+        reroute(warehouse, RoutingConfig(), ["0007"])

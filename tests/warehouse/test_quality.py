@@ -1,0 +1,237 @@
+"""Each quality filter on small episodes written down as table rows, and the rows of `verdicts` made of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.warehouse import quality_reference
+from tests.warehouse.judging import CLICK_OK, Row, by_judge, episode_row, judged, step_row, steps_of
+from warehouse.catalogue import TABLES
+from warehouse.contradictions import contradictions_in
+from warehouse.errors import ConfigError
+from warehouse.home import Home
+from warehouse.quality import VERDICTS_SCHEMA, iteration_verdicts
+from warehouse.quality_config import QualityConfig
+from warehouse.tables import Warehouse
+
+CONFIG = QualityConfig()
+
+
+def verdict(name: str, steps: list[Row], config: QualityConfig = CONFIG, **episode: Any) -> Row:
+    return by_judge(judged([episode_row(**episode)], steps, config), name)["episode-1"]
+
+
+def passes(name: str, steps: list[Row], config: QualityConfig = CONFIG, **episode: Any) -> bool:
+    return bool(verdict(name, steps, config, **episode)["passed"])
+
+
+def test_a_good_episode_passes_every_filter() -> None:
+    rows = judged([episode_row()], [step_row(0), step_row(1)])
+    assert [row["judge"] for row in rows] == [
+        "verifier", "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long",
+        "too_short",
+    ]  # fmt: skip
+    assert all(row["passed"] and row["score"] == 1.0 for row in rows)
+    assert all(row["reasons"] == [] for row in rows[1:])
+
+
+def test_format_counts_invalid_actions_and_gives_their_reason() -> None:
+    bad = step_row(1, action=json.dumps({"kind": "invalid", "text": "clik", "reason": "unknown verb 'clik'"}))
+    found = verdict("format", [step_row(0), bad])
+    assert not found["passed"] and found["score"] == 0.5 and found["reasons"] == ["step 1: unknown verb 'clik'"]
+    assert passes("format", [step_row(0), bad], QualityConfig(min_valid_fraction=0.5))
+    assert not passes("format", [step_row(0, action="{not json")])
+    several = {"kind": "several", "actions": [{"kind": "wait"}, {"kind": "invalid", "text": "?", "reason": "no such verb"}]}
+    assert verdict("format", [step_row(0, action=json.dumps(several))])["reasons"] == ["step 0: no such verb"]
+
+
+def test_no_op_needs_elements_and_pixels_unchanged() -> None:
+    same = [step_row(index, observation='<button> "Ok" [1]', screenshot_id="screen-1") for index in range(3)]
+    found = verdict("no_op", same)
+    assert not found["passed"] and found["score"] == 0.0 and found["reasons"] == ["step 0 changed nothing", "step 1 changed nothing"]
+    assert passes("no_op", [row | {"screenshot_id": f"screen-{i}"} for i, row in enumerate(same)])
+    assert verdict("no_op", [row | {"action": json.dumps({"kind": "wait", "seconds": 1})} for row in same])["score"] == 1.0
+    assert verdict("no_op", same[:1])["score"] == 1.0, "what the last action changed is unknown"
+
+
+def test_loop_finds_any_period_and_repeats_any_screens() -> None:
+    found = verdict("loop", [step_row(i, observation=screen) for i, screen in enumerate("ABABAB")])
+    assert not found["passed"] and found["score"] == pytest.approx(2 / 6) and "step 2 repeats step 0" in found["reasons"]
+    scrolling = [step_row(i, observation=f"page {i}") for i in range(6)]
+    assert passes("loop", scrolling), "the same action on new screens is no loop"
+    assert passes("repeats", scrolling)
+    often = verdict("repeats", scrolling, QualityConfig(max_repeats=3))
+    assert not often["passed"] and often["score"] == 0.5 and often["reasons"] == ["steps 0 to 5 repeat one action 6 times"]
+
+
+def test_settled_names_steps_on_screens_that_load_or_show_nothing() -> None:
+    steps = [step_row(0, observation='"Loading…" <text>'), step_row(1, observation=""), step_row(2), step_row(3)]
+    found = verdict("settled", steps)
+    assert found["passed"] and found["score"] == 0.5, "only recorded, unless a share is asked for"
+    assert found["reasons"] == [
+        "step 0 was taken on a screen that is still loading", "step 1 was taken on a screen that shows nothing",
+    ]  # fmt: skip
+    assert not passes("settled", steps, QualityConfig(min_settled_fraction=0.9))
+    waits = [row | {"action": json.dumps({"kind": "wait", "seconds": 1})} for row in steps[:2]]
+    assert verdict("settled", [*waits, *steps[2:]])["score"] == 1.0, "to wait is right"
+    assert verdict("settled", [step_row(0, observation="")])["score"] == 1.0, "a session that shows no screens at all"
+
+
+def test_lengths() -> None:
+    many = [step_row(i) for i in range(20)]
+    assert not passes("too_long", many, reward=0.0)
+    assert passes("too_long", many), "it is the task's only solved episode"
+    assert passes("too_long", many[:8], reward=0.0)
+    assert not passes("too_short", [])
+    empty = verdict("too_short", [step_row(0), step_row(1, response="  ")])
+    assert not empty["passed"] and empty["reasons"] == ["step 1 is empty"]
+
+
+@pytest.mark.parametrize(
+    ("response", "contradicts"),
+    [
+        (CLICK_OK, False),
+        ('Thought click "Ok" <button> [1] Action click [3]', True),
+        ('Thought click "[7]" <button> [1] Action click [1]', False),
+        ('Thought type Action type "hello [4]"', False),
+        ('Thought type Action click [2]', True),
+        ("Action click [2]", False),
+        ("Thought: I should press the button.\nAction: click(start_box='(1,2)')", False),
+        ('Thought drag "a" <item> [1] "b" <item> [4] Action drag [1] [4]', False),
+    ],
+)
+def test_contradiction_of_thought_and_action(response: str, contradicts: bool) -> None:
+    assert passes("contradiction", [step_row(response=response)]) is not contradicts
+    assert (contradictions_in(["Action click [2]", response])[1] is not None) is contradicts
+
+
+def test_leak_of_hidden_data_and_of_words_that_were_nowhere() -> None:
+    shown = [{"role": "user", "content": 'so:\n{"color": "red", "answer": "blue"}', "screenshot_id": None, "loss": 0.0}]
+    assert verdict("leak", [step_row(messages=shown)])["reasons"] == [
+        "step 0: hidden data '{\"color\": \"red\", \"answer\":'", "step 0: hidden data '\"answer\":'",
+    ]  # fmt: skip
+    typed = step_row(action=json.dumps({"kind": "type", "text": "secretword"}))
+    found = verdict("leak", [typed])
+    assert not found["passed"] and found["reasons"] == ["step 0: 'secretword' was nowhere to be read"]
+    assert passes("leak", [typed], reward=0.0, outcome="failure"), "a wrong guess is no leak"
+    assert passes("leak", [typed | {"action": json.dumps({"kind": "type", "text": "42 BUTTON"})}])
+    unread = typed | {"action": json.dumps({"kind": "invalid", "text": "secretword", "reason": "unparseable"})}
+    assert passes("leak", [unread]), "what was not done leaks nothing"
+    image = [{"role": "user", "content": "look", "screenshot_id": "screen-1", "loss": 0.0}]
+    assert passes("leak", [typed | {"messages": image}]), "it may have been read from the pixels"
+    earlier = [{"role": "user", "content": "The SecretWord of the day.", "screenshot_id": None, "loss": 0.0}]
+    assert passes("leak", [step_row(0, messages=earlier), typed | {"step_index": 1}]), "it was read a step before"
+
+
+def test_contamination_and_balance() -> None:
+    assert passes("contamination", [step_row()])
+    assert verdict("contamination", [step_row()], split="holdout")["reasons"] == ["the instance belongs to the holdout split"]
+    episodes = [episode_row(name, instruction=name, reward=float(name != "c")) for name in "abcd"]
+    rows = judged(episodes, [step for row in episodes for step in steps_of(row)], QualityConfig(max_solved_per_task=2))
+    found = by_judge(rows, "balance")
+    assert {name: row["passed"] for name, row in found.items()} == {"a": True, "b": True, "d": False}
+    assert found["d"]["reasons"] == ["number 3 of the solved episodes of this task, at most 2 are kept"]
+
+
+def test_patterns_that_cannot_be_read_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"\(\?=lookahead\)"):
+        judged([episode_row()], [step_row()], QualityConfig(leak_patterns=("(?=lookahead)",)))
+    assert passes("leak", [step_row()], QualityConfig(leak_patterns=()))
+
+
+def test_crashed_and_foreign_episodes_have_no_verdict() -> None:
+    episodes = [episode_row("a", outcome="crashed", reward=None), episode_row("b", split="eval"), episode_row("c")]
+    rows = judged(episodes, [step_row(0, e["episode_id"]) for e in episodes])
+    assert by_judge(rows, "verifier").keys() == {"b", "c"}
+    assert by_judge(rows, "duplicate")["c"]["passed"], "crashed and foreign ones are no originals"
+
+
+def test_rows_fit_the_catalogue() -> None:
+    episodes = [episode_row("e1"), episode_row("e2", reward=-1.0, outcome="failure")]
+    rows = judged(episodes, [step for row in episodes for step in steps_of(row, 2)])
+    table = TABLES["verdicts"]
+    assert [table.schema.field(name) .type for name in VERDICTS_SCHEMA.names] == VERDICTS_SCHEMA.types
+    for row in rows:
+        assert row["kind"] in (table.column("kind").values or ()) and row["origin"] in (table.column("origin").values or ())
+    verifier = by_judge(rows, "verifier")
+    assert verifier["e1"]["passed"] and not verifier["e2"]["passed"] and verifier["e2"]["score"] == 0.0
+
+
+def test_history_is_judged_again_from_the_tables_alone(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path))
+    episodes = [episode_row("a"), episode_row("b", iteration="0002"), episode_row("c", iteration="0003")]
+    steps = {row["episode_id"]: steps_of(row, 2) for row in episodes}
+    for row in episodes:
+        place = {"iteration": row["iteration"], "stage": "rollouts"}
+        bare = {name: value for name, value in row.items() if name not in place}
+        warehouse.replace_partition("episodes", [bare], **place)
+        own = [{name: value for name, value in step.items() if name not in place} for step in steps[row["episode_id"]]]
+        warehouse.replace_partition("steps", own, **place)
+    rows = iteration_verdicts(warehouse, "0002", CONFIG)
+    warehouse.replace_partition("verdicts", rows, iteration="0002", stage="verdicts")
+    assert rows.to_pylist() == judged(episodes[:2], [*steps["a"], *steps["b"]], iteration="0002"), "later iterations are not looked at"
+    assert by_judge(rows.to_pylist(), "duplicate")["b"]["reasons"] == ["1.00 like a"]
+    assert by_judge(iteration_verdicts(warehouse, "0002", QualityConfig(min_novelty=0.0)).to_pylist(), "duplicate")["b"]["passed"]
+    assert iteration_verdicts(warehouse, "0009", CONFIG).num_rows == 0
+    assert not any(warehouse.home.spool.glob("quality-*"))
+
+
+LINES = [f'"line {i}" <text> [{i}]' for i in range(12)]
+ACTIONS: list[dict[str, Any]] = [
+    {"kind": "click", "x": 10, "y": 20, "button": "left", "count": 1}, {"kind": "click", "x": 13, "y": 20, "button": "left", "count": 1},
+    {"kind": "type", "text": "secretword x"}, {"kind": "type", "text": "OK ok"}, {"kind": "wait", "seconds": 1.0},
+    {"kind": "finished", "answer": "answerword"}, {"kind": "finished", "answer": None},
+    {"kind": "invalid", "text": "z", "reason": "why 'z'"},
+    {"kind": "several", "actions": [{"kind": "click", "x": 1, "y": 2}, {"kind": "type", "text": "manyletters"}]},
+    {"kind": "tool", "name": "t", "arguments": {"x": 1}},
+]  # fmt: skip
+RESPONSES = (
+    CLICK_OK, "Thought click [1] Action click [3]", "Thought type Action click [2] [2]", "  ", "Action click", "no such",
+    "Thought: a [2] Actions Action drag [1] [4]",
+)  # fmt: skip
+CONTENTS = ("Click hello", '{"a": 1}', "SecretWord here\nWOB_X", "answerword  \n", None)
+
+
+def random_rows(rng: random.Random) -> tuple[list[Row], list[Row]]:
+    """Episodes that trip over every filter, many of them alike."""
+    episodes, steps = [], []
+    for i in range(rng.choice([1, 6, 40])):
+        outcome = rng.choice(["success", "failure", "crashed", "success"])
+        purpose = rng.choice(["rollout", "rollout", "annotation", "evaluation"])
+        row = episode_row(
+            f"e{rng.randrange(1000)}-{i}", iteration=rng.choice(["0001", "0002"]), stage=f"{purpose}s", purpose=purpose, outcome=outcome,
+            reward={"success": 1.0, "failure": rng.choice([0.0, -1.0, 0.5]), "crashed": None}[outcome], task_id=rng.choice("ab"),
+            split=rng.choice(["train"] * 5 + ["eval"]), instruction=rng.choice(["One.", "Two things.", None]),
+        )  # fmt: skip
+        episodes.append(row)
+        for index in range(rng.choice([0, 1, 1, 2, 2, 3, 12])):
+            action: str = json.dumps(rng.choice(ACTIONS), separators=(",", ":"))
+            messages = [
+                {"role": "user", "content": rng.choice(CONTENTS), "screenshot_id": rng.choice([None, None, "s1", ""]), "loss": 0.0}
+                for _ in range(rng.choice([1, 2]))
+            ]
+            steps += steps_of(row, 1, step_index=index, messages=messages, response=rng.choice(RESPONSES),
+                observation=rng.choice(["", "\n".join(LINES), "\n".join(LINES[:-1]), "\n".join(LINES[:5]), '"Loading..." <text>']),
+                screenshot_id=rng.choice([None, None, "s1", "s2"]), action=rng.choice([action] * 9 + ["{not json", "[1]"]))  # fmt: skip
+    return episodes, steps
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.integers(0, 2**32))
+def test_the_queries_agree_with_plain_python_whatever_the_order_and_the_parts(seed: int) -> None:
+    rng = random.Random(seed)
+    episodes, steps = random_rows(rng)
+    iteration = rng.choice([None, "0002"])
+    config = rng.choice([CONFIG, QualityConfig(min_novelty=0.0, max_repeats=2, max_solved_per_task=2, min_settled_fraction=0.9)])
+    expected = quality_reference.verdict_rows(episodes, steps, config, iteration=iteration)
+    rng.shuffle(episodes)
+    rng.shuffle(steps)
+    assert judged(episodes, steps, config, iteration=iteration, part_episodes=rng.choice([7, 1000])) == expected
+    assert all(0 <= row["score"] <= 1 and row["passed"] == (row["score"] >= row["threshold"]) for row in expected)

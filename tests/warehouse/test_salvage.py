@@ -1,0 +1,97 @@
+"""What failed episodes give: their beginning up to the first wrong step, corrections, reflections; by default nothing more than before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pytest
+
+from tests.warehouse.test_samples import annotation, episode, load, step
+from warehouse.salvage import SalvageConfig
+from warehouse.samples import samples_from_routes
+
+EVERYTHING = SalvageConfig(trim_failures=True, corrections=True, reflections=True)
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        yield connection
+
+
+def at(episode_id: str, index: int, screen: str, action: str, history: str, **changes: Any) -> dict[str, Any]:
+    prompt = [{"role": "user", "content": f"{history} {screen}", "screenshot_id": None, "loss": 0.0}]
+    return step(episode_id, index, f"Action {action}") | {"observation": screen, "action": action, "messages": prompt} | changes
+
+
+def route_rows(**destinations: str) -> list[dict[str, Any]]:
+    reasons = {"sft": "V=1: verifier", "ct": "V=0: verifier", "withheld": "leak 0 < 1"}
+    place = {"iteration": "0001", "stage": "routing"}
+    return [place | {"episode_id": name, "route": where, "reason": reasons[where]} for name, where in destinations.items()]
+
+
+ACTIONS = ("open", "wrong", "lost", "x")
+FAILED = [at("failed", i, screen, ACTIONS[i], "f") for i, screen in enumerate("ABCD")]
+SOLVED = [at("solved", 0, "A", "open", "s"), at("solved", 1, "B", "right", "s"), at("solved", 2, "C", "end", "s")]
+PAIR = {
+    "episodes": [episode("failed", outcome="failure", reward=0.0), episode("solved", attempt=1)], "steps": [*FAILED, *SOLVED],
+    "routes": route_rows(failed="ct", solved="sft"),
+}  # fmt: skip
+
+
+def told(rows: list[dict[str, Any]], *origins: str) -> list[tuple[Any, ...]]:
+    return [
+        (row["origin"], row["episode_id"], row["step_index"], row["messages"][0]["content"], row["messages"][-1]["content"])
+        for row in rows if row["origin"] in origins
+    ]  # fmt: skip
+
+
+def test_nothing_changes_unless_asked(con: duckdb.DuckDBPyConnection) -> None:
+    load(con, **PAIR)
+    plain = samples_from_routes(con, "0001")
+    assert plain == samples_from_routes(con, "0001", salvage=SalvageConfig())
+    assert len(plain["ct_samples"]) == 4 and len(plain["sft_samples"]) == 3
+
+
+def test_a_failed_attempt_is_cut_corrected_and_reflected_on_beside_a_solved_one(con: duckdb.DuckDBPyConnection) -> None:
+    load(con, **PAIR)
+    samples = samples_from_routes(con, "0001", salvage=EVERYTHING)
+    assert samples == samples_from_routes(con, "0001", salvage=EVERYTHING)
+    assert [row["step_index"] for row in samples["ct_samples"]] == [0], "what came after the first wrong step is not learned"
+    assert told(samples["sft_samples"], "correction", "reflection") == [
+        ("correction", "solved", 1, "f B", "Action right"), ("reflection", "solved", 2, "f C", "Action end"),
+    ]  # fmt: skip
+    for row in samples["sft_samples"]:
+        assert [message["loss"] for message in row["messages"]] == [0.0, 1.0] and row["verdict"] is True
+
+
+def test_a_pair_needs_the_same_instance_a_solved_attempt_that_stands_and_another_prompt(con: duckdb.DuckDBPyConnection) -> None:
+    other_seed = PAIR | {"episodes": [PAIR["episodes"][0], episode("solved", seed=2)]}
+    withheld = PAIR | {"routes": route_rows(failed="ct", solved="withheld")}
+    kept_out = PAIR | {"routes": route_rows(failed="withheld", solved="sft")}
+    for tables in (other_seed, withheld, kept_out):
+        load(con, **tables)
+        assert told(samples_from_routes(con, "0001", salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+    same_prompt = PAIR | {"steps": [*FAILED, *(row | {"messages": FAILED[i]["messages"]} for i, row in enumerate(SOLVED))]}
+    load(con, **same_prompt)
+    assert told(samples_from_routes(con, "0001", salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({"annotations": [annotation("failed", 2, "override", withdrawn=False), annotation("failed", 0, "accept")]}, 2),
+        ({"annotations": [annotation("failed", 1, "beyond_repair", None)]}, 1),
+        ({"annotations": [annotation("failed", 1, "override", mode="intervene")]}, 4),
+        ({"annotations": [annotation("failed", 1, "override", withdrawn=True)]}, 4),
+        ({"steps": [*FAILED[:2], FAILED[2] | {"reward": -0.5}, FAILED[3]]}, 2),
+        ({"steps": [FAILED[0] | {"reward": 0.2}, FAILED[1] | {"reward": 0.1}, *FAILED[2:]]}, 2),
+    ],
+)
+def test_annotations_and_step_rewards_tell_the_first_wrong_step(con: duckdb.DuckDBPyConnection, changes: dict[str, Any], kept: int) -> None:
+    alone = {"episodes": PAIR["episodes"][:1], "steps": FAILED, "routes": route_rows(failed="ct")}
+    load(con, **(alone | changes))
+    rows = samples_from_routes(con, "0001", salvage=SalvageConfig(trim_failures=True))["ct_samples"]
+    assert [row["step_index"] for row in rows] == list(range(kept))

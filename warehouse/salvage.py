@@ -1,0 +1,68 @@
+"""What failed episodes teach after all: their beginning, up to the first wrong step; and, beside a solved attempt at the same instance,
+what was right where they erred (a correction) and what leads on after the error (a reflection).
+
+A correction is the failed episode's prompt at its first wrong step with the answer of the solved one on the same screen. A reflection is
+its prompt one step later, the error in its history, with the solved one's answer on that screen: the error is kept, and only the answer
+that recovers is learned (UI-TARS, arXiv 2501.12326, section 4.5). Both name the solved episode and step that the answer is from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import duckdb
+from pydantic import BaseModel, ConfigDict, Field
+
+VIEWS = Path(__file__).with_name("salvage.sql")
+_PAIRS = """
+select 'correction' as origin, w.episode_id as failed, f.step_index as failed_step, f.messages, s.* exclude (messages)
+from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index
+{joined} where f.action <> s.action and {pair} qualify {one}
+union all
+select 'reflection', w.episode_id, f.step_index, f.messages, s.* exclude (messages)
+from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index + 1
+{joined} where {pair} qualify {one}
+order by origin, failed, episode_id
+""".format(
+    joined="join salvage_steps s on s.task_id = f.task_id and s.seed = f.seed and s.state = f.state",
+    pair="not f.is_solved and s.is_solved and s.route = 'sft' and greatest(f.iteration, s.iteration) = $iteration "
+    "and f.messages <> s.messages and trim(s.response) <> ''",
+    one="row_number() over (partition by f.episode_id order by s.iteration, s.episode_id, s.step_index) = 1",
+)
+
+
+class SalvageConfig(BaseModel):
+    """What of failed episodes joins the training sets beside what routing sends there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trim_failures: Annotated[
+        bool,
+        Field(
+            description="CT learns a failed episode only up to its first wrong step, where annotations, step rewards or a solved attempt "
+            "at the same instance tell it"
+        ),
+    ] = False
+    corrections: Annotated[
+        bool, Field(description="SFT learns, at a failed episode's first wrong step, the answer of a solved attempt on the same screen")
+    ] = False
+    reflections: Annotated[
+        bool, Field(description="SFT learns, one step after the error, which stays in the prompt, the answer of a solved attempt there")
+    ] = False
+
+
+def trimmed_steps(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Episode id -> its first wrong step, of failed episodes of which it can be told."""
+    con.execute(VIEWS.read_text())
+    return dict(con.execute("select episode_id, step_index from first_wrong_steps").fetchall())
+
+
+def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: SalvageConfig) -> list[dict[str, Any]]:
+    """Corrections and reflections of one iteration: (origin, domain, messages, response, episode_id, step_index) and the failed episode."""
+    wanted = [origin for origin, is_on in (("correction", config.corrections), ("reflection", config.reflections)) if is_on]
+    if not wanted:
+        return []
+    con.execute(VIEWS.read_text())
+    rows = con.sql(_PAIRS, params={"iteration": iteration}).to_arrow_table().to_pylist()
+    return [row for row in rows if row["origin"] in wanted]

@@ -1,0 +1,42 @@
+"""Tables read by DuckDB's own Parquet reader, for queries over all of a large table. People's queries go through query.connect, which is
+sealed; this way is faster where texts are read whole, and the memory that it takes is DuckDB's, within its limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import duckdb
+
+from warehouse.catalogue import TABLES
+from warehouse.query import MEMORY_LIMIT, connect
+from warehouse.tables import Warehouse
+
+
+def connect_to_scan(
+    warehouse: Warehouse, tables: Iterable[str], *, memory_limit: str = MEMORY_LIMIT, threads: int | None = None
+) -> duckdb.DuckDBPyConnection:
+    """`query.connect`, with `tables` (none that can be withdrawn from) read by DuckDB itself. For our own SQL only: nothing is sealed."""
+    con = connect(warehouse, sealed=False, memory_limit=memory_limit, threads=threads)
+    con.execute("SET preserve_insertion_order = false")
+    for table in tables:
+        delta = warehouse.delta(table)
+        files = [_path(uri) for uri in delta.file_uris()] if delta is not None else []
+        if files:
+            con.execute(f"CREATE OR REPLACE VIEW {table} AS {_scan(table, files)}")
+    return con
+
+
+def _scan(table: str, files: list[str]) -> str:
+    spec = TABLES[table]
+    listed = ", ".join(f"'{file}'" for file in (name.replace("'", "''") for name in sorted(files)))
+    partitions = ", ".join(f"'{name}': VARCHAR" for name in spec.partition_by)
+    hive = f", hive_partitioning = true, hive_types = {{{partitions}}}" if spec.partition_by else ", hive_partitioning = false"
+    return f"SELECT * FROM read_parquet([{listed}], union_by_name = true{hive})"
+
+
+def _path(uri: str) -> str:
+    """A file of a local Delta table, given as a path or as a file:// address."""
+    return unquote(urlparse(uri).path) if uri.startswith("file://") else str(Path(uri))
