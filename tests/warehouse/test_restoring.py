@@ -19,6 +19,7 @@ ROUTED = {"iteration": "0001", "stage": "routing"}
 def test_rows_and_types_are_as_they_were_and_nothing_is_lost(warehouse: Warehouse, make: Any) -> None:
     rows = [{"episode_id": name, "route": "ct", "reason": "V=0"} for name in "ab"]
     good = warehouse.replace_partition("routes", rows, **ROUTED)
+    assert restore(warehouse, "routes", good) == good, "it is as it was"
     delta = warehouse.delta("routes")
     assert delta is not None
     stored = delta.to_pyarrow_dataset().to_table()
