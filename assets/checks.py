@@ -88,7 +88,8 @@ GATES = (
         suites={
             "merged_policy": ("checkpoints", "training_metrics", "merge_candidates"),
             "evaluations": ("evaluations",),
-            "rollouts": ("episodes", "steps", "screenshots", "task_instances"),
+            "task_pool": ("task_instances",),
+            "rollouts": ("episodes", "steps", "screenshots"),
             "annotations": ("annotations",),
         },
     ),

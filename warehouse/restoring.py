@@ -24,6 +24,8 @@ def restore(warehouse: Warehouse, table: str, version: int) -> int:
         raise UnknownTable(f"table {table} has no version {version}: it has {f'0 to {newest}' if commits else 'none yet'}")
     if any(commit.operation in (VACUUM_BEGUN, VACUUMED) and commit.version > version for commit in commits):
         raise UnknownTable(f"table {table}: a purge erased version {version}; what it erased cannot be put back")
+    if version == newest:
+        return newest
     metadata = {"iteration": max((c.iteration for c in commits if c.iteration is not None and c.version <= version), default="")}
 
     def write() -> int:

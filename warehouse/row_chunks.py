@@ -21,7 +21,7 @@ CHUNK_ROWS = 100_000
 """A suite of the widest table takes some 200 MiB for so many."""
 PRESENT = "present"
 """Stands for the content of a column too heavy to load: only its presence is checked."""
-_MEMORY_LIMIT = "512MB"
+_MEMORY_LIMIT = "256MB"
 _BATCH_ROWS = 16_384
 
 

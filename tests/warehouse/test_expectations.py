@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from warehouse import row_chunks
 from warehouse.catalogue import TABLES
 from warehouse.errors import UnknownTable
 from warehouse.expectations import Failure, ValidationReport, build_data_docs, validate
@@ -150,3 +151,37 @@ def test_importing_the_suites_does_not_import_great_expectations() -> None:
     code = "import sys, warehouse.expectations; print('great_expectations' in sys.modules, 'pandas' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.split()[0] == "False"
+
+
+def test_many_rows_are_checked_in_chunks_as_if_at_once(
+    warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [make.episode(f"ep-{index}") for index in range(250)]
+    faulty = [make.episode("odd", outcome="weird"), make.episode("lost", task_id="task-z"), make.episode("less", num_steps=-1)]
+    write_raw([*rows, make.episode("ep-7"), *faulty])
+    at_once = validate(warehouse, "episodes", "0001")
+    monkeypatch.setattr(row_chunks, "CHUNK_ROWS", 60)
+    in_chunks = validate(warehouse, "episodes", "0001")
+    assert not in_chunks.success and (in_chunks.num_rows, in_chunks.num_expectations) == (254, at_once.num_expectations)
+
+    def told(report: ValidationReport) -> set[tuple[str, str | None, int, tuple[str, ...]]]:
+        found = ((each, tuple(sorted(row["episode_id"] for row in each.rows))) for each in report.failures)
+        return {(each.expectation, each.column, each.num_unexpected, rows) for each, rows in found}
+
+    assert told(in_chunks) == told(at_once), "rows with one key are always in one chunk"
+    build_data_docs(warehouse.home, [in_chunks])
+
+
+def test_a_column_of_another_type_is_told_with_the_rows_that_cannot_be_it(
+    warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None]
+) -> None:
+    write_raw([make.episode("good"), make.episode("odd")])
+    delta = warehouse.delta("episodes")
+    assert delta is not None
+    rows = delta.to_pyarrow_dataset().to_table().sort_by("episode_id")
+    wrong = rows.set_column(rows.schema.get_field_index("num_steps"), "num_steps", pa.array(["2", "two"]))
+    write_deltalake(delta, wrong, mode="overwrite", schema_mode="overwrite", partition_by=["iteration", "stage"])
+    failures = validate(warehouse, "episodes", "0001").failures
+    (failure,) = [each for each in failures if each.expectation == "expect_column_values_to_be_of_type"]
+    assert (failure.num_unexpected, failure.detail) == (1, "stored as string, not as int64")
+    assert failure.rows == ({"num_steps": "two", "iteration": "0001", "stage": "rollouts", "episode_id": "odd"},)
