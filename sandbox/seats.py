@@ -211,6 +211,8 @@ class Seats:
         for slot in self._slots:
             slot.running.clear()
         await asyncio.gather(*(each.host.close() for each in running), *(host.close() for host in self._ending))
+        pages = [seat.session for seat in self.all if seat.session is not None and seat.session_kind == "page"]
+        await asyncio.gather(*(_close_quietly(session) for session in pages))  # a web session's proxy outlives its browser
 
     def kill(self) -> None:
         """End every browser at once, without waiting: for when the event loop goes away."""

@@ -69,7 +69,7 @@ def composed(corpus: Corpus, shape: Shape, task: Task, seed: int, screen: Screen
         elif screen is not None and (reason := screen(instance)) is not None:
             dropped[reason] += 1
         else:
-            return replace(instance, dropped=dict(sorted(dropped.items())), refused=dict(sorted(draft.refused.items())))
+            return replace(instance, dropped=dict(sorted(dropped.items())), refused=dict(sorted((+draft.refused).items())))
     raise SandboxError(f"{task.name} has no question for seed {seed}: {MAX_ATTEMPTS} candidates were dropped, {dict(dropped)}.")
 
 

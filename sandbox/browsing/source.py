@@ -61,17 +61,19 @@ def instance_of(task: Task, seed: int) -> Instance:
 def facts(task: Task, seed: int) -> Facts:
     """Raises TaskError, CorpusMissing."""
     instance = instance_of(task, seed)
+    provenance = {
+        "corpus": f"{instance.corpus.name} ({instance.corpus.versions})",
+        "pages": " > ".join(instance.route),
+        "worded": f"by {instance.worded_by}",
+    }
+    if instance.told_bits:
+        provenance["bits told"] = " + ".join(f"{bits:.1f}" for bits in instance.told_bits)
+        provenance["conditions refused"] = ", ".join(f"{reason} {number}" for reason, number in instance.refused.items())
     return Facts(
         instruction=instance.question,
         content={"family": task.name, **instance.content},
         difficulty=instance.difficulty,
-        provenance={
-            "corpus": f"{instance.corpus.name} ({instance.corpus.versions})",
-            "pages": " > ".join(instance.route),
-            "worded": f"by {instance.worded_by}",
-            "bits told": " + ".join(f"{bits:.1f}" for bits in instance.told_bits),
-            "conditions refused": ", ".join(f"{reason} {number}" for reason, number in instance.refused.items()),
-        },
+        provenance=provenance,
         dropped=instance.dropped,
     )
 
