@@ -8,9 +8,20 @@
 // where    here | above | below | covered: whether a click at x, y hits it now
 (({ paths, names, submit, texts }) => {
   const clean = (text) => (text || "").replace(/\s+/g, " ").trim();
+  const boxes = (element) => [...element.getClientRects()].filter((rect) => rect.width > 0 && rect.height > 0);
+  // What is folded away has no box: the handle that unfolds it stands beside the outermost of its surroundings that has none.
+  const handle = (element) => {
+    let folded = element;
+    while (folded.parentElement && !boxes(folded.parentElement).length) folded = folded.parentElement;
+    const beside = folded.parentElement ? [...folded.parentElement.querySelectorAll("a, summary, button")] : [];
+    return beside.find((each) => boxes(each).length && each.compareDocumentPosition(folded) & Node.DOCUMENT_POSITION_FOLLOWING);
+  };
   const place = (element) => {
-    const rects = [...element.getClientRects()].filter((rect) => rect.width > 0 && rect.height > 0);
-    if (!rects.length) return { x: 0, y: 0, where: "covered" };
+    const rects = boxes(element);
+    if (!rects.length) {
+      const unfolds = handle(element);
+      return unfolds ? { ...place(unfolds), isFolded: true } : { x: 0, y: 0, where: "covered" };
+    }
     const rect = rects[0];
     const x = Math.round(rect.left + Math.min(rect.width / 2, 60)), y = Math.round(rect.top + Math.min(rect.height / 2, 12));
     if (y < 2) return { x, y, where: "above" };

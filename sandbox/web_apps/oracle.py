@@ -96,6 +96,8 @@ class Oracle:
         if first["type"].startswith("select"):
             if first["chosen"] == value:
                 return None
+            if first.get("isFolded"):  # the point is that of the handle which unfolds it
+                return _click(first)
             return _scrolled(first) or SelectOption(x=first["x"], y=first["y"], option=value)
         if first["value"].rstrip("\n") == value:
             return None

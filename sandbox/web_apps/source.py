@@ -28,7 +28,7 @@ PAGES = Path(__file__).with_name("pages")
 """What a page may open beside its application: a blank one."""
 SIZE_PX = (800, 640)
 SETTINGS = PageSettings(viewport_px=SIZE_PX, area_px=SIZE_PX, step_time_ms=100.0, frame_time_ms=50.0, web=WebSettings())
-MAX_RANKED_SEED = 20_000
+MAX_RANKED_SEED = 4_000
 """Seeds up to this one take the instances in turn; larger ones draw."""
 
 

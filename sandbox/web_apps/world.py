@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from sandbox.web_apps import words
 from sandbox.web_apps.words import combinations, number, pick
@@ -100,5 +101,5 @@ def tracker() -> World:
 MILESTONES = tuple(f"{word} release" for word in ("First", "Second", "Third", "Spring", "Summer"))
 
 
-def _frozen(tables: Mapping[str, Sequence[Mapping[str, str | int]]]) -> World:
+def _frozen(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> World:
     return MappingProxyType({name: tuple(MappingProxyType(dict(row)) for row in rows) for name, rows in tables.items()})
