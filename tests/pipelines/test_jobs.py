@@ -28,7 +28,8 @@ LINEAGE = {
     "merged_policy": ["rl_model/forms", "rl_model/pointing"],
     "evaluations": ["merged_policy", "rl_model/forms", "rl_model/pointing", "sft_model"],
     "released_policy": ["evaluations", "merged_policy"],
-    "rollouts": ["released_policy", "tasks"],
+    "task_pool": ["iteration_input", "tasks"],
+    "rollouts": ["released_policy", "task_pool", "tasks"],
     "annotations": ["released_policy", "tasks"],
     "orm_samples": ["merged_policy"],
     "orm_dataset": ["orm_samples"],
@@ -68,7 +69,7 @@ def test_every_job_resolves_and_covers_what_it_says(place):
     assert computed["seed_wheel"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
     assert computed["iteration"] == set(assets) - computed["seed_wheel"] - {"iteration_input"}
     assert computed["collect"] == {
-        "rollouts", "annotations", "judgements", "judge_reports", "verdicts", "routes", "ct_samples", "sft_samples",
+        "task_pool", "rollouts", "annotations", "judgements", "judge_reports", "verdicts", "routes", "ct_samples", "sft_samples",
     }  # fmt: skip
     assert computed["evaluate"] == {"evaluations", "released_policy"}
     assert computed["merge_search"] == {"merged_policy"}
