@@ -105,7 +105,7 @@ def make_home(root: Path, profile: Profile, nums: dict[str, int], bars: Progress
     if (warehouse.home.root / "complete").exists():
         return warehouse
     starts = warehouse.home.checkpoints
-    start = make_start(starts, "start", profile, profile.seed, lambda: demonstrations(profile, 1, bars), bars)
+    start = make_start(starts, "start", profile, profile.seed, lambda: demonstrations(profile, 1, bars), bars, shown=[1])
     card = read_card(start.folder)
     registry.register(warehouse, iteration=ITERATION, stage="sft_model", checkpoint_id=card.checkpoint_id, folder=start.folder.absolute())
     for stage, episodes in asyncio.run(play(profile, start.folder, nums, bars)).items():
