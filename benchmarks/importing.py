@@ -38,14 +38,14 @@ def write_file(folder: Path, num: int, num_steps: int, size_px: tuple[int, int],
     for number in range(num_pictures):
         small = rng.integers(0, 255, (size_px[1] // 12, size_px[0] // 12, 3), dtype=np.uint8)
         Image.fromarray(small).resize(size_px, Image.Resampling.NEAREST).save(folder / f"{number}.png")
-    words = ["I", "see", "the", "window", "with", "the", "table", "and", "choose", "the", "second", "row", "because", "the", "task", "asks", "for", "it"]
+    thought = "I see the window with the table and choose the second row because the task asks for it. " * 5
     path = folder / "trajectories.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for number in range(num):
             steps: list[dict[str, Any]] = []
             for index in range(num_steps):
                 code = CODES[(number + index) % len(CODES)]
-                told = {"thought": " ".join(words * 5), "action": f"Do {index}.", "code": code, "last_step_correct": index % 9 != 3}
+                told = {"thought": thought, "action": f"Do {index}.", "code": code, "last_step_correct": index % 9 != 3}
                 steps.append({"index": index, "image": f"{(number + index) % num_pictures}.png", "value": told})
             record = {"task_id": f"task-{number}", "instruction": f"Put report {number} in order.", "task_completed": number % 5 != 0}
             file.write(json.dumps({**record, "traj": steps}) + "\n")

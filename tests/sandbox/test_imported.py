@@ -11,6 +11,7 @@ import pytest
 
 from sandbox.imported import metrics
 from sandbox.imported.collecting import Collected, collect
+from sandbox.imported.machine import DESKTOP_HOME
 from sandbox.imported.mapping import Files
 from sandbox.imported.source import filled, find, instance_spec, load_tasks
 from sandbox.imported.spec import TaskSpec
@@ -30,10 +31,10 @@ def osworld(task_id: str = "11-ab", **more: Any) -> dict[str, Any]:
         "trajectory": "trajectories/",
         "related_apps": ["os"],
         "proxy": False,
-        "config": [{"type": "execute", "parameters": {"command": "echo hi > /home/user/a.txt", "shell": True}}],
+        "config": [{"type": "execute", "parameters": {"command": f"echo hi > {DESKTOP_HOME}/a.txt", "shell": True}}],
         "evaluator": {
             "func": "check_include_exclude",
-            "result": {"type": "vm_command_line", "command": ["cat", "/home/user/b.txt"]},
+            "result": {"type": "vm_command_line", "command": ["cat", f"{DESKTOP_HOME}/b.txt"]},
             "expected": {"type": "rule", "rules": {"include": ["hi"], "exclude": []}},
         },
     }
@@ -52,7 +53,7 @@ def collected(tmp_path: Path, format: str, *records: Any, **more: Any) -> Collec
 def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
     config = [
         {"type": "execute", "parameters": {"command": ["python", "-c", "print(1)"]}},
-        {"type": "launch", "parameters": {"command": ["gedit", "--new-window", "/home/user/a.txt"]}},
+        {"type": "launch", "parameters": {"command": ["gedit", "--new-window", f"{DESKTOP_HOME}/a.txt"]}},
         {
             "type": "execute",
             "parameters": {"command": ["python", "-c", "import pyautogui; import time; pyautogui.hotkey('ctrl', 's'); time.sleep(0.5);"]},
@@ -73,7 +74,11 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (
-            {"config": [{"type": "download", "parameters": {"files": [{"url": "https://x.org/a.xlsx", "path": "/home/user/a.xlsx"}]}}]},
+            {
+                "config": [
+                    {"type": "download", "parameters": {"files": [{"url": "https://x.org/a.xlsx", "path": f"{DESKTOP_HOME}/a.xlsx"}]}}
+                ]
+            },
             "needs a file from the network",
         ),
         ({"config": [{"type": "launch", "parameters": {"command": ["google-chrome", "--x"]}}]}, "starts google-chrome"),
@@ -100,9 +105,9 @@ def test_what_an_osworld_example_wants_in_vain_is_its_reason(tmp_path: Path, cha
 
 def test_files_that_lie_ready_are_taken_for_those_of_the_network(tmp_path: Path) -> None:
     url = "https://example.org/data/report.txt?download=true"
-    config = [{"type": "download", "parameters": {"files": [{"url": url, "path": "/home/user/Desktop/in.txt"}]}}]
+    config = [{"type": "download", "parameters": {"files": [{"url": url, "path": f"{DESKTOP_HOME}/Desktop/in.txt"}]}}]
     expected = {"type": "cloud_file", "path": "https://example.org/gold.txt", "dest": "gold.txt"}
-    result = {"type": "vm_file", "path": "/home/user/out.txt", "dest": "out.txt"}
+    result = {"type": "vm_file", "path": f"{DESKTOP_HOME}/out.txt", "dest": "out.txt"}
     record = osworld(config=config, evaluator={"func": "compare_text_file", "result": result, "expected": expected})
     (tmp_path / "assets").mkdir()
     (tmp_path / "assets" / "report.txt").write_bytes(b"in")

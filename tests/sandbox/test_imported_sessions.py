@@ -16,6 +16,7 @@ from sandbox.android.device import AndroidDevice
 from sandbox.android.session import AndroidSession, Limits
 from sandbox.desktop.apps import missing_packages
 from sandbox.imported.collecting import collect
+from sandbox.imported.machine import DESKTOP_HOME
 from sandbox.imported.sessions import android_instance
 from sandbox.imported.source import SOURCE
 from sandbox.imported.store import write_set
@@ -136,7 +137,7 @@ def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
         "related_apps": ["gedit"],
         "config": [
             {"type": "execute", "parameters": {"command": "mkdir -p ~/Desktop && printf 'world\\n' > ~/Desktop/note.txt", "shell": True}},
-            {"type": "launch", "parameters": {"command": ["gedit", "/home/user/Desktop/note.txt"]}},
+            {"type": "launch", "parameters": {"command": ["gedit", f"{DESKTOP_HOME}/Desktop/note.txt"]}},
         ],
         "evaluator": {
             "postconfig": [
@@ -147,7 +148,7 @@ def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
             "func": ["exact_match", "check_include_exclude"],
             "conj": "and",
             "result": [
-                {"type": "vm_command_line", "command": ["cat", "/home/user/Desktop/note.txt"]},
+                {"type": "vm_command_line", "command": ["cat", f"{DESKTOP_HOME}/Desktop/note.txt"]},
                 {"type": "vm_command_line", "command": "ls ~/Desktop | wc -l", "shell": True},
             ],
             "expected": [{"type": "rule", "rules": {"expected": "hello world\n"}}, {"type": "rule", "rules": {"include": ["1"]}}],
