@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from sandbox.web_apps import world
 from sandbox.web_apps.world import World
@@ -64,7 +65,8 @@ class WebApp:
 
     @property
     def world_id(self) -> str:
-        return content_id("world", [self.name, self.seed_json(), self.pins])
+        """Of what an episode begins with: pins and data."""
+        return _world_id(self.name)
 
 
 _SCHEMA = "SELECT name, coalesce(sql, '') AS sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
@@ -238,6 +240,14 @@ TRAC = WebApp(
     },
     ready="/wiki", start="/wiki",
 )  # fmt: skip
+
+
+
+@cache
+def _world_id(name: str) -> str:
+    app = APPS[name]
+    return content_id("world", [app.name, app.seed_json(), app.pins])
+
 
 APPS: Mapping[str, WebApp] = {app.name: app for app in (DATASETTE, SQLITE_WEB, TRAC)}
 

@@ -32,6 +32,8 @@ MAX_CANDIDATES = 3000
 MAX_INSTRUCTION = 360
 VALUES_PER_FIELD = 6
 NEW_NAMES = 1500
+FIELDS_IN_CHAIN = 2
+"""Beside its name, so many fields of what is added in a chain are told, where the others may be left as they are."""
 
 
 class Family(BaseModel):
@@ -346,7 +348,8 @@ class _Maker:
                 if field is titled or field.column is None:
                     continue
                 options = [text for text in field.options if text] or self.values(function.table, field.column)
-                if field.column in function.blank and (field.column not in described.asked or not options):
+                is_enough = self.family.kind == "chain" and len(shown) > FIELDS_IN_CHAIN
+                if field.column in function.blank and (field.column not in described.asked or not options or is_enough):
                     cells[field.column] = function.blank[field.column]
                     continue
                 value = pick(options, function.name, field.name, name)
