@@ -161,7 +161,7 @@ class _Reader(HTMLParser):
             return
         for taker in (
             self._cell, self._link[1] if self._link else None, self._option[2] if self._option else None, self._area, self._button,
-            self._label[1] if self._label else None,
+            self._label[1] if self._label and not self._option else None,
         ):  # fmt: skip
             if taker is not None:
                 taker.append(data)

@@ -108,10 +108,13 @@ class RunningApp:
         return read_state(content, self.app.tables)
 
     async def check(self) -> None:
-        """Raises JailCrashed, WebAppCrashed where it does not run any more."""
+        """Raises JailCrashed, SandboxTimeout, and WebAppCrashed where nothing listens any more."""
         await self.jail.check()
-        if self._process.exit_code is not None:
-            raise WebAppCrashed(f"{self.app.name} has ended with {self._process.exit_code} in the middle of an episode. Start it again.")
+        try:
+            _, writer = await self.jail.connect(PORT)
+        except ConnectionRefusedError as error:
+            raise WebAppCrashed(f"{self.app.name} has ended in the middle of an episode. Start it again.") from error
+        writer.close()
 
     async def close(self) -> None:
         for stream in self._process.take_streams():

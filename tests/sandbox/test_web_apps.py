@@ -159,7 +159,7 @@ def test_a_right_answer_counts_only_where_nothing_was_changed_and_addresses_may_
 def test_the_page_has_the_application_and_nothing_else(on_session: Any) -> None:
     async def use(session: WebAppSession) -> None:
         observation = await session.reset(TASKS["sqlite-web-read"], 4)
-        for url in ("http://localhost:1/", "https://example.org/", "file:///etc/passwd"):
+        for url in ("http://localhost:8002/", "https://example.org/", "file:///etc/passwd"):
             transition = await session.step(Navigate(url=url))
             assert not any("root:" in element.text for element in transition.observation.elements)
         transition = await session.step(actions.ToolCall(name="execute_bash", arguments={"command": "true"}))

@@ -1,7 +1,8 @@
 """Runs a module of an application as its program, with a clock of its own: `serve.py MODULE [ARGUMENT …]`, in the jail.
 
 Applications write times and show them ("3 minutes ago"). Theirs begins at START in every episode and moves on by a millisecond each time
-that it is looked at, so that an episode shows and stores the same whenever it runs. Monotonic clocks, which wait, are left alone.
+that it is looked at, so that an episode shows and stores the same whenever it runs. The monotonic clock, by which programs
+wait, is left alone.
 """
 
 from __future__ import annotations
@@ -16,12 +17,17 @@ from typing import Any
 
 LOG = "/tmp/app.log"
 START_S = 1_767_258_000.0  # 2026-01-01 09:00 UTC
-_TICKS = count()
+_TICKS, _MEASURED = count(), count()
 _real = datetime.datetime
 
 
 def now_s() -> float:
     return START_S + next(_TICKS) / 1000
+
+
+def measured_s() -> float:
+    """What took how long is shown too ("Queries took 1.0ms"): a millisecond between two looks."""
+    return next(_MEASURED) / 1000
 
 
 class _Kind(type):
@@ -53,6 +59,7 @@ def main(module: str, arguments: list[str]) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     time.time = now_s
+    time.perf_counter = measured_s
     datetime.datetime = Clocked  # type: ignore[misc]
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
