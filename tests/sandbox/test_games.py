@@ -91,7 +91,8 @@ def test_no_game_reads_a_clock_or_chance_of_its_own() -> None:
 
 def test_groups_name_tasks_with_and_without_elements() -> None:
     assert list(load_tasks("small-elements")) == [name + ELEMENTS_SUFFIX for name in SMALL]
-    assert len(load_tasks()) == 2 * len(load_tasks("all"))
+    named = {**load_tasks("all"), **load_tasks("generated"), **load_tasks("generated-small")}
+    assert len(load_tasks()) == 2 * len(named) and set(named) < set(load_tasks())
     assert {entry_of(task).game for task in load_tasks("small").values()} == set(game_names())
     with pytest.raises(ConfigError, match="no task group 'tiny'"):
         load_tasks("tiny")
