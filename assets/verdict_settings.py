@@ -28,8 +28,7 @@ class OrmSettings(_Settings):
         "previous", description="what it is trained from: this iteration's SFT, the policy that entered, or the ORM of before (first: SFT)"
     )
     training: SupervisedConfig = Field(
-        SupervisedConfig(steps=600, learning_rate=2e-3, eval_fraction=0.1, eval_every=50, early_stop_patience=3),
-        description="single-turn training on D_ORM; samples are few, so by default it stops when the loss of held-out ones has turned",
+        SupervisedConfig(steps=700, learning_rate=2e-3, batch_tokens=2048), description="single-turn training on D_ORM"
     )
     min_samples: int = Field(40, ge=1, description="of each verdict, good and bad; with fewer the ORM of before is passed on")
     max_samples: int = Field(4000, ge=2, description="episodes that an iteration adds to D_ORM at most")

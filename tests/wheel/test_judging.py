@@ -20,7 +20,7 @@ SETTINGS = {
     "ct": {"steps": 500, "log_every": 50},
     "sft": {"steps": 60, "log_every": 10},
     "rl": {"rounds": 3, "episodes_per_task": 12},
-    "orm": {"enabled": True, "min_samples": 2, "training": {"steps": 60, "log_every": 10, "eval_fraction": 0, "early_stop_patience": None}},
+    "orm": {"enabled": True, "min_samples": 2, "training": {"steps": 60, "log_every": 10}},
     "verdicts": {"unverified_domains": ["forms"], "min_passed": 2, "target_precision": 0.5, "max_measured": 60},
 }
 
