@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sandbox.page_task import PageSettings, WebSettings
 from sandbox.supply import Facts
 from sandbox.task import Split, Task
-from sandbox.web_apps.compose import Family, instances
+from sandbox.web_apps.compose import instances
+from sandbox.web_apps.drafts import Family
 from sandbox.web_apps.tasks import WebInstance
 from warehouse.errors import ConfigError, TaskError
 from warehouse.identity import stable_seed
