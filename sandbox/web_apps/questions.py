@@ -81,9 +81,9 @@ class Questions(Maker):
             f"{singular[target[0]]}? Finish with the answer."
         )
         near, far = self._row_page(source[0]), self._row_page(target[0])
-        listed = self.map.view(link[0], is_list=True)
         paths = [path_of(far, target[1])]
-        paths += [f"{listed.page}?{link[1]}={source[1]}"] if listed is not None else []
+        listed = next((page for page in self.map.patterns if page.endswith(f"/{link[0]}?{link[1]}=*")), None)
+        paths += [listed.replace("*", source[1])] if listed is not None else []
         route = self.route(near, source[0], source[1])
         look = Look(route=Route(paths=(*paths, *route.paths), search=route.search))
         return self._asked(text, (look,), answer, start=self.app.start, effort=10, source=f"{source[0]} {link[0]} {target[0]}")
