@@ -176,6 +176,7 @@ def test_an_application_that_dies_is_nobodys_failure(on_session: Any) -> None:
         episode = session._site.episode
         assert episode is not None
         await episode.running.jail.kill_all()
+        await asyncio.wait([episode.running._process.ended], timeout=10)
         with pytest.raises(WebAppCrashed, match="has ended"):
             await session.step(Finished())
 
