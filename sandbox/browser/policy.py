@@ -23,6 +23,13 @@ POLICY_VERSION = "1"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _INDEX = "index.html"
 
+_RESTRICTED_PORTS = frozenset({
+    1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103, 104, 109, 110, 111, 113, 115, 117,
+    119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514, 515, 526, 530, 531, 532, 540, 548, 554, 556, 563, 587, 601, 636,
+    989, 990, 993, 995, 1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
+})  # fmt: skip
+"""Ports that Chromium opens no page on (its net/base/port_util.cc): it would load nothing, and never say so."""
+
 
 class Way(StrEnum):
     """Where a request goes."""
@@ -55,6 +62,8 @@ class NetworkPolicy:
         """Where a request to a host name or address goes. That a name leads to this machine shows only when it is resolved: see
         `is_public`."""
         host = host.strip("[]").rstrip(".").lower()
+        if port in _RESTRICTED_PORTS:
+            return Way.REFUSED
         if host in self._sites:
             return Way.SITE
         if is_this_machine(host):

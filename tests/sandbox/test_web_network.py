@@ -35,12 +35,14 @@ from tests.sandbox.web_pages import SHOP, Bench, bench, click, page_value
         (WebSettings(network="allowed", allowed_hosts=("example.org:8080",)), "example.org", 8080, Way.OUTSIDE),
         (WebSettings(network="none", allowed_hosts=("example.org",)), "example.org", 443, Way.REFUSED),
         (WebSettings(network="open"), "example.org", 443, Way.OUTSIDE),
-        (WebSettings(network="open"), "localhost", 22, Way.TERMINAL),
-        (WebSettings(network="open"), "a.localhost", 22, Way.TERMINAL),
-        (WebSettings(network="open"), "127.1.2.3", 22, Way.TERMINAL),
-        (WebSettings(network="open"), "0.0.0.0", 22, Way.TERMINAL),
-        (WebSettings(network="open"), "[::1]", 22, Way.TERMINAL),
-        (WebSettings(network="open"), "::ffff:127.0.0.1", 22, Way.TERMINAL),
+        (WebSettings(network="open"), "localhost", 8022, Way.TERMINAL),
+        (WebSettings(network="open"), "localhost", 6000, Way.REFUSED),  # Chromium would load nothing, and never say so
+        (WebSettings(network="open"), "example.org", 22, Way.REFUSED),
+        (WebSettings(network="open"), "a.localhost", 8022, Way.TERMINAL),
+        (WebSettings(network="open"), "127.1.2.3", 8022, Way.TERMINAL),
+        (WebSettings(network="open"), "0.0.0.0", 8022, Way.TERMINAL),
+        (WebSettings(network="open"), "[::1]", 8022, Way.TERMINAL),
+        (WebSettings(network="open"), "::ffff:127.0.0.1", 8022, Way.TERMINAL),
     ],
 )
 def test_the_policy_says_where_a_request_goes(web: WebSettings, host: str, port: int, way: Way) -> None:
