@@ -250,12 +250,17 @@ INVARIANTS = (
     Invariant(
         name="verdict_for_every_end",
         asset="routes",
-        meaning="whatever ended has V from its verifier; what the infrastructure ended has none",
+        meaning="whatever ended has V from its verifier, or is withheld because nobody may judge it; what the infrastructure ended has none",
         mend=ROUTE_AGAIN,
-        sql="""select e.episode_id, e.outcome, count(v.judge) as num_verdicts from episodes e
-               left join verdicts v on v.episode_id = e.episode_id and v.judge = 'verifier' and v.kind = 'verdict'
-               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation') group by all
-               having (e.outcome = 'crashed' or bool_or(e.reward is null)) <> (num_verdicts = 0)""",
+        sql="""with judged as (
+                 select e.episode_id, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts, count(v.judge) as num_judges,
+                   e.outcome = 'crashed' or bool_or(e.reward is null) as is_broken
+                 from episodes e left join verdicts v on v.episode_id = e.episode_id and v.kind = 'verdict'
+                 where e.iteration = $iteration and e.purpose in ('rollout', 'annotation') group by e.episode_id, e.outcome)
+               select j.episode_id, j.outcome, j.num_verdicts from judged j left join routes r
+                 on r.episode_id = j.episode_id and r.iteration = $iteration
+               where (j.is_broken and j.num_verdicts > 0)
+                 or (not j.is_broken and j.num_judges = 0 and not starts_with(coalesce(r.reason, ''), 'unjudged'))""",
     ),
     Invariant(
         name="routing_total_and_disjoint",

@@ -49,7 +49,7 @@ def test_lists_are_those_of_a_profile():
 
 def test_group_domain_and_search_narrow_what_is_listed():
     small = listed("--group", "small")
-    assert {row["source"] for row in small} == {"games", "terminal", "hybrid", "browsing", "desktop"}
+    assert {row["source"] for row in small} == {"games", "terminal", "hybrid", "browsing", "web", "desktop"}
     assert names("--group", "small", "--domain", "hybrid") == names("--list", "hybrid:small")
     assert names("--domain", "terminal", "--search", "LINES Count drum") == ["count-lines"]
     assert {row["held_out"] for row in listed("--list", "miniwob", "--group", "unseen")} == {True}

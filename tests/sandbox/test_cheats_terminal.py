@@ -16,6 +16,7 @@ from sandbox.terminal.session import TerminalSession
 from sandbox.terminal.source import load_tasks, terminal_tasks
 from sandbox.terminal.tasks import Absent, Answers, Executable, Folder, Goal, Holds, Instance, Mode, Names, Prints, Serves
 from tests.sandbox.tool_sessions import bash, follow
+from warehouse.errors import SandboxTimeout
 
 SECRET, OTHER = "k7-plum-41", "another thing"
 PORT = 8137
@@ -175,10 +176,17 @@ def test_what_was_asked_for_is_paid(name: str) -> None:
     assert paid(goals, *commands) == (1.0, ("every goal is met",))
 
 
+ENDLESS = {"a process that ends whatever else runs"}
+
+
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_cheat_is_not_paid(name: str) -> None:
     goals, commands = CHEATS[name]
-    reward, reasons = paid(goals, *commands)
+    try:
+        reward, reasons = paid(goals, *commands)
+    except SandboxTimeout:  # no shell could be started any more: the episode is recorded as crashed, which pays nothing either
+        assert name in ENDLESS
+        return
     assert reward == 0.0 and reasons and reasons != ("every goal is met",), reasons
 
 

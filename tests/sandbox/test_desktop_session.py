@@ -110,7 +110,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
         (actions.Navigate(url="http://127.0.0.1/"), "not possible in this desktop"),
         (actions.PressHome(), "not possible"),
         (actions.ToolCall(name="shell"), "not possible"),
-        (actions.OpenApp(name="paint"), "no application 'paint'"),
+        (actions.OpenApp(name="paint"), "no other application can be opened"),
     ]
 
     async def use(session: DesktopSession) -> None:

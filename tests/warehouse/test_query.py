@@ -99,7 +99,7 @@ def test_relations_of_ours_still_join_on_a_sealed_connection(planted: Warehouse)
 def test_run_answers_and_explains(planted: Warehouse) -> None:
     assert query.run(planted, "SELECT count(*) AS n FROM episodes", as_of="0000").to_pylist() == [{"n": 1}]
     assert query.run(planted, "").num_rows == 0
-    with pytest.raises(QueryError, match="The views are tasks, episodes") as caught:
+    with pytest.raises(QueryError, match="The views are tasks, task_instances, episodes") as caught:
         query.run(planted, "SELECT outcom FROM episodes")
     assert 'Candidate bindings: "outcome"' in str(caught.value)
     with pytest.raises(QueryError, match="syntax error"):

@@ -101,7 +101,7 @@ def test_any_history_reads_like_a_dictionary_of_partitions(
 
 def test_bad_names_and_versions_are_refused_with_what_exists(warehouse: Warehouse, make: Any) -> None:
     warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
-    with pytest.raises(UnknownTable, match="no table 'episode': the tables are tasks, episodes"):
+    with pytest.raises(UnknownTable, match="no table 'episode': the tables are tasks, task_instances, episodes"):
         warehouse.read("episode")
     with pytest.raises(UnknownTable, match="has no version 9: it has 0 to 1"):
         warehouse.read("episodes", version=9)
