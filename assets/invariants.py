@@ -250,7 +250,7 @@ INVARIANTS = (
     Invariant(
         name="verdict_for_every_end",
         asset="routes",
-        meaning="whatever ended has V from its verifier, or is withheld because nobody may judge it; what the infrastructure ended has none",
+        meaning="whatever ended has V, or is withheld because nobody may judge it; what the infrastructure ended has none of its verifier",
         mend=ROUTE_AGAIN,
         sql="""with judged as (
                  select e.episode_id, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts, count(v.judge) as num_judges,

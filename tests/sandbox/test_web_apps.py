@@ -25,7 +25,7 @@ from warehouse.errors import WebAppCrashed
 Use = Callable[[WebAppSession], Coroutine[Any, Any, Any]]
 TASKS = load_tasks()
 ORIGIN = "http://localhost:8001"
-QUICK = ("datasette-read", "datasette-find", "datasette-hop", "sqlite-web-update-near", "sqlite-web-chain-2", "trac-close", "trac-chain-2")
+QUICK = ("datasette-read", "datasette-hop", "sqlite-web-update-near", "trac-close")
 """One of each kind over all applications; the rest is slow."""
 
 
