@@ -94,7 +94,8 @@ def test_twenty_updates_of_ppo_lose_what_they_lost_before() -> None:
     found, golden = curves(), json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert found.keys() == golden.keys()
     for name in CURVES:
-        assert found[name] == pytest.approx(golden[name], rel=3e-2, abs=2e-4), name  # processors differ by 1.4 % after twenty updates, with one and the same code
+        # processors differ by 1.4 % after twenty updates, with one and the same code
+        assert found[name] == pytest.approx(golden[name], rel=3e-2, abs=2e-4), name
 
 
 def write_golden_curves() -> None:
