@@ -7,7 +7,6 @@ made for the episode and dies with it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from dataclasses import dataclass, field, replace
@@ -18,15 +17,14 @@ from sandbox.actions import Action
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
 from sandbox.hybrid.source import PAGE, PAGES, SETTINGS, SOURCE, VERSION, hybrid_instance
 from sandbox.hybrid.tasks import HybridInstance, HybridMoment, next_step
-from sandbox.page_task import PageMoment, PageSettings, PageState, Progress, Surroundings, WebMoment
+from sandbox.jailed_page import EpisodePage, JailedPageSession
+from sandbox.page_task import PageMoment, PageSettings, Progress, Surroundings, WebMoment
 from sandbox.session import Observation, Transition, Verdict
 from sandbox.task import Task
-from sandbox.terminal.bubblewrap import find_bubblewrap, version
 from sandbox.terminal.config import machine_settings
 from sandbox.terminal.session import RESET_TIMEOUT_S, open_tools, verdict_of, way_to_start
 from sandbox.terminal.tasks import Probe
 from sandbox.terminal.tools import Tools, ToolSettings
-from warehouse.errors import SandboxError, SandboxTimeout
 
 ACCEPTED_SCRIPT = "location.protocol === 'file:' && state().accepted"
 """No page that the agent serves or writes has that protocol, and no page can say that it has: `location` cannot be replaced."""
@@ -52,52 +50,35 @@ class _Episode:
     """The last word, once the episode is over."""
     observation: Observation | None = None
 
+    @property
+    def surroundings(self) -> Surroundings:
+        return Surroundings(workspace=Path(f"/proc/self/fd/{self.workspace_fd}"), connect=self.tools.jail.connect)
 
-class HybridSession:
+    async def close(self) -> None:
+        try:
+            await self.tools.close()
+        finally:
+            os.close(self.workspace_fd)
+
+
+class HybridSession(JailedPageSession[HybridInstance, _Episode]):
     """Runs task instances one after another. Without `settings` the machine's are used (sandbox/terminal/config.py)."""
+
+    reset_timeout_s = RESET_TIMEOUT_S
 
     def __init__(
         self, open_page: OpenPage, *, limits: Limits | None = None, settings: ToolSettings | None = None, screenshots: bool = True
     ) -> None:
-        self._desk = _Desk()
-        self._page = PageSession(open_page, {SOURCE: self._desk}, limits=limits, screenshots=screenshots)
+        desk = _Desk()
+        super().__init__(PageSession(open_page, {SOURCE: desk}, limits=limits, screenshots=screenshots), desk)
         self._settings = settings or machine_settings()
-        self._is_closed = False
-        self.num_resets = 0
 
-    @property
-    def screenshots(self) -> bool:
-        return self._page.screenshots
+    def _instance(self, task: Task, seed: int) -> HybridInstance:
+        return hybrid_instance(task, seed)
 
-    @screenshots.setter
-    def screenshots(self, are_taken: bool) -> None:
-        self._page.screenshots = are_taken
-
-    @property
-    def environment(self) -> str:
-        """Versions that pixels and behaviour depend on; empty before the first reset."""
-        return f"{self._page.environment}; {version(find_bubblewrap())}" if self._page.environment else ""
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        """Raises TaskError for an unknown source or task, SandboxErrors."""
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
-        instance = hybrid_instance(task, seed)
-        self.num_resets += 1
-        await self._end_episode()
-        try:
-            async with asyncio.timeout(RESET_TIMEOUT_S):
-                tools = await open_tools(self._settings, instance.work)
-        except TimeoutError as error:
-            raise SandboxTimeout(f"Starting {task.name} took longer than {RESET_TIMEOUT_S:g} s. Is the machine overloaded?") from error
-        workspace_fd = tools.jail.workspace.duplicate()
-        self._desk.episode = _Episode(task=task, instance=instance, tools=tools, workspace_fd=workspace_fd)
-        self._page.surroundings = Surroundings(workspace=Path(f"/proc/self/fd/{workspace_fd}"), connect=tools.jail.connect)
-        try:
-            return self._seen(self._desk.episode, await self._page.reset(task, seed))
-        except BaseException:
-            await self._end_episode()
-            raise
+    async def _begin(self, task: Task, instance: HybridInstance) -> _Episode:
+        tools = await self._in_time(open_tools(self._settings, instance.work), task.name)
+        return _Episode(task=task, instance=instance, tools=tools, workspace_fd=tools.jail.workspace.duplicate())
 
     async def step(self, action: Action) -> Transition:
         episode = self._running()
@@ -116,8 +97,7 @@ class HybridSession:
         reward = (await self.evaluate()).score if ends else 0.0
         return replace(transition, observation=self._seen(episode, transition.observation), reward=reward)
 
-    @staticmethod
-    def _seen(episode: _Episode, observation: Observation) -> Observation:
+    def _seen(self, episode: _Episode, observation: Observation) -> Observation:
         """The page, with what the last tool call printed and then what the browser says."""
         output = "\n".join(part for part in (episode.output, observation.output) if part)
         episode.observation = replace(observation, instruction=episode.instance.work.instruction, output=output)
@@ -138,48 +118,15 @@ class HybridSession:
 
     async def hint(self) -> Action | None:
         episode = self._running()
-        if episode.is_over:
-            return None
-        return way_to_start(episode.tools) or await self._page.hint()
-
-    def _running(self) -> _Episode:
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
-        if self._desk.episode is None:
-            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
-        return self._desk.episode
-
-    async def _end_episode(self) -> None:
-        """The page first: as long as it lives, it may read and write the episode's files."""
-        episode, self._desk.episode = self._desk.episode, None
-        try:
-            await self._page.leave()
-        finally:
-            if episode is not None:
-                try:
-                    await episode.tools.close()
-                finally:
-                    os.close(episode.workspace_fd)
-
-    async def close(self) -> None:
-        self._is_closed = True
-        try:
-            await self._end_episode()
-        finally:
-            await self._page.close()
+        return (None if episode.is_over else way_to_start(episode.tools)) or await super().hint()
 
 
-class _Desk:
-    """The page side of one session's episodes. Satisfies PageTask and WebTask; unlike those of other sources it is one session's own,
-    because what it says depends on the episode's files."""
+class _Desk(EpisodePage[_Episode]):
+    """What the page of an episode shows, and what it says of itself."""
 
     root = PAGES
     ready_script = "typeof start === 'function'"
-    state_script = "null"
     environment = f"hybrid tasks {VERSION}"
-
-    def __init__(self) -> None:
-        self.episode: _Episode | None = None
 
     def settings(self, task: Task) -> PageSettings:
         return SETTINGS
@@ -190,29 +137,18 @@ class _Desk:
     def start_script(self, task: Task, seed: int) -> str:
         return f"start({json.dumps(hybrid_instance(task, seed).page)})"
 
-    def needs_fresh_page(self, task: Task) -> bool:
-        return True
-
     async def progress(self, moment: WebMoment) -> Progress:
         """Whether the page has accepted; as last seen where another page is shown, whose word counts for nothing."""
-        episode = self._episode()
+        episode = self.running()
         if moment.url == PAGE:
             episode.is_accepted = await moment.evaluate(ACCEPTED_SCRIPT) is True
         return Progress(instruction=episode.instance.work.instruction, reward=float(episode.is_accepted), done=False)
 
-    def verdict(self, state: PageState) -> Verdict:
-        return Verdict(origin="verifier", score=state.reward, threshold=1.0)
-
     async def hint(self, moment: PageMoment) -> Action | None:
-        episode = self._episode()
+        episode = self.running()
         return await next_step(
             HybridMoment(
                 instance=episode.instance, observation=moment.observation, actions=episode.actions, probe=Probe(episode.tools.jail),
                 evaluate=moment.evaluate, is_accepted=episode.is_accepted,
             )
         )  # fmt: skip
-
-    def _episode(self) -> _Episode:
-        if self.episode is None:
-            raise SandboxError("No task runs in this session.")
-        return self.episode

@@ -8,25 +8,22 @@ and the answer is right where one was asked for.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.page_session import Limits, OpenPage, PageSession
-from sandbox.page_task import PageMoment, PageSettings, PageState, Progress, Surroundings, WebMoment
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.jailed_page import EpisodePage, JailedPageSession
+from sandbox.page_task import PageMoment, PageSettings, Progress, Surroundings, WebMoment
+from sandbox.session import Transition, Verdict
 from sandbox.task import Task
-from sandbox.terminal.bubblewrap import find_bubblewrap, version
 from sandbox.web_apps.apps import CLOCK_VERSION, PORT
 from sandbox.web_apps.oracle import Oracle
 from sandbox.web_apps.running import RunningApp, prepare
 from sandbox.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, Reworder, keeps_values, web_instance
 from sandbox.web_apps.state import State, difference
 from sandbox.web_apps.tasks import WebInstance, reasons_against
-from warehouse.errors import SandboxError, SandboxTimeout, WebAppSpoiled
-
-RESET_TIMEOUT_S = 60.0
+from warehouse.errors import WebAppSpoiled
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,59 +39,37 @@ class _Episode:
     answer: str | None = None
     is_over: bool = False
 
+    @property
+    def surroundings(self) -> Surroundings:
+        return Surroundings(connect=self.running.jail.connect)
 
-class WebAppSession:
+    async def close(self) -> None:
+        await self.running.close()
+
+
+class WebAppSession(JailedPageSession[WebInstance, _Episode]):
     """Runs task instances one after another. With a `reworder` instructions are said in its words."""
+
+    reset_timeout_s = 60.0
 
     def __init__(
         self, open_page: OpenPage, *, limits: Limits | None = None, screenshots: bool = True, reworder: Reworder | None = None
     ) -> None:
-        self._site = _Site()
-        self._page = PageSession(open_page, {SOURCE: self._site}, limits=limits, screenshots=screenshots)
+        site = _Site()
+        super().__init__(PageSession(open_page, {SOURCE: site}, limits=limits, screenshots=screenshots), site)
         self._reworder = reworder
-        self._is_closed = False
-        self.num_resets = 0
 
-    @property
-    def screenshots(self) -> bool:
-        return self._page.screenshots
+    def _instance(self, task: Task, seed: int) -> WebInstance:
+        return web_instance(task, seed)
 
-    @screenshots.setter
-    def screenshots(self, are_taken: bool) -> None:
-        self._page.screenshots = are_taken
-
-    @property
-    def environment(self) -> str:
-        """Versions that pixels and behaviour depend on; empty before the first reset."""
-        return f"{self._page.environment}; {version(find_bubblewrap())}" if self._page.environment else ""
-
-    async def reset(self, task: Task, seed: int) -> Observation:
-        """Raises TaskError for an unknown source or task, WebAppMissing, WebAppCrashed and other SandboxErrors."""
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
-        instance = web_instance(task, seed)
-        self.num_resets += 1
-        await self._end_episode()
+    async def _begin(self, task: Task, instance: WebInstance) -> _Episode:
+        """Raises WebAppMissing, WebAppCrashed and other SandboxErrors."""
         await prepare(instance.app)  # the first time takes longer than a start may
+        running = await self._in_time(RunningApp.start(instance.app), instance.app.name)
         try:
-            async with asyncio.timeout(RESET_TIMEOUT_S):
-                running = await RunningApp.start(instance.app)
-        except TimeoutError as error:
-            raise SandboxTimeout(
-                f"Starting {instance.app.name} took longer than {RESET_TIMEOUT_S:g} s. Is the machine overloaded?"
-            ) from error
-        try:
-            self._site.episode = _Episode(
-                task=task, instance=instance, instruction=self._told(instance), running=running, before=running.state()
-            )
+            return _Episode(task=task, instance=instance, instruction=self._told(instance), running=running, before=running.state())
         except BaseException:
             await running.close()
-            raise
-        self._page.surroundings = Surroundings(connect=running.jail.connect)
-        try:
-            return await self._page.reset(task, seed)
-        except BaseException:
-            await self._end_episode()
             raise
 
     def _told(self, instance: WebInstance) -> str:
@@ -126,78 +101,35 @@ class WebAppSession:
         reasons = tuple(unmet) or ("the application is as it was asked for",)
         return Verdict(origin="verifier", score=0.0 if unmet else 1.0, threshold=1.0, reasons=reasons)
 
-    async def hint(self) -> Action | None:
-        episode = self._running()
-        return None if episode.is_over else await self._page.hint()
 
-    def _running(self) -> _Episode:
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
-        if self._site.episode is None:
-            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
-        return self._site.episode
-
-    async def _end_episode(self) -> None:
-        """The page first: as long as it lives, it may ask the application."""
-        episode, self._site.episode = self._site.episode, None
-        try:
-            await self._page.leave()
-        finally:
-            if episode is not None:
-                await episode.running.close()
-
-    async def close(self) -> None:
-        self._is_closed = True
-        try:
-            await self._end_episode()
-        finally:
-            await self._page.close()
-
-
-class _Site:
-    """The page side of one session's episodes. Satisfies PageTask and WebTask; it is one session's own, because what it says depends on the
-    episode's application."""
+class _Site(EpisodePage[_Episode]):
+    """What the page of an episode shows, and what it says of itself."""
 
     root = PAGES
     ready_script = "document.readyState === 'complete'"
-    state_script = "null"
-
-    def __init__(self) -> None:
-        self.episode: _Episode | None = None
 
     @property
     def environment(self) -> str:
-        app = self._episode().instance.app
+        app = self.running().instance.app
         return f"web tasks {VERSION}; {app.name} {app.version}, {app.world_id}, clock {CLOCK_VERSION}"
 
     def settings(self, task: Task) -> PageSettings:
         return SETTINGS
 
     def url(self, task: Task) -> str:
-        return f"http://localhost:{PORT}{self._episode().instance.start}"
+        return f"http://localhost:{PORT}{self.running().instance.start}"
 
     def start_script(self, task: Task, seed: int) -> str:
         return "null"
 
-    def needs_fresh_page(self, task: Task) -> bool:
-        return True
-
     async def progress(self, moment: WebMoment) -> Progress:
-        return Progress(instruction=self._episode().instruction, reward=0.0, done=False)
-
-    def verdict(self, state: PageState) -> Verdict:
-        return Verdict(origin="verifier", score=state.reward, threshold=1.0)
+        return Progress(instruction=self.running().instruction, reward=0.0, done=False)
 
     async def hint(self, moment: PageMoment) -> Action | None:
-        episode = self._episode()
+        episode = self.running()
         last = episode.actions[-1] if episode.actions else None
         try:
             found = difference(episode.before, episode.running.state())
         except WebAppSpoiled:
             return None
         return await Oracle(instance=episode.instance, found=found, last=last, evaluate=moment.evaluate).next_action()
-
-    def _episode(self) -> _Episode:
-        if self.episode is None:
-            raise SandboxError("No task runs in this session.")
-        return self.episode

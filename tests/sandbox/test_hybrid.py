@@ -188,7 +188,7 @@ def test_the_page_ends_before_the_files_that_it_shares(on_session: Any) -> None:
     async def use(session: HybridSession) -> None:
         task = load_tasks()["note-code"]
         await session.reset(task, 1)
-        episode, page = session._desk.episode, session._page._page
+        episode, page = session._side.episode, session._page._page
         assert episode is not None and page is not None
         jail, was_there, close = episode.tools.jail, [], page.close
 
@@ -206,7 +206,7 @@ def test_the_page_ends_before_the_files_that_it_shares(on_session: Any) -> None:
 def test_the_folder_that_a_page_shares_is_no_other_once_the_jail_has_gone(on_session: Any) -> None:
     async def use(session: HybridSession) -> None:
         await session.reset(load_tasks()["note-code"], 1)
-        episode, surroundings = session._desk.episode, session._page.surroundings
+        episode, surroundings = session._side.episode, session._page.surroundings
         assert episode is not None and surroundings is not None and surroundings.workspace is not None
         jail = episode.tools.jail
         jail.workspace.write("here", "")

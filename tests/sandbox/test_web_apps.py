@@ -173,7 +173,7 @@ def test_the_page_has_the_application_and_nothing_else(on_session: Any) -> None:
 def test_an_application_that_dies_is_nobodys_failure(on_session: Any) -> None:
     async def use(session: WebAppSession) -> None:
         await session.reset(TASKS["datasette-read"], 4)
-        episode = session._site.episode
+        episode = session._side.episode
         assert episode is not None
         await episode.running.jail.kill_all()
         await asyncio.wait([episode.running._process.ended], timeout=10)
