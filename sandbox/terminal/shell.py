@@ -269,7 +269,7 @@ class Terminal:
                     raise
                 if time.monotonic() > deadline:
                     raise SandboxTimeout(f"A shell could not be started again within {START_TIMEOUT_S:g} s: {error}.") from error
-            await self._jail.kill_all()
+            await self._jail.end_processes()
             self._news = "everything in the background was killed, because no other process could be started; "
             await asyncio.sleep(0.02)  # until the dead are gone
 

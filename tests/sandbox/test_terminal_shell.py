@@ -54,6 +54,14 @@ async def start_sleeping(live: Terminal) -> None:
         os.close(fd)
 
 
+async def sleepers_left(jail: Jail, num: int) -> bool:
+    """Whether so many processes that do nothing are left, once those that were killed are gone."""
+    deadline = time.monotonic() + 30
+    while (is_other := (await jail.run(["/usr/bin/pgrep", "-xc", "sleep"])).output != b"%d\n" % num) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    return not is_other
+
+
 def texts(terminal: Any, *commands: str) -> list[str]:
     return [result.text for result in terminal(lambda live: results(live, *commands))]
 
@@ -120,7 +128,10 @@ def test_control_c_ends_what_runs_and_nothing_else(terminal: Any, command: str) 
     async def use(live: Terminal) -> None:
         await live.execute("x=kept; sleep 100 &")
         assert (await live.execute(command, wait_s=0.3)).is_running
-        ended = await live.execute("C-c")
+        for _ in range(3):  # one that meets a child in its last moment ends the child alone, as in any shell: a person presses again
+            ended = await live.execute("C-c", wait_s=10)
+            if not ended.is_running:
+                break
         assert not ended.is_running and ended.exit_code in (130, 1)
         assert (await live.execute("echo $x; jobs -r | wc -l")).output == "kept\n1\n"
 
@@ -157,9 +168,7 @@ def test_a_command_that_runs_too_long_is_killed_while_no_call_waits_for_it(termi
     async def use(live: Terminal) -> None:
         await live.execute("sleep 1000 &")
         assert (await live.execute(f"trap '' INT; {command}", wait_s=0.1)).is_running
-        deadline = time.monotonic() + 30
-        while (await live._jail.run(["/usr/bin/pgrep", "-xc", "sleep"])).output != b"1\n" and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
+        assert await sleepers_left(live._jail, 1)
         last = await live.execute("")
         assert "ran longer than 0.5 s" in last.note and not last.is_running
         assert (await live.execute("pgrep -fc 'sleep 1000'; echo alive")).output == "1\nalive\n"
@@ -278,7 +287,7 @@ def test_a_program_of_the_verifiers_is_run_to_its_end() -> None:
             assert left.exit_code == 0 and left.output == b"started\n"
             late = await jail.run(["/bin/bash", "-c", "echo begun; sleep 1000"], timeout_s=0.5)
             assert late.exit_code is None and late.output == b"begun\n"
-            assert (await jail.run(["/usr/bin/pgrep", "-c", "sleep"])).output == b"1\n"
+            assert await sleepers_left(jail, 1)
             with pytest.raises(OSError, match="No such file"):
                 await jail.run(["/usr/bin/no-such-program"])
             with pytest.raises(OSError, match="too much for a command line"):
