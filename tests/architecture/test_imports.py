@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +43,11 @@ OWNERS = {
 
 def source_files() -> list[Path]:
     return [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
@@ -101,7 +108,7 @@ def test_heavy_libraries_are_imported_at_module_level_by_their_owners_only():
     strays = []
     for path in source_files():
         name = path.relative_to(ROOT).as_posix()
-        for library in set(imported_names(module_level(ast.parse(path.read_text(encoding="utf-8"))))) & set(OWNERS):
+        for library in set(imported_names(module_level(copy.deepcopy(parsed(path))))) & set(OWNERS):
             if not name.startswith(OWNERS[library]):
                 strays.append(f"{name} imports {library}; its owner is {' or '.join(OWNERS[library])}")
     assert strays == []
@@ -111,7 +118,7 @@ def test_no_import_is_relative():
     relative = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in source_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and node.level > 0
     ]
     assert relative == []
@@ -145,7 +152,7 @@ def test_every_library_that_is_imported_is_declared():
     distributions = metadata.packages_distributions()
     undeclared = {}
     for path in source_files():
-        for name in set(imported_names(ast.parse(path.read_text(encoding="utf-8")))) - set(sys.stdlib_module_names) - set(ROOMS):
+        for name in set(imported_names(parsed(path))) - set(sys.stdlib_module_names) - set(ROOMS):
             if name in SYSTEM_LIBRARIES and path.relative_to(ROOT).as_posix().startswith(SYSTEM_LIBRARIES[name]):
                 continue
             providers = {normal(provider) for provider in distributions.get(name, [])} or {normal(name)}

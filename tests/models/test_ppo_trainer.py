@@ -284,7 +284,7 @@ class Dying:
     async def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("after", [5, 16, 37])
+@pytest.mark.parametrize("after", [pytest.param(5, marks=pytest.mark.slow), 16, pytest.param(37, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_path: Path, after: int) -> None:
     settings = {"rounds": 3, "pretraining_policy": "baseline"}
     whole = train(make_run(weak, tmp_path / "whole", **settings), Dying(None))

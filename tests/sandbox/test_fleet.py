@@ -28,6 +28,8 @@ from warehouse.errors import BrowserCrashed, LeaseLost, SandboxError, TaskError,
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 
 Use = Callable[[Fleet], Coroutine[Any, Any, None]]
+ALSO = pytest.mark.slow
+"""Ways that come to the same as one that is always tried."""
 
 
 def live(use: Use, **settings: Any) -> None:
@@ -96,7 +98,7 @@ def test_a_worker_with_the_tasks_page_is_preferred() -> None:
     live(use, max_workers=2, min_workers=2)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=ALSO), signal.SIGSTOP])
 def test_a_worker_that_dies_or_hangs_is_replaced(sent: signal.Signals, html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
         async with fleet.lease(html_task()) as session:
@@ -185,7 +187,13 @@ def test_the_end_of_a_lease_answers_what_is_under_way() -> None:
     live(use, max_workers=1)
 
 
-@pytest.mark.parametrize("limit", [{"recycle_worker_leases": 3}, {"recycle_worker_memory_mib": 1.0}, {"recycle_worker_age_s": 0.5}])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"recycle_worker_leases": 3}, pytest.param({"recycle_worker_memory_mib": 1.0}, marks=ALSO),
+        pytest.param({"recycle_worker_age_s": 0.5}, marks=ALSO),
+    ],
+)  # fmt: skip
 def test_a_worn_worker_is_replaced_and_no_lease_notices(limit: dict[str, Any], html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
         async def play(seed: int) -> str:
@@ -319,14 +327,10 @@ sys.stdin.read()
 """
 
 
-ALSO = pytest.mark.slow
-"""Ends that come to the same as one that is always tried."""
-
-
 @pytest.mark.parametrize(
     "end",
     [
-        "SIGKILL", pytest.param("SIGTERM", marks=ALSO), pytest.param("SIGINT", marks=ALSO), "SIGSTOP", "raise",
+        "SIGKILL", pytest.param("SIGTERM", marks=ALSO), pytest.param("SIGINT", marks=ALSO), "SIGSTOP", pytest.param("raise", marks=ALSO),
         pytest.param("exit", marks=ALSO), pytest.param("vanish", marks=ALSO), "forget",
     ],
 )  # fmt: skip

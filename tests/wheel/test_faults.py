@@ -189,6 +189,7 @@ def test_killed_three_times_the_wheel_goes_on(target: str, turned_home, copy_of,
     assert trial.wheel.left_after(GONE_S) == []
 
 
+@pytest.mark.slow
 def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of):
     """The worker of one RL stage by itself, killed in the midst of its first round."""
     wheel = copy_of(turned_home)

@@ -127,10 +127,9 @@ def test_every_screenshot_is_there_and_is_what_its_id_says(turned_home):
 
 
 def test_no_rule_of_the_asset_checks_is_broken(turned_home):
-    for invariant in INVARIANTS:
-        with connect(turned_home.warehouse) as con:
-            violations = con.execute(invariant.sql, {"iteration": "0001"}).fetchall()
-        assert violations == [], invariant.name
+    with connect(turned_home.warehouse) as con:
+        for invariant in INVARIANTS:
+            assert con.execute(invariant.sql, {"iteration": "0001"}).fetchall() == [], invariant.name
 
 
 def test_episode_ids_are_their_contents(turned_home):
@@ -313,6 +312,7 @@ def test_the_next_iteration_is_open_with_what_enters_it(records: Records, turned
     assert opened.metadata["sft_samples"].value == turned_home.warehouse.version("sft_samples")
 
 
+@pytest.mark.slow
 def test_a_finished_stage_is_worked_again_only_where_that_is_asked_for(turned_home, copy_of, monkeypatch: pytest.MonkeyPatch):
     wheel = copy_of(turned_home)
     for name, value in wheel.environment.items():
