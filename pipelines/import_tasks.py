@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from sandbox.imported.collecting import Collected, collect
+from sandbox.imported.holdouts import Holdouts
 from sandbox.imported.source import task_of
 from sandbox.imported.spec import ImportedTask
 from sandbox.imported.store import TaskSet, check_name, read_set, set_names, write_set
@@ -43,15 +44,16 @@ def import_task_files(
         first = f": {found.malformed[0][0]} {found.malformed[0][1]}" if found.malformed else ""
         raise ConfigError(f"none of {len(found.records)} records is a task of the format {format}{first}")
     manifest = {"format": format, "files": sorted(path.name for path in paths), "held_out": held_out}
-    before = read_set(chosen, home).set_id if chosen in set_names(home) else None
+    before = read_set(chosen, home) if chosen in set_names(home) else None
     has_changed = True
     if not dry_run:
         task_set = _write(home, chosen, found, manifest)
         if check:
             found.tasks = asyncio.run(_checked(task_set, found.tasks, console))
             task_set = _write(home, chosen, found, manifest)
-        has_changed = task_set.set_id != before
+        has_changed = before is None or task_set.set_id != before.set_id
     _tell(found, console, verbose=verbose)
+    _tell_holdouts(home, chosen, found.tasks, before, console, held_out=held_out)
     what = "would be written" if dry_run else "is written" if has_changed else "was imported already: nothing changed"
     console.print(f"set {escape(chosen)} {what}. A profile names it: tasks.lists: \\['imported:{escape(chosen)}']", highlight=False)
     return found
@@ -84,7 +86,7 @@ async def _checked(task_set: TaskSet, tasks: Sequence[ImportedTask], console: Co
 
 
 async def _trouble(pool: Any, task_set: TaskSet, imported: ImportedTask) -> str | None:
-    task = task_of(task_set, imported)
+    task = task_of(task_set, imported, Holdouts({}))
     try:
         async with asyncio.timeout(CHECK_LIMIT_S), pool.lease(task, screenshots=False) as session:
             await session.reset(task, 0)
@@ -116,6 +118,27 @@ def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
         console.print(table)
 
 
+def _tell_holdouts(
+    home: Home, name: str, tasks: Sequence[ImportedTask], before: TaskSet | None, console: Console, *, held_out: bool
+) -> None:
+    """What another set keeps this one from training on, what this one keeps others from, and what it does not hold out any more."""
+    others = Holdouts.read(home, without=name)
+    holders = {task.spec.name: others.holder(task.spec) for task in tasks if not task.held_out}
+    for holder, num in sorted(Counter(filter(None, holders.values())).items()):
+        console.print(f"held out here too, because the set {escape(holder)} holds them out: {num} tasks", highlight=False)
+    until_now = Holdouts.of([] if before is None else [before])
+    freed = sum(holders.get(task.spec.name, name) is None and until_now.holder(task.spec) is not None for task in tasks)
+    if freed:
+        console.print(f"[bold]held out until now, and trained on from here on: {freed} tasks[/]", highlight=False)
+    mine = Holdouts.of([read_set(name, home)] if name in set_names(home) else [])
+    for other in (read_set(each, home) for each in set_names(home) if each != name):
+        if num := sum(not task.held_out and mine.holder(task.spec) is not None for task in other.tasks.values()):
+            told = f"of the set {escape(other.name)} held out too, because this one holds them out: {num} tasks"
+            console.print(f"{told}. What was learned from them stays learned", highlight=False)
+    if held_out and (pages := sum(task.spec.kind == "page" for task in tasks)):
+        console.print(f"not held out, because each split has seeds of them of its own: {pages} pages", highlight=False)
+
+
 def _counts(heading: str, counts: Iterable[tuple[str, int]], console: Console) -> None:
     rows = Counter(dict(counts)).most_common()
     if not rows:
@@ -131,7 +154,7 @@ def _counts(heading: str, counts: Iterable[tuple[str, int]], console: Console) -
 
 def show_task_sets(home: Home, name: str | None, console: Console, *, as_json: bool) -> None:
     """Raises ConfigError for a set that is not there."""
-    rows = _set_rows(home) if name is None else _task_rows(read_set(name, home))
+    rows = _set_rows(home) if name is None else _task_rows(read_set(name, home), Holdouts.read(home))
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
@@ -146,20 +169,29 @@ def show_task_sets(home: Home, name: str | None, console: Console, *, as_json: b
 
 def _set_rows(home: Home) -> list[dict[str, Any]]:
     sets = [read_set(name, home) for name in set_names(home)]
+    holdouts = Holdouts.read(home)
     return [
         {
             "name": each.name, "format": each.manifest.get("format", ""), "tasks": len(each.tasks),
             "runnable": sum(task.is_runnable for task in each.tasks.values()),
-            "held_out": sum(task.held_out for task in each.tasks.values()), "set_id": each.set_id,
+            "held_out": sum(bool(_held_out(task, holdouts)) for task in each.tasks.values()), "set_id": each.set_id,
         }
         for each in sets
     ]  # fmt: skip
 
 
-def _task_rows(task_set: TaskSet) -> list[dict[str, Any]]:
+def _held_out(task: ImportedTask, holdouts: Holdouts) -> str:
+    """Whether a task is held out, and by which other set if not by its own; empty where it is trained on."""
+    if task.spec.kind == "page":
+        return ""
+    holder = holdouts.holder(task.spec)
+    return "yes" if task.held_out else "" if holder is None else f"by {holder}"
+
+
+def _task_rows(task_set: TaskSet, holdouts: Holdouts) -> list[dict[str, Any]]:
     return [
         {
-            "name": task.spec.name, "kind": task.spec.kind, "held_out": "yes" if task.held_out else "",
+            "name": task.spec.name, "kind": task.spec.kind, "held_out": _held_out(task, holdouts),
             "runs": "yes" if task.is_runnable else "; ".join(task.not_runnable), "where": task.where, "instruction": task.spec.instruction,
         }
         for task in task_set.tasks.values()

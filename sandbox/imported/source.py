@@ -1,7 +1,8 @@
 """The source "imported": tasks of the task sets in FLYWHEEL_HOME, each set a group of its own (`imported:NAME`).
 
 A task of a set is called `NAME:task`. It has one instance (or rows of parameters, of which the seed draws one), so it is the whole task
-that falls into a split: `held_out` where a set says so, else by the hash of what it asks. A MiniWoB list gives tasks of the source miniwob.
+that falls into a split: `held_out` where any set says so (holdouts.py), else by the hash of what it asks. A MiniWoB list gives tasks of the
+source miniwob.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from sandbox.imported.spec import ImportedTask, TaskSpec
+from sandbox.imported.holdouts import Holdouts
+from sandbox.imported.spec import ImportedTask, TaskSpec, fill
 from sandbox.imported.store import TaskSet, read_set, set_names
 from sandbox.task import Task
 from warehouse.errors import ConfigError, TaskError
@@ -22,8 +24,9 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
     """The tasks of a set that run here, by name; None means all of every set. Raises ConfigError for a set that is not there, or of which
     nothing runs."""
     if group is None:
-        return {name: task for each in set_names() for name, task in _runnable(read_set(each)).items()}
-    found = _runnable(read_set(group))
+        holdouts = Holdouts.read()
+        return {name: task for each in set_names() for name, task in _runnable(read_set(each), holdouts).items()}
+    found = _runnable(read_set(group), Holdouts.read())
     if not found:
         task_set = read_set(group)
         reasons = Counter(reason for task in task_set.tasks.values() for reason in task.not_runnable)
@@ -34,19 +37,19 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
     return found
 
 
-def _runnable(task_set: TaskSet) -> dict[str, Task]:
-    tasks = [task_of(task_set, imported) for imported in task_set.tasks.values() if imported.is_runnable]
+def _runnable(task_set: TaskSet, holdouts: Holdouts) -> dict[str, Task]:
+    tasks = [task_of(task_set, imported, holdouts) for imported in task_set.tasks.values() if imported.is_runnable]
     return {task.name: task for task in tasks}
 
 
-def task_of(task_set: TaskSet, imported: ImportedTask) -> Task:
+def task_of(task_set: TaskSet, imported: ImportedTask, holdouts: Holdouts) -> Task:
     """Raises ConfigError for a page that its source does not have."""
     spec = imported.spec
     if spec.kind == "page":
         return page_of(spec)
     return Task(
         source=SOURCE, name=f"{task_set.name}:{spec.name}", domain=spec.domain or spec.kind, max_steps=spec.steps,
-        held_out=imported.held_out, version=spec.spec_id,
+        held_out=imported.held_out or holdouts.holder(spec) is not None, version=spec.spec_id,
     )  # fmt: skip
 
 
@@ -94,15 +97,4 @@ def filled(spec: TaskSpec, seed: int, name: str) -> TaskSpec:
     if not spec.params:
         return spec
     row = Random(stable_seed(SOURCE, name, seed)).choice(spec.params)
-
-    def fill(value: object) -> object:
-        if isinstance(value, str):
-            for key, text in row.items():
-                value = value.replace(f"{{{key}}}", text)
-            return value
-        if isinstance(value, dict):
-            return {fill(key): fill(item) for key, item in value.items()}
-        return [fill(item) for item in value] if isinstance(value, list) else value
-
-    data = spec.model_dump(mode="json", exclude={"params"})
-    return TaskSpec.model_validate({name: fill(item) for name, item in data.items()})
+    return TaskSpec.model_validate(fill(spec.model_dump(mode="json", exclude={"params"}), row))

@@ -6,6 +6,7 @@ How goals are checked is goals.py, what runs a task sessions.py, where a set is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -188,6 +189,17 @@ class TaskSpec(_Part):
     @property
     def steps(self) -> int:
         return self.max_steps or DEFAULT_STEPS[self.kind]
+
+
+def fill(value: Any, row: Mapping[str, str]) -> Any:
+    """A value with each {name} of a row's parameters filled in, wherever a text stands: other braces stay as they are."""
+    if isinstance(value, str):
+        for name, text in row.items():
+            value = value.replace(f"{{{name}}}", text)
+        return value
+    if isinstance(value, dict):
+        return {fill(name, row): fill(item, row) for name, item in value.items()}
+    return [fill(item, row) for item in value] if isinstance(value, list) else value
 
 
 class ImportedTask(_Part):

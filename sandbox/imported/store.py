@@ -91,11 +91,12 @@ def read_set(name: str, home: Home | None = None) -> TaskSet:
             f"there is no task set {name!r} in {folder.parent}; there are: {known}. Import one with `flywheel import tasks`, and name the "
             "home in FLYWHEEL_HOME"
         ) from None
-    return _read_version(folder / set_id, name, set_id)
+    return read_version(folder / set_id, name, set_id)
 
 
 @lru_cache(maxsize=16)
-def _read_version(folder: Path, name: str, set_id: str) -> TaskSet:
+def read_version(folder: Path, name: str, set_id: str) -> TaskSet:
+    """Raises ConfigError for a version that is not there or cannot be read."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         lines = (folder / TASKS).read_text(encoding="utf-8").split("\n")
@@ -134,7 +135,7 @@ def write_set(
     before = (folder / CURRENT).read_text(encoding="ascii").strip() if (folder / CURRENT).is_file() else None
     if before != set_id:
         atomic_write(folder / CURRENT, f"{set_id}\n".encode())
-    return _read_version(folder / set_id, name, set_id)
+    return read_version(folder / set_id, name, set_id)
 
 
 def _record_line(record: Record) -> str:

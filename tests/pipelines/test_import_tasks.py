@@ -68,6 +68,19 @@ def test_a_dry_run_writes_nothing(task_file: Path, home: Path) -> None:
     assert not (home / "task_sets").exists()
 
 
+def test_a_benchmark_is_told_of_wherever_it_is_imported_again(task_file: Path, home: Path) -> None:
+    """Two of the four tasks are held out by their own content anyway."""
+    flywheel("tasks", "plain", task_file, "--name", "bench", "--held-out")
+    assert "held out here too, because the set bench holds them out: 2 tasks" in flywheel("tasks", "plain", task_file, "--name", "ours")
+    assert len(tasks_of("imported:ours")) == 3 and all(task.held_out for task in tasks_of("imported:ours"))
+    assert sorted(row["held_out"] for row in json.loads(flywheel("sets", "ours", "--json"))) == ["by bench", "by bench", "yes", "yes"]
+    assert [row["held_out"] for row in json.loads(flywheel("sets", "--json"))] == [4, 4]
+    assert "held out until now, and trained on from here on: 2 tasks" in flywheel("tasks", "plain", task_file, "--name", "bench")
+    assert not all(task.held_out for task in tasks_of("imported:ours"))
+    again = flywheel("tasks", "plain", task_file, "--name", "bench", "--held-out")
+    assert "of the set ours held out too, because this one holds them out: 2 tasks" in again
+
+
 def test_wrong_wishes_are_refused(task_file: Path, home: Path, tmp_path: Path) -> None:
     def attempt(format: str, path: Path, name: str | None = None) -> None:
         import_task_files(

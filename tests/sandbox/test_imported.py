@@ -283,6 +283,46 @@ def test_a_whole_task_falls_into_one_split(home: Home, tmp_path: Path) -> None:
     assert all(task.split(0) is not Split.TRAIN for task in tasks_of("imported:bench"))
 
 
+def held_out(selection: str) -> dict[str, bool]:
+    return {task.name.partition(":")[2]: task.held_out and task.seeds(Split.TRAIN, 1) == [] for task in tasks_of(selection)}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_a_benchmark_holds_out_no_other_set_trains_on(home: Home, tmp_path: Path, is_first: bool) -> None:
+    """Whichever is imported first; told by its words, whatever files, checks and format either has; rows of parameters one by one."""
+    trained = [PLAIN | {"name": f"t{number}", "instruction": f"Sort list {number}."} for number in range(40)]
+    trained += [PLAIN | {"name": "word", "instruction": "Say {word}.", "params": [{"word": "yes"}, {"word": "No"}]}]
+    bench = [PLAIN | {"name": "a", "instruction": " sort list 3. ", "files": {"x": "y"}, "goals": [{"kind": "file", "path": "x"}]}]
+    bench += [{"name": "b", "kind": "desktop", "instruction": "Say no.", "goals": [{"kind": "file", "path": "x"}]}]
+
+    def write_bench() -> None:
+        write_set(home, "bench", collected(tmp_path, "plain", *bench, held_out=True).tasks, [], {}, {"held_out": True})
+
+    def write_ours() -> None:
+        store(home, collected(tmp_path, "plain", *trained), "ours")
+
+    write_bench() if is_first else write_ours()
+    before = None if is_first else held_out("imported:ours")
+    write_ours() if is_first else write_bench()
+    told = held_out("imported:ours")
+    shutil.rmtree(home.root / "task_sets" / "bench")
+    alone = held_out("imported:ours")
+    assert before in (None, alone) and not alone["t3"] and 0 < sum(alone.values()) < 20
+    assert told == alone | {"t3": True, "word": True}, "what asks something else is as it was"
+
+
+def test_a_set_that_holds_out_a_part_tells_tasks_by_their_files_too(home: Home, tmp_path: Path) -> None:
+    """Its instructions may all be the same; a copy with a solution, which has another content, is not trained on either."""
+    tasks = [PLAIN | {"name": f"t{number}", "files": {"list": str(number)}} for number in range(60)]
+    oracle = [{"command": "cp a b"}]
+    store(home, collected(tmp_path, "plain", *tasks), "first")
+    first = held_out("imported:first")
+    assert 0 < sum(first.values()) < 30
+    store(home, collected(tmp_path, "plain", *(task | {"oracle": oracle} for task in tasks)), "second")
+    second = held_out("imported:second")
+    assert all(second[name] for name in first if first[name])
+
+
 def test_a_task_of_another_source_is_refused(home: Home) -> None:
     with pytest.raises(TaskError, match="not of the source"):
         find(Task(source="games", name="x:y", domain="d", max_steps=1))
