@@ -13,6 +13,8 @@ from random import Random
 from typing import Any
 
 from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, slug
+from sandbox.imported.metrics import text_of
+from sandbox.imported.rules import faults
 from sandbox.imported.spec import Answers, DeviceSays, TaskSpec
 from warehouse.identity import stable_seed
 
@@ -82,19 +84,36 @@ def _goals(fields: Fields, reasons: list[str]) -> tuple[list[Any], list[str]]:
         if (answer := check.any("answer")) is not None:
             goals.append(Answers(kind="answers", text=str(answer)))
         elif (command := check.any("command", "shell")) is not None:
-            goals.append(
-                DeviceSays(
-                    kind="device", command=str(command).removeprefix("adb shell "), expected=str(check.any("expected", "equals") or ""),
-                    is_part=bool(check.any("is_part", "contains")), is_negated=bool(check.any("is_negated", "not")),
-                )
-            )  # fmt: skip
+            goals += _device_goals(check, str(command).removeprefix("adb shell "), reasons)
         else:
             reasons.append("a check of it is neither a command nor an answer")
             check.keep_aside(*item)
         unknown += check.unknown()
     if (answer := fields.any("answer")) is not None:
         goals.append(Answers(kind="answers", text=str(answer)))
+    if len({goal.text for goal in goals if isinstance(goal, Answers)}) > 1:
+        reasons.append("it wants several answers at once")
+    reasons += dict.fromkeys(f"a check of it {fault}" for goal in goals for fault in faults(goal))
     return goals, unknown
+
+
+def _device_goals(check: Fields, command: str, reasons: list[str]) -> list[DeviceSays]:
+    """`contains` is the text to be found in what the command prints, several of them, or, if true, says so of `expected`."""
+    whole, part = check.any("expected", "equals"), check.any("contains")
+    is_part, is_negated = bool(check.any("is_part")) or part is True, bool(check.any("is_negated", "not"))
+    texts = [whole]
+    if part not in (None, True, False):
+        if whole is not None:
+            reasons.append("a check of it says both what is all of an output and what is a part of it")
+        texts, is_part = _listed(part), True
+    if None in texts or not texts:
+        reasons.append("a check of it does not say what its command is to print")
+    if any(isinstance(text, (dict, list)) for text in texts):
+        reasons.append("a check of it expects more than a text or a number")
+    return [
+        DeviceSays(kind="device", command=command, expected=text_of(text), is_part=is_part, is_negated=is_negated)
+        for text in texts if text is not None
+    ]  # fmt: skip
 
 
 def _rows(params: Any, name: str, reasons: list[str], notes: list[str]) -> tuple[dict[str, str], ...]:

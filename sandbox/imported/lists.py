@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from sandbox.imported.machine import DESKTOP_HOME, TERMINAL_HOME, relative
 from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, digest_of, slug
-from sandbox.imported.metrics import METRICS
+from sandbox.imported.rules import faults
 from sandbox.imported.source import page_of
-from sandbox.imported.spec import Answers, Compare, DeviceSays, Goal, Not, Several, TaskSpec
+from sandbox.imported.spec import GOALS, Answers, DeviceSays, Goal, Not, Several, TaskSpec, fill
 from warehouse.errors import ConfigError
 
 LEVELS = {"easy": 0.25, "medium": 0.5, "hard": 0.8}
@@ -125,9 +125,8 @@ def _lacking(spec: TaskSpec) -> list[str]:
     home = {"terminal": TERMINAL_HOME, "desktop": DESKTOP_HOME}.get(spec.kind)
     if home is not None and (outside := [path for path in (*spec.files, *spec.assets) if relative(path, home) is None]):
         reasons.append(f"puts {outside[0]} outside of the home folder {home}")
-    unknown = [goal.function for each in spec.goals for goal in _flat(each) if isinstance(goal, Compare) and goal.function not in METRICS]
-    if unknown:
-        reasons.append(f"no such comparison: {unknown[0]}; there are {', '.join(METRICS)}")
+    filled = [GOALS.validate_python(fill(GOALS.dump_python(spec.goals, mode="json"), row)) for row in spec.params or ({},)]
+    reasons += dict.fromkeys(f"has a goal that cannot be checked: {fault}" for goals in filled for goal in goals for fault in faults(goal))
     return reasons
 
 

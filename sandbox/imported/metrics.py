@@ -141,8 +141,10 @@ JSON_METHODS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 def check_json(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
-    """Rules {key: path, method, ref}: each of `expect` holds, none of `unexpect`."""
+    """Rules {key: path, method, ref}: each of `expect` holds, none of `unexpect`. What is no JSON passes none."""
     found, rules = _json(value), _rules(expected)
+    if found is None:
+        return "is no JSON"
 
     def holds(rule: Mapping[str, Any]) -> bool:
         at = found

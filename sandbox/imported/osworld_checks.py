@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandbox.imported.mapping import Fields
-from sandbox.imported.metrics import JSON_METHODS, METRICS
+from sandbox.imported.metrics import METRICS
 from sandbox.imported.osworld_task import OsworldTask
+from sandbox.imported.rules import EXISTENCE, faults
 from sandbox.imported.spec import Compare, Getter, Goal, PathIs, Several
-
-EXISTENCE_METRICS = ("check_file_exists",)
 
 
 def goals_of(evaluator: Mapping[str, Any], task: OsworldTask) -> tuple[list[Goal], list[Any]]:
@@ -45,29 +44,21 @@ def _goal(function: Any, result: Any, expected: Any, options: Any, task: Osworld
     if function not in METRICS:
         task.refuse(f"no such evaluator here: {function}")
         return None
-    value = _getter(result, "evaluator.result", task)
-    if value is None or not _is_known(function, expected, options, task):
+    if function == "literal_match" and isinstance(options, Mapping) and options.get("type", "str") != "str":
+        task.refuse("compares lists literally")
         return None
-    if function in EXISTENCE_METRICS and value.file is not None:
+    value = _getter(result, "evaluator.result", task)
+    if value is None:
+        return None
+    if function == EXISTENCE and value.file is not None:
         return PathIs(kind="file", path=value.file)
     wanted = None if expected is None else _getter(expected, "evaluator.expected", task)
     if expected is not None and wanted is None:
         return None
-    return Compare(function=function, result=value, expected=wanted, options=dict(options) if isinstance(options, Mapping) else {})
-
-
-def _is_known(function: str, expected: Any, options: Any, task: OsworldTask) -> bool:
-    """Whether a comparison of ours does what this use of OSWorld's asks for; else there is a reason."""
-    if function == "literal_match" and isinstance(options, Mapping) and options.get("type", "str") != "str":
-        task.refuse("compares lists literally")
-        return False
-    rules = expected.get("rules") if isinstance(expected, Mapping) else None
-    if function == "check_json" and isinstance(rules, Mapping):
-        methods = {rule.get("method", "eq") for name in ("expect", "unexpect") for rule in rules.get(name, ()) if isinstance(rule, Mapping)}
-        if unknown := sorted(methods - set(JSON_METHODS)):
-            task.refuse(f"no such method of check_json here: {unknown[0]}")
-            return False
-    return True
+    goal = Compare(function=function, result=value, expected=wanted, options=dict(options) if isinstance(options, Mapping) else {})
+    for fault in faults(goal):
+        task.refuse(f"its evaluator {fault}")
+    return goal
 
 
 def _getter(value: Any, where: str, task: OsworldTask) -> Getter | None:
@@ -77,10 +68,11 @@ def _getter(value: Any, where: str, task: OsworldTask) -> Getter | None:
     fields.keep_aside("dest")
     made: Getter | None = None
     match kind:
-        case "rule":
-            made = Getter(value=fields.any("rules"))
-        case "constant":
-            made = Getter(value=fields.any("value"))
+        case "rule" | "constant":
+            given = fields.any("rules" if kind == "rule" else "value")
+            if given is None:
+                task.refuse(f"says nothing in a {kind} to compare with")
+            made = None if given is None else Getter(value=given)
         case "vm_command_line" | "vm_command_error":
             command = task.command(fields.any("command"), is_shell=bool(fields.any("shell")))
             made = None if command is None else Getter(command=command) if kind == "vm_command_line" else Getter(errors_of=command)

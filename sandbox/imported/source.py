@@ -11,6 +11,7 @@ from collections import Counter
 from random import Random
 
 from sandbox.imported.holdouts import Holdouts
+from sandbox.imported.rules import faults
 from sandbox.imported.spec import ImportedTask, TaskSpec, fill
 from sandbox.imported.store import TaskSet, read_set, set_names
 from sandbox.task import Task
@@ -85,11 +86,15 @@ def find(task: Task) -> tuple[TaskSet, ImportedTask]:
 
 
 def instance_spec(task: Task, seed: int) -> tuple[TaskSet, TaskSpec]:
-    """The task with the parameters of its seed filled in. Raises TaskError for a task that does not run here."""
+    """The task with the parameters of its seed filled in. Raises TaskError for a task that does not run here, and for one that was imported
+    before its goals were looked at and would always hold, or never."""
     task_set, imported = find(task)
     if not imported.is_runnable:
         raise TaskError(f"task {task.name!r} does not run here: {'; '.join(imported.not_runnable)}")
-    return task_set, filled(imported.spec, seed, f"{task_set.name}:{imported.spec.name}")
+    spec = filled(imported.spec, seed, f"{task_set.name}:{imported.spec.name}")
+    if found := [fault for goal in spec.goals for fault in faults(goal)]:
+        raise TaskError(f"task {task.name!r} has a goal that cannot be checked: {found[0]}. Mend its record and import it again")
+    return task_set, spec
 
 
 def filled(spec: TaskSpec, seed: int, name: str) -> TaskSpec:

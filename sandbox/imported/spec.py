@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from sandbox.actions import Action
 from warehouse.identity import content_id
@@ -114,6 +114,7 @@ class Not(_Part):
 Goal = Annotated[Compare | FileHolds | FileContains | PathIs | Prints | Answers | DeviceSays | Several | Not, Field(discriminator="kind")]
 Several.model_rebuild()
 Not.model_rebuild()
+GOALS: TypeAdapter[tuple[Goal, ...]] = TypeAdapter(tuple[Goal, ...])
 
 
 class SetupStep(_Part):

@@ -13,8 +13,9 @@ from sandbox.imported import metrics
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.machine import DESKTOP_HOME
 from sandbox.imported.mapping import Files
+from sandbox.imported.rules import faults
 from sandbox.imported.source import filled, find, instance_spec, load_tasks
-from sandbox.imported.spec import TaskSpec
+from sandbox.imported.spec import Compare, DeviceSays, Getter, TaskSpec
 from sandbox.imported.store import read_records, read_set, set_names, write_set
 from sandbox.sources import SOURCES, kind_of, tasks_in, tasks_of
 from sandbox.task import Split, Task
@@ -103,6 +104,43 @@ def test_what_an_osworld_example_wants_in_vain_is_its_reason(tmp_path: Path, cha
     assert any(reason in said for said in task.not_runnable), task.not_runnable
 
 
+def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
+    result = {"type": "vm_command_line", "command": ["cat", f"{DESKTOP_HOME}/b.txt"]}
+    return {"func": function, "result": result, "expected": {"type": "rule", "rules": rules}} | more
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "reason"),
+    [
+        (compared("check_include_exclude", {"includes": ["hi"]}), "has no rule `includes`; there are include, exclude"),
+        (compared("check_include_exclude", {"include": [], "exclude": []}), "it would always hold"),
+        (compared("check_include_exclude", {"include": [""]}), "`include` has an empty text"),
+        (compared("check_include_exclude", {"include": "hi"}), "`include` is str, expected a list"),
+        (compared("file_contains", {"contains": ["hi"]}), "has no rule `contains`"),
+        (compared("check_list", {"expect": ["("]}), "which is no regular expression"),
+        (compared("check_list", {"expects": ["a"]}), "has no rule `expects`"),
+        (compared("check_csv", {"expect": [{}]}), "names no column"),
+        (compared("check_csv", {"row": [{"a": "1"}]}), "has no rule `row`"),
+        (compared("check_json", {"expect": [{"path": ["a"], "ref": 1}]}), "without `key` (a list) or `ref`"),
+        (compared("check_json", {"expect": [{"key": ["a"], "method": "is", "ref": 1}]}), "has the method 'is'"),
+        (compared("check_json", {"unexpect": [{"key": ["a"], "method": "re", "ref": "["}]}), "no regular expression"),
+        (compared("check_json_settings", {"settings": {"a": 1}}), "has no rule `settings`"),
+        (compared("check_json_settings", {"expected": {}}), "it would always hold"),
+        (compared("match_in_list", {"expected": []}), "it would always hold"),
+        (compared("compare_text_file", {"expected": "x"}), "compares with a text or a file"),
+        (compared("compare_csv", "a,b", options={"fuzzy": True}), "has no option `fuzzy`; there are strict, ignore_case"),
+        (compared("exact_match", None), "says nothing in a rule"),
+        (compared("exact_match", {}) | {"expected": None}, "is not told what to compare with"),
+        (compared("exact_match", {"expected": "x"}) | {"result": {"type": "constant", "value": "x"}}, "nothing of the machine"),
+        (compared("check_file_exists", None) | {"expected": None}, "not at what a command prints"),
+        (compared("check_list", None) | {"expected": {"type": "vm_file", "path": "/x"}}, "not with a file or a command"),
+    ],
+)
+def test_an_evaluator_that_could_not_fail_is_a_reason(tmp_path: Path, evaluator: dict[str, Any], reason: str) -> None:
+    (task,) = collected(tmp_path, "osworld", osworld(evaluator=evaluator)).tasks
+    assert any(reason in said for said in task.not_runnable), task.not_runnable
+
+
 def test_files_that_lie_ready_are_taken_for_those_of_the_network(tmp_path: Path) -> None:
     url = "https://example.org/data/report.txt?download=true"
     config = [{"type": "download", "parameters": {"files": [{"url": url, "path": f"{DESKTOP_HOME}/Desktop/in.txt"}]}}]
@@ -153,6 +191,40 @@ def test_templates_of_android_world_have_parameters_checks_and_known_ones(tmp_pa
     seen = {filled(timeout.spec, seed, "x").instruction for seed in range(20)}
     assert seen == {"Set the timeout to a.", "Set the timeout to b."}
     assert filled(timeout.spec, 3, "x") == filled(timeout.spec, 3, "x")
+
+
+@pytest.mark.parametrize(
+    ("check", "expected", "is_part"),
+    [
+        ({"contains": "Bob"}, ["Bob"], True),
+        ({"contains": ["Bob", "Ann"]}, ["Bob", "Ann"], True),
+        ({"contains": True, "expected": "Bob"}, ["Bob"], True),
+        ({"expected": 0}, ["0"], False),
+        ({"equals": ""}, [""], False),
+    ],
+)
+def test_what_a_device_is_to_say(tmp_path: Path, check: dict[str, Any], expected: list[str], is_part: bool) -> None:
+    record = {"name": "x", "template": "Do it.", "checks": [{"command": "adb shell contacts", **check}]}
+    (task,) = collected(tmp_path, "android-world", record).tasks
+    assert task.is_runnable, task.not_runnable
+    assert task.spec.goals == tuple(DeviceSays(kind="device", command="contacts", expected=each, is_part=is_part) for each in expected)
+
+
+@pytest.mark.parametrize(
+    ("check", "reason"),
+    [
+        ({}, "does not say what its command is to print"),
+        ({"contains": []}, "does not say what its command is to print"),
+        ({"contains": ""}, "looks for an empty text"),
+        ({"contains": True}, "does not say what its command is to print"),
+        ({"contains": "a", "expected": "b"}, "says both"),
+        ({"expected": ["a"]}, "more than a text"),
+    ],
+)
+def test_a_check_of_a_device_that_could_not_fail_is_a_reason(tmp_path: Path, check: dict[str, Any], reason: str) -> None:
+    record = {"name": "x", "template": "Do it.", "checks": [{"command": "contacts", **check}]}
+    (task,) = collected(tmp_path, "android-world", record).tasks
+    assert any(reason in said for said in task.not_runnable), task.not_runnable
 
 
 def test_tasks_on_live_sites_are_kept_for_judges_and_do_not_run(tmp_path: Path) -> None:
@@ -212,7 +284,16 @@ def test_a_task_file_with_a_mistake_names_line_and_field(tmp_path: Path) -> None
         ({"files": {"/etc/passwd": "x"}}, "outside of the home folder"),
         ({"files": {"../x": "x"}}, "outside of the home folder"),
         ({"kind": "desktop", "goals": [{"kind": "answers", "text": "x"}]}, "no answer that is checked"),
-        ({"goals": [{"kind": "compare", "function": "magic", "result": {"file": "x"}}]}, "no such comparison: magic"),
+        ({"goals": [{"kind": "compare", "function": "magic", "result": {"file": "x"}}]}, "magic is no comparison; there are exact_match"),
+        ({"goals": [{"kind": "not", "goal": {"kind": "file_contains", "path": "b", "texts": ["a", ""]}}]}, "an empty text"),
+        ({"goals": [{"kind": "answers", "text": " . "}]}, "an answer without a letter or a digit"),
+        (
+            {
+                "goals": [{"kind": "file_contains", "path": "b", "texts": ["{word}"]}],
+                "params": [{"word": "x"}, {"word": ""}],
+            },
+            "an empty text, which every file has",
+        ),
         ({"kind": "page", "page": "miniwob/nonesuch"}, "no task of an installed source"),
         ({"kind": "web", "website": "x.org"}, "live site"),
     ],
@@ -333,6 +414,21 @@ def test_only_named_parameters_are_filled_in() -> None:
     assert filled(spec, 0, "x").instruction == "Say yes in {} {other}."
 
 
+def test_a_goal_that_was_imported_before_it_was_looked_at_is_no_verdict(home: Home, tmp_path: Path) -> None:
+    found = collected(tmp_path, "plain", PLAIN)
+    goal = Compare(function="check_list", result=Getter(file="b"), expected=Getter(value={"expect": ["("]}))
+    (old,) = found.tasks
+    found.tasks = [old.model_copy(update={"spec": old.spec.model_copy(update={"goals": (goal,)})})]
+    store(home, found)
+    (task,) = tasks_of("imported:mine")
+    with pytest.raises(TaskError, match=r"cannot be checked: check_list .* no regular expression .* import it again"):
+        instance_spec(task, 0)
+
+
+def text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected", "options", "passes"),
     [
@@ -354,10 +450,13 @@ def test_only_named_parameters_are_filled_in() -> None:
         ("check_list", b"one\ntwo\n", {"expect": ["^o"], "unexpect": ["three"]}, {}, True),
         ("check_json", b'{"a": {"b": [1, 2]}}', {"expect": [{"key": ["a", "b", 1], "method": "ge", "ref": 2}]}, {}, True),
         ("check_json", b'{"a": 1}', {"unexpect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
+        ("check_json", b"[", {"unexpect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
         ("check_json", b"[", {"expect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
         ("check_json_settings", b'{"a": 1, "b": 2}', {"expected": {"a": 1}}, {}, True),
         ("check_line_number", b"12:00:01 x\n no\n13:59:59\n", {"expected": "2"}, {}, True),
     ],
 )
 def test_comparisons(name: str, value: Any, expected: Any, options: dict[str, Any], passes: bool) -> None:
+    goal = Compare(function=name, result=Getter(file="x"), expected=Getter(value=text(expected)), options=options)
+    assert list(faults(goal)) == []
     assert (metrics.METRICS[name](value, expected, options) is None) == passes
