@@ -27,19 +27,21 @@ _Card = tuple[str, str, str]
 
 @cache
 def _cards(corpus: Corpus, split: Split, way: str) -> tuple[_Card, ...]:
-    """Everything that may be asked in a split, shuffled."""
+    """Everything that may be asked in a split, shuffled. What is asked about is of the split: of a hop the entity that the link leads to,
+    wherever it begins."""
     graph, cards = corpus.graph, []
     unique = _unique_names(graph)
     for kind in KINDS[corpus.name]:
         for entity in graph.kinds[kind]:
-            if entity.split is not split or (kind, entity.name) not in unique:
+            if (way != "follow" and entity.split is not split) or (kind, entity.name) not in unique:
                 continue
             for attribute in graph.attributes[kind]:
                 fact = entity.value(attribute.name)
                 if fact is None or len(fact.text) > MAX_ANSWER_CHARS:
                     continue
                 if way == "follow" and attribute.kind == "link" and fact.target is not None:
-                    asked = _asked(graph, graph.entities[fact.target])
+                    other = graph.entities[fact.target]
+                    asked = _asked(graph, other) if other.split is split else []
                     cards += [(entity.key, attribute.name, each.name) for each, there in asked if there.text != entity.name]
                 elif way != "follow" and (attribute, fact) in _asked(graph, entity):
                     cards.append((entity.key, attribute.name, ""))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations as subsets
+from itertools import product
 
 from sandbox.web_apps.drafts import Draft, Maker
 from sandbox.web_apps.functions import path_of
@@ -60,17 +62,16 @@ class Questions(Maker):
                     yield self._asked(text, (look,), answer, start=self.app.start, effort=8, source=table)
 
     def hop(self) -> Iterator[Draft]:
-        """From a row over one that refers to it to another row."""
+        """From a row over one that refers to it to another row, of which something is asked: that one is of the split."""
         table = self.family.table
         refers = self.app.tables[table].refers
         for (column, source), (other, target) in subsets(list(refers.items()), 2):
-            for key in self.of_split(source):
-                links = [row for row in self.rows[table].values() if row[column] == key]
-                if len(links) != 1:
+            referred = Counter(row[column] for row in self.rows[table].values())
+            for end in self.of_split(target):
+                keys = [row[column] for row in self.rows[table].values() if row[other] == end and referred[row[column]] == 1]
+                if not keys:
                     yield Draft(refused="no row, or several, refers to it")
-                    continue
-                end = str(links[0][other])
-                for asked in self.app.tables[target].asked:
+                for key, asked in product(keys, self.app.tables[target].asked):
                     answer = str(self.rows[target][end].get(asked) or "")
                     yield self._hopped((source, key), (table, column), (target, end), asked, answer)
 

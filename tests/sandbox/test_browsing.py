@@ -108,12 +108,17 @@ def test_splits_ask_about_different_things_and_never_the_same_twice(name: str) -
         told = [facts(task, seed) for seed in task.seeds(split, num)]
         seen += [each.content_id for each in told]
         asked[split] = {_entity(each.content) for each in told}
+        assert {corpus("almanac").graph.entities[key].split for key in asked[split]} == {split}
     assert len(set(seen)) == len(seen)
     assert not any(asked[one] & asked[other] for one in Split for other in Split if one is not other)
 
 
 def _entity(content: Any) -> str:
-    return str(content["entity"] if "entity" in content else content["clues"][-1]["entity"])
+    """What is asked about: of a hop, where its link leads."""
+    if "clues" in content:
+        return str(content["clues"][-1]["entity"])
+    link = corpus("almanac").graph.entities[content["entity"]].value(content["attribute"])
+    return str(link.target if content["then"] and link is not None else content["entity"])
 
 
 def test_seeds_of_a_split_count_up_without_a_gap() -> None:

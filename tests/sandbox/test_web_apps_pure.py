@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from sandbox.sources import SOURCES
 from sandbox.task import Split, Task
 from sandbox.web_apps.apps import APPS
+from sandbox.web_apps.drafts import row_split
 from sandbox.web_apps.functions import load_map, path_of
 from sandbox.web_apps.html import read_page
 from sandbox.web_apps.install import install
@@ -50,6 +52,19 @@ def test_rows_that_are_asked_about_or_changed_are_of_one_split() -> None:
                 changes = [change for seed in task.seeds(split, 20) for change in web_instance(task, seed).changes]
                 by_split[split] = {(change.table, change.key) for change in changes if change.key}
             assert not by_split[Split.TRAIN] & by_split[Split.HOLDOUT] and not by_split[Split.EVAL] & by_split[Split.HOLDOUT], name
+
+
+def test_a_hop_ends_in_a_row_of_its_split() -> None:
+    """A question over two rows asks for what stands in the last, so that one decides; its way may begin anywhere."""
+    tables = APPS["datasette"].world()
+    by_title = {book["title"]: book["id"] for book in tables["books"]}
+    member_of = {loan["book_id"]: loan["member_id"] for loan in tables["loans"]}
+    names = {member["id"]: str(member["name"]) for member in tables["members"]}
+    task = TASKS["datasette-hop"]
+    for split in Split:
+        for seed in task.seeds(split, 40):
+            (title,) = re.findall(r'the book "(.+?)"', web_instance(task, seed).instruction)
+            assert row_split("datasette", "members", names[member_of[by_title[title]]]) is split
 
 
 def test_facts_are_the_same_every_time_and_tell_instances_apart() -> None:
