@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import combinations as subsets
 from itertools import product
 
@@ -11,6 +11,9 @@ from sandbox.web_apps.drafts import Draft, Maker
 from sandbox.web_apps.functions import path_of
 from sandbox.web_apps.tasks import Look, Route, Search
 from warehouse.errors import ConfigError
+
+MIN_VALUES = 15
+"""What is found or hopped to is asked of columns with so many different values or more: one guess in so many is right at most."""
 
 
 class Questions(Maker):
@@ -32,8 +35,9 @@ class Questions(Maker):
     def find(self) -> Iterator[Draft]:
         """A row is to be found by its title first."""
         table = self.family.table
+        columns = yield from self._told_apart(table)
         for key in self.of_split(table):
-            for column in self.app.tables[table].asked:
+            for column in columns:
                 answer = str(self.rows[table][key].get(column) or "")
                 look = self._look(table, key, answer)
                 text = f"In the {self.app.title}, what is the {column} of {self.named(table, key)}? Finish with the answer."
@@ -66,14 +70,21 @@ class Questions(Maker):
         table = self.family.table
         refers = self.app.tables[table].refers
         for (column, source), (other, target) in subsets(list(refers.items()), 2):
+            columns = yield from self._told_apart(target)
             referred = Counter(row[column] for row in self.rows[table].values())
             for end in self.of_split(target):
                 keys = [row[column] for row in self.rows[table].values() if row[other] == end and referred[row[column]] == 1]
                 if not keys:
                     yield Draft(refused="no row, or several, refers to it")
-                for key, asked in product(keys, self.app.tables[target].asked):
+                for key, asked in product(keys, columns):
                     answer = str(self.rows[target][end].get(asked) or "")
                     yield self._hopped((source, key), (table, column), (target, end), asked, answer)
+
+    def _told_apart(self, table: str) -> Generator[Draft, None, list[str]]:
+        """Columns of which too much stands in the table for a guess to be right often."""
+        columns = {column: len(self.values(table, column)) for column in self.app.tables[table].asked}
+        yield from (Draft(refused="a column with so few values is guessed") for num in columns.values() if num < MIN_VALUES)
+        return [column for column, num in columns.items() if num >= MIN_VALUES]
 
     def _hopped(self, source: tuple[str, str], link: tuple[str, str], target: tuple[str, str], asked: str, answer: str) -> Draft:
         singular = {name: self.app.tables[name].singular for name in (source[0], link[0], target[0])}
