@@ -41,6 +41,8 @@ DEFAULT_RULES: dict[str, Rule] = {
     "leak": Rule(effect="withhold", precedence=1),
     "personal_data": Rule(effect="withhold", precedence=2),
     "duplicate": Rule(effect="withhold", precedence=3),
+    "near_duplicate": Rule(effect="withhold", precedence=4),
+    "evaluation_overlap": Rule(effect="withhold", precedence=5),
 }
 """Judges that are not named here: a verdict decides, a filter demotes."""
 

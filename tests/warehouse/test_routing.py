@@ -77,7 +77,7 @@ def test_success_of_poor_quality_goes_to_ct_and_names_the_filter() -> None:
     assert decision == ("ct", "V=1 (verifier 1 >= 0.5), demoted by loop 0.25 < 0.5: why loop")
 
 
-@pytest.mark.parametrize("judge", ["contamination", "leak", "duplicate"])
+@pytest.mark.parametrize("judge", ["contamination", "leak", "personal_data", "duplicate", "near_duplicate", "evaluation_overlap"])
 @pytest.mark.parametrize("score", [0.0, 1.0])
 def test_some_filters_withhold_success_and_failure_alike(judge: str, score: float) -> None:
     decision = one(episode(), verdict("e1", "verifier", score), verdict("e1", judge, 0.2), verdict("e1", "loop", 0))
