@@ -277,7 +277,7 @@ INVARIANTS = (
     Invariant(
         name="sft_only_successes_or_corrections",
         asset="sft_samples",
-        meaning="D_SFT takes whole episodes only with V=1, and steps only from an annotation",
+        meaning="D_SFT takes answers only of episodes with V=1 (where a failed one went wrong too) and of annotators",
         mend=WITHDRAW,
         sql="""select s.sample_id, s.stage, s.origin, s.episode_id, s.verdict, e.outcome, e.reward
                from sft_samples s left join episodes e using (episode_id)

@@ -8,6 +8,7 @@ import dagster as dg
 
 from agent.tutorials import tutorials
 from assets.carrier import open_iteration
+from assets.instance_rows import evaluated_instances
 from assets.iteration_keys import iteration_key
 from assets.metadata import data_version, describe, of_result
 from assets.requests import DemonstrateRequest, InitialiseRequest
@@ -20,14 +21,21 @@ from warehouse.stages import SEED_ITERATION
 GROUP = "seed"
 
 
-@dg.asset(group_name=GROUP, kinds={"deltalake"}, description="Every task of the pool, with its domain and whether it is held out.")
+@dg.asset(
+    group_name=GROUP, kinds={"deltalake"},
+    description="Every task of the pool, with its domain and whether it is held out; and the generated instances that are evaluated on.",
+)  # fmt: skip
 def tasks(tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
-    pool = tasks_in(profile.load().tasks.lists)
-    rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in pool.values()]
-    version = tables.warehouse.replace_partition("tasks", rows, iteration=SEED_ITERATION, stage="tasks")
+    settings, warehouse = profile.load(), tables.warehouse
+    rows = [{**task.model_dump(mode="json"), "task_id": task.task_id} for task in tasks_in(settings.tasks.lists).values()]
+    evaluated = list(evaluated_instances(settings))
+    wrote = {
+        "tasks": warehouse.replace_partition("tasks", rows, iteration=SEED_ITERATION, stage="tasks"),
+        "task_instances": warehouse.replace_partition("task_instances", evaluated, iteration=SEED_ITERATION, stage="tasks"),
+    }
+    counts = {"tasks": len(rows), "held out": sum(row["held_out"] for row in rows), "instances evaluated on": len(evaluated)}
     return dg.MaterializeResult(
-        data_version=data_version(sorted(row["task_id"] for row in rows)),
-        metadata=describe(counts={"tasks": len(rows), "held out": sum(row["held_out"] for row in rows)}, wrote={"tasks": version}),
+        data_version=data_version(sorted(row["task_id"] for row in rows)), metadata=describe(counts=counts, wrote=wrote)
     )
 
 

@@ -5,7 +5,6 @@ instances of every family, and nothing is written.
 The choice reads earlier iterations only, so an iteration that is taken up again chooses the same.
 """
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import dagster as dg
 import duckdb
 
 from assets.carrier import iteration_input
+from assets.instance_rows import instance_row
 from assets.instances import first_instance, room
 from assets.metadata import data_version, describe, picture
 from assets.partitions import ITERATIONS
@@ -20,10 +20,8 @@ from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from assets.task_choice import Choice, choose
 from sandbox.sources import SOURCES, tasks_in
-from sandbox.supply import Facts
 from sandbox.task import Split, Task
 from warehouse.errors import TaskError
-from warehouse.identity import content_id
 from warehouse.pool_chart import PoolRow, pool_chart
 from warehouse.query import connect
 from warehouse.solve_rates import solve_rates
@@ -88,6 +86,7 @@ def pool_of(warehouse: Warehouse, iteration: str) -> dict[str, tuple[int, ...]] 
 
 
 def _used_contents(con: duckdb.DuckDBPyConnection, iteration: str) -> set[str]:
+    """What was played before, and what is evaluated on."""
     return {found for (found,) in con.execute("select content_id from task_instances where iteration < ?", [iteration]).fetchall()}
 
 
@@ -100,12 +99,12 @@ def _instances(choice: Choice, iteration: str, used: set[str], refused: dict[str
         except TaskError:
             refused[NO_INSTANCE] = refused.get(NO_INSTANCE, 0) + 1
             continue
-        identity = content_id("instance", [task.task_id, seed]) if facts is None else facts.content_id
-        if identity in used:
+        row = instance_row(task, seed, facts, choice.why)
+        if row["content_id"] in used:
             refused[DUPLICATE] = refused.get(DUPLICATE, 0) + 1
             continue
-        used.add(identity)
-        yield _row(task, seed, identity, facts, choice.why)
+        used.add(row["content_id"])
+        yield row
         left -= 1
         if not left:
             return
@@ -115,19 +114,6 @@ def _instances(choice: Choice, iteration: str, used: set[str], refused: dict[str
 
 def _own_seeds(task: Task, iteration: str) -> Sequence[int]:
     return task.seeds(Split.TRAIN, room("rollout"), skip=first_instance("rollout", iteration))
-
-
-def _row(task: Task, seed: int, identity: str, facts: Facts | None, why: str) -> dict[str, Any]:
-    return {
-        "task_id": task.task_id,
-        "seed": seed,
-        "split": str(task.split(seed)),
-        "content_id": identity,
-        "instruction": None if facts is None else facts.instruction,
-        "difficulty": None if facts is None else facts.difficulty,
-        "provenance": json.dumps({"task": task.name} if facts is None else dict(facts.provenance), sort_keys=True),
-        "why": why,
-    }
 
 
 def _table(choices: Collection[Choice]) -> str:

@@ -99,8 +99,8 @@ _TABLES = (
         _col("version", STRING, "version of the source"),
     ),
     _table(
-        "task_instances", "Generated instances of the pool: what each asks for, from what it was made, and whether it was proved.",
-        "asset task_pool", ("task_id", "seed"),
+        "task_instances", "Generated instances that are evaluated on, and those that self-challenge chose to be played: what is asked.",
+        "assets tasks, task_pool", ("task_id", "seed"),
         _col("task_id", STRING, "the task", references="tasks.task_id"),
         _col("seed", INT, "seed of the instance", minimum=0),
         _col("split", STRING, "split of the instance", values=SPLITS),
@@ -108,7 +108,7 @@ _TABLES = (
         _col("instruction", STRING, "what the agent is asked, where the source tells before it is run", nullable=True),
         _col("difficulty", FLOAT, "0 easy to 1 hard, by the source's own scale, where it has one", nullable=True, minimum=0, maximum=1),
         _col("provenance", STRING, "JSON: what it was made from"),
-        _col("why", STRING, "why it is in the pool: `seed` (nothing was known), or what the policy solved of its like"),
+        _col("why", STRING, "why it is here: `evaluated on`; `seed` (nothing was known), or what the policy solved of its like"),
     ),
     _table(
         "episodes", "One attempt of one policy at one task instance, whatever became of it.",

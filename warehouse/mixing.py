@@ -112,14 +112,23 @@ with samples as (
     union all by name
     select 'sft' as kind, * exclude (messages) from sft_samples where iteration < $iteration and not withdrawn
 ),
-spoken as (
-    select sample_id, lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g')) as words
-    from ct_samples where origin = 'general'
-),
 evaluated_on as (
-    select distinct lower(trim(regexp_replace(e.instruction, '\s+', ' ', 'g'))) as words
-    from episodes e left join tasks t on t.task_id = e.task_id
-    where (e.split <> 'train' or e.purpose = 'evaluation' or t.held_out) and len(string_split(words, ' ')) >= $giveaway_words
+    select distinct lower(trim(regexp_replace(instruction, '\s+', ' ', 'g'))) as words from (
+        select e.instruction from episodes e left join tasks t on t.task_id = e.task_id
+        where e.split <> 'train' or e.purpose = 'evaluation' or t.held_out
+        union all
+        select instruction from task_instances where split <> 'train'
+    ) where len(string_split(words, ' ')) >= $giveaway_words
+),
+spoken as (  -- what no policy of ours did on an instance whose split is known: chats, and what people did elsewhere
+    select sample_id, lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g')) as words
+    from (select sample_id, episode_id, origin, messages from ct_samples
+          union all select sample_id, episode_id, origin, messages from sft_samples)
+    where episode_id is null and origin <> 'tutorial'
+    union all
+    select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
+    from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples) s
+    join (select distinct episode_id, instruction from episodes where policy_id = 'human') e using (episode_id)
 ),
 giveaways as (select distinct s.sample_id from spoken s join evaluated_on e on contains(s.words, e.words)),
 first_episodes as (from episodes qualify row_number() over (partition by episode_id order by iteration, stage) = 1),
@@ -146,8 +155,8 @@ order by s.kind, s.sample_id
 def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> tuple[str, list[dict[str, Any]]]:
     """The dataset that the `kind` stage of `iteration` trains on: its id and its rows for the table `datasets`.
 
-    It holds what earlier iterations routed; withdrawn samples are left out, and general data that repeat the instruction of an instance
-    that is evaluated on. Row order does not matter.
+    It holds what earlier iterations routed; withdrawn samples are left out, and chats and imported demonstrations that repeat the
+    instruction of an instance that is evaluated on. Row order does not matter.
 
     Raises ContaminatedDataset when a sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an
     episode that cannot be found.

@@ -9,10 +9,12 @@ import dagster as dg
 import pytest
 
 from assets.collection import rollouts
+from assets.instance_rows import evaluated_instances
 from assets.instances import first_instance, room
 from assets.profile import Profile, SelfChallengeSettings, parse_profile
 from assets.requests import CollectRequest, StageRequest, StageResult
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.seed import tasks
 from assets.task_choice import NEGLIGIBLE, choose, share_out
 from assets.task_pool import DUPLICATE, make_pool, pool_of, task_pool
 from pipelines import profiles
@@ -266,3 +268,25 @@ def test_bounds_the_wrong_way_round_are_refused() -> None:
         made_profile(**{"tasks.self_challenge.low": 0.9})
     assert parse_profile(made_profile().model_dump(mode="json"), "again") == made_profile()
     assert not profiles.load("quickstart").tasks.self_challenge.enabled
+
+
+def test_what_is_evaluated_on_is_known_before_anything_runs_and_never_played(warehouse: Warehouse, profile: Profile) -> None:
+    settings = profile.evaluation
+    rows = list(evaluated_instances(profile))
+    assert len(rows) == len(TASKS) * (settings.eval_per_task + settings.holdout_per_task)
+    assert {row["split"] for row in rows} == {"eval", "holdout"} and all(row["instruction"] for row in rows)
+    first = make_pool(warehouse, profile, "0001")[1]
+    planted = rows[0] | {"content_id": first[0]["content_id"]}
+    warehouse.replace_partition("task_instances", [*rows[1:], planted], iteration="0000", stage="tasks")
+    _, pool, refused = make_pool(warehouse, profile, "0001")
+    assert refused == {DUPLICATE: 1} and first[0]["content_id"] not in {row["content_id"] for row in pool}
+    assert list(evaluated_instances(made_profile(**{"tasks.lists": ["miniwob:quickstart"], "tasks.domains": ["pointing"]}))) == []
+
+
+def test_the_seed_writes_them(warehouse: Warehouse) -> None:
+    resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Given(text=made_profile().model_dump_json())}
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert dg.materialize([tasks], instance=instance, resources=resources).success
+    with connect(warehouse) as con:
+        found = con.execute("select iteration, stage, why, count(*) from task_instances group by all").fetchall()
+    assert found == [("0000", "tasks", "evaluated on", len(list(evaluated_instances(made_profile()))))]

@@ -34,7 +34,7 @@ class Store:
     """Small tables, grown by one sample at a time."""
 
     def __init__(self) -> None:
-        names = ("ct_samples", "sft_samples", "episodes", "annotations", "tasks")
+        names = ("ct_samples", "sft_samples", "episodes", "annotations", "tasks", "task_instances")
         self.rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for task, domain in TASKS.items():
             self.rows["tasks"].append({
@@ -240,6 +240,39 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.rows["episodes"][-1] |= {"split": "eval", "purpose": "evaluation", "instruction": "click it"}
     store.load(con)
     assert by_component(snapshot(con, "ct", "0001", MixtureConfig(general=Pool()))[1]) == {"general": 4}
+
+
+def instance(seed: int, instruction: str | None, split: str) -> dict[str, Any]:
+    return {
+        "iteration": "0000", "stage": "tasks", "task_id": "task-a", "seed": seed, "split": split, "content_id": f"c{seed}",
+        "difficulty": 0.0, "instruction": instruction, "provenance": "{}", "why": "evaluated on",
+    }  # fmt: skip
+
+
+def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.DuckDBPyConnection) -> None:
+    """Known from the first snapshot on, before anything was evaluated. What a policy of ours did on a train instance stays, whatever it
+    was asked."""
+    asked = "click the red button twice"
+    store = Store()
+    other = "move the book to shelf A1"
+    store.rows["task_instances"] = [instance(1, asked, "holdout"), instance(2, other, "train"), instance(3, None, "eval")]
+    for table, num in (("sft_samples", 2), ("ct_samples", 3)):
+        store.add(table, num, "demonstration" if table == "sft_samples" else "annotation")
+        for episode in store.rows["episodes"][-num:]:
+            episode |= {"policy_id": "human", "purpose": "seed", "instruction": f"Please,  {asked.upper()}!"}
+        store.rows["episodes"][-1]["instruction"] = other
+    chat = [{"role": "user", "content": f"Now {asked}", "screenshot_id": None, "loss": 0.0}]
+    for table, origin in (("sft_samples", "demonstration"), ("ct_samples", "annotation"), ("sft_samples", "rollout")):
+        store.add(table, 1, origin)
+        store.rows[table][-1] |= {"episode_id": None, "messages": chat}
+    store.add("sft_samples", 4, "demonstration")
+    for episode in store.rows["episodes"][-4:]:
+        episode |= {"policy_id": "oracle", "purpose": "seed", "instruction": asked}
+    store.load(con)
+    loose = {"max_task_share": 1.0, "max_domain_share": 1.0}
+    mixture = MixtureConfig(demonstration=Pool(), on_policy=Pool(), in_situ=Pool(), **loose)
+    assert by_component(snapshot(con, "sft", "0002", mixture)[1]) == {"demonstration": 5, "in_situ": 1}
+    assert by_component(snapshot(con, "sft", "0002", mixture.model_copy(update={"in_situ": None}))[1]) == {"demonstration": 5}
 
 
 def totals_by(con: duckdb.DuckDBPyConnection, store: Store, mixture: MixtureConfig, column: str, iteration: str = "0004") -> dict[str, int]:

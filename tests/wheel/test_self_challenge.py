@@ -53,8 +53,11 @@ def test_the_second_collection_plays_what_the_first_taught_to_choose(new_wheel):
         assert pool is not None and played == sorted((task_id, seed) for task_id, seeds in pool.items() for seed in seeds)
         assert len(played) == PER_TASK * num_families
     assert wheel.sql("select distinct why from task_instances where iteration = '0001'") == [("seed",)]
-    assert wheel.sql("select count(*) - count(distinct content_id) from task_instances") == [(0,)]
-    assert wheel.sql("select distinct split from task_instances") == [("train",)]
+    assert wheel.sql("select count(*) - count(distinct content_id) from task_instances where stage = 'task_pool'") == [(0,)]
+    assert wheel.sql("select distinct split from task_instances where stage = 'task_pool'") == [("train",)]
+    assert wheel.sql("select distinct split, why from task_instances where iteration = '0000' order by all") == [
+        ("eval", "evaluated on"), ("holdout", "evaluated on"),
+    ]  # fmt: skip
 
     choices, rows, _ = make_pool(warehouse, profile, "0002")
     with connect(warehouse) as con:

@@ -1,0 +1,50 @@
+"""Rows of `task_instances`, and which instances a profile evaluates on: known before anything has run, so that the first snapshot and the
+first verdicts can be held against them. Only of sources that say what they ask without being run; of others the first evaluation tells.
+Which instances a collection plays is task_pool.py's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from assets.profile import Profile
+from sandbox.sources import SOURCES, tasks_in
+from sandbox.supply import Facts
+from sandbox.task import Split, Task
+from warehouse.errors import TaskError
+from warehouse.identity import content_id
+
+EVALUATED = "evaluated on"
+"""Why such an instance is in the table."""
+
+
+def evaluated_instances(settings: Profile) -> Iterator[dict[str, Any]]:
+    """The first eval and holdout seeds of each task, as an evaluation takes them (pipelines/workers/evaluate.py)."""
+    wanted = {Split.EVAL: settings.evaluation.eval_per_task, Split.HOLDOUT: settings.evaluation.holdout_per_task}
+    for task in tasks_in(settings.tasks.lists).values():
+        if task.domain not in settings.tasks.domains:
+            continue
+        for seed in (seed for split, num in wanted.items() for seed in task.seeds(split, num)):
+            try:
+                facts = SOURCES[task.source].facts(task, seed)
+            except TaskError:  # the source has no instance for the seed
+                continue
+            if facts is None:
+                break
+            yield instance_row(task, seed, facts, EVALUATED)
+
+
+def instance_row(task: Task, seed: int, facts: Facts | None, why: str) -> dict[str, Any]:
+    """A row of `task_instances`. Of a source that says nothing of its instances the seed alone tells them apart."""
+    return {
+        "task_id": task.task_id,
+        "seed": seed,
+        "split": str(task.split(seed)),
+        "content_id": content_id("instance", [task.task_id, seed]) if facts is None else facts.content_id,
+        "instruction": None if facts is None else facts.instruction,
+        "difficulty": None if facts is None else facts.difficulty,
+        "provenance": json.dumps({"task": task.name} if facts is None else dict(facts.provenance), sort_keys=True),
+        "why": why,
+    }
