@@ -95,19 +95,26 @@ def import_demonstrations(
     domain: Annotated[str, typer.Option(help="Which specialist learns from it.")] = "desktop",
     mode: Annotated[str, typer.Option(help="Standing text of the prompt: computer, mobile or game.")] = "computer",
     min_alignment: Annotated[int, typer.Option(min=0, max=10, help="agentnet: a lower alignment_score goes to CT.")] = 0,
+    keep_personal_data: Annotated[
+        bool, typer.Option("--keep-personal-data", help="Store records with addresses, numbers or secrets too \\[default: withhold them].")
+    ] = False,
+    script: Annotated[
+        list[str] | None, typer.Option(help="Withhold what is not written in this script (Latin, Han, …); may be given several times.")
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Drop what was imported under this name first.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Import demonstrations: episodes with their steps and screenshots, and samples for SFT (good steps of completed ones) or CT.
 
-    A killed import goes on where it was: what is stored is not stored again. What is malformed is named by file and line, kept aside
-    under FLYWHEEL_HOME/imports, and counted.
+    A killed import goes on where it was: what is stored is not stored again. What is malformed, and what holds personal data, is named by
+    file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
     """
     from pipelines.import_demonstrations import demonstration_settings, import_demonstration_files
 
     settings = demonstration_settings(
-        track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment
+        track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment,
+        keep_personal_data=keep_personal_data, scripts=tuple(script or ()),
     )  # fmt: skip
     import_demonstration_files(
         home_of(home), format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace

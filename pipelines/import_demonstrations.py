@@ -2,7 +2,7 @@
 
 A chunk's rows are committed table by table, its episodes last. What is stored already is not stored again, whichever table a killed import
 had come to, so importing anew goes on where that one was and ends with the same rows. Beside them, under FLYWHEEL_HOME/imports/<name>, lie
-what was malformed, word for word, and where each episode or sample came from.
+what was withheld or malformed, word for word, and where each episode or sample came from.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from agent.grammars.registry import grammar_named
 from pipelines.import_agentnet import agentnet_entries
 from pipelines.import_mind2web import mind2web_entries
 from pipelines.import_rows import DemonstrationSettings, RowMaker, Rows
+from pipelines.import_screening import Screening
 from pipelines.import_sharegpt import chat_entries
 from pipelines.import_trajectories import Demonstration, Entry, EntryReader, Pictures
 from sandbox.imported.mapping import BadRecord
@@ -57,6 +58,7 @@ class Report:
     num_there: int = 0
     samples: Counter[str] = field(default_factory=Counter)
     """Added, by table."""
+    withheld: list[tuple[str, str]] = field(default_factory=list)
     malformed: list[tuple[str, str]] = field(default_factory=list)
     unknown: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
@@ -120,7 +122,7 @@ def import_demonstration_files(
 ) -> Report:  # fmt: skip
     """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
-    read, maker = _reader(format, settings), RowMaker(format, settings)
+    read, maker, screening = _reader(format, settings), RowMaker(format, settings), Screening(settings)
     for path in paths:
         if not path.is_file():
             raise ConfigError(f"there is no file {path}")
@@ -140,7 +142,7 @@ def import_demonstration_files(
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)
                 pictures = Pictures([*images, path.parent])
                 for entry in read(path, pictures, lambda done, bar=bar: progress.update(bar, completed=done)):  # type: ignore[misc]
-                    _take(entry, maker, store, report, kept, dry_run=dry_run)
+                    _take(entry, maker, screening, store, report, kept, dry_run=dry_run)
         if not dry_run:
             store.commit()
             kept.write()
@@ -186,12 +188,14 @@ def _reader(format: str, settings: DemonstrationSettings) -> EntryReader:
     return readers[format]
 
 
-def _take(entry: Entry, maker: RowMaker, store: Store, report: Report, kept: _Kept, *, dry_run: bool) -> None:
-    """One record: its rows into the store, unless they are there."""
+def _take(
+    entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: _Kept, *, dry_run: bool
+) -> None:
+    """One record: its rows into the store, unless they are there or withheld."""
     report.num_records += 1
     report.unknown.update(set(entry.unknown))
     if entry.made is None:
-        _reject(entry, entry.why_not, report, kept)
+        _reject(entry, entry.why_not, report.malformed, kept)
         return
     try:
         if isinstance(entry.made, Demonstration):
@@ -203,7 +207,10 @@ def _take(entry: Entry, maker: RowMaker, store: Store, report: Report, kept: _Ke
             identity = next(rows[0]["sample_id"] for table, rows in made.of.items() if table.endswith("_samples"))
             rows = None if store.has(identity) else made
     except BadRecord as error:
-        _reject(entry, str(error), report, kept)
+        _reject(entry, str(error), report.malformed, kept)
+        return
+    if rows is not None and (reason := screening.reason(rows)) is not None:
+        _reject(entry, reason, report.withheld, kept)
         return
     kept.came_from(entry, identity)
     if rows is None:
@@ -216,8 +223,8 @@ def _take(entry: Entry, maker: RowMaker, store: Store, report: Report, kept: _Ke
         store.add(rows)
 
 
-def _reject(entry: Entry, why: str, report: Report, kept: _Kept) -> None:
-    report.malformed.append((entry.where, why))
+def _reject(entry: Entry, why: str, told: list[tuple[str, str]], kept: _Kept) -> None:
+    told.append((entry.where, why))
     kept.reject(entry, why)
 
 
@@ -255,12 +262,12 @@ def _progress(console: Console) -> Progress:
 
 
 def _tell(report: Report, console: Console, name: str, folder: Path, *, dry_run: bool) -> None:
-    """Counts of what was added, what was there, what the actions could not say, unknown fields, and what was malformed."""
+    """Counts of what was added, what was there, what the actions could not say, unknown fields, and what was withheld or malformed."""
     verb = "would be added" if dry_run else "added"
     made = ", ".join(f"{report.samples[table]} {table}" for table in ("episodes", "steps", "sft_samples", "ct_samples"))
     console.print(
         f"{report.num_records} records: {report.num_added} {verb} ({made}), {report.num_there} were there already, "
-        f"{len(report.malformed)} malformed.", highlight=False,
+        f"{len(report.withheld)} withheld, {len(report.malformed)} malformed.", highlight=False,
     )  # fmt: skip
     for heading, counts in (("left out by the actions", report.lost), ("unknown field", report.unknown)):
         if counts:
@@ -269,11 +276,13 @@ def _tell(report: Report, console: Console, name: str, folder: Path, *, dry_run:
             for what, num in counts.most_common(ROWS_SHOWN):
                 table.add_row(escape(what), str(num))
             console.print(table)
-    if report.malformed:
-        table = Table("malformed", "why")
-        for where, why in report.malformed[:ROWS_SHOWN]:
-            table.add_row(escape(where), escape(why))
-        console.print(table)
+    for heading, records in (("withheld", report.withheld), ("malformed", report.malformed)):
+        if records:
+            table = Table(heading, "why")
+            for where, why in records[:ROWS_SHOWN]:
+                table.add_row(escape(where), escape(why))
+            console.print(table)
     if not dry_run:
-        kept = f"; what was malformed is kept in {folder / 'rejected.jsonl'}" if report.malformed else ""
+        aside = [heading for heading, records in (("withheld", report.withheld), ("malformed", report.malformed)) if records]
+        kept = f"; what was {' or '.join(aside)} is kept in {folder / 'rejected.jsonl'}" if aside else ""
         console.print(escape(f"stored as the stage imported_{name}{kept}"), highlight=False, soft_wrap=True)

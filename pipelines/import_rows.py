@@ -50,6 +50,9 @@ class DemonstrationSettings(BaseModel):
     domain: str = "desktop"
     mode: Mode = "computer"
     min_alignment: Annotated[int, Field(ge=0, le=10)] = 0
+    keep_personal_data: bool = False
+    scripts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]+$")], ...] = ()
+    min_script_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
 
 
 @dataclass(slots=True, kw_only=True)

@@ -109,16 +109,39 @@ def _screened(con: duckdb.DuckDBPyConnection, numbers: list[int]) -> Iterator[tu
 
 
 def _scripts(con: duckdb.DuckDBPyConnection, numbers: list[int], config: QualityConfig) -> Iterator[tuple[int, float, list[str]]]:
-    allowed = "".join(f"\\p{{{script}}}" for script in config.scripts)
     query = f"""
-        select n, sum(length(regexp_replace(text, '[^{allowed}]', '', 'g'))), sum(length(regexp_replace(text, '\\P{{L}}', '', 'g')))
+        select n, {_known_letters(config.scripts)}, {_LETTERS}
         from human_texts where source in ('answer', 'annotation') group by n"""
     try:
         found = {n: (known / letters if letters else 1.0) for n, known, letters in con.execute(query).fetchall()}
     except duckdb.Error as error:
-        names = ", ".join(config.scripts)
-        raise ConfigError(f"quality.scripts {names}: name scripts as Unicode does, e.g. Latin, Cyrillic, Han ({error})") from error
+        raise _no_script(config.scripts, error) from error
     for n in numbers:
         share = found.get(n, 1.0)
         reasons = [] if share >= config.min_script_fraction else [f"{share:.0%} of the letters are {' or '.join(config.scripts)}"]
         yield n, share, reasons
+
+
+def script_fraction(con: duckdb.DuckDBPyConnection, texts: Sequence[str], scripts: Sequence[str]) -> float:
+    """Share of the letters of some texts that are of these scripts; 1 where there are no letters, or no scripts. Raises ConfigError."""
+    if not scripts:
+        return 1.0
+    try:
+        query = f"select {_known_letters(scripts)}, {_LETTERS} from (select unnest($texts::varchar[]) as text)"
+        ((known, letters),) = con.execute(query, {"texts": texts}).fetchall()
+    except duckdb.Error as error:
+        raise _no_script(scripts, error) from error
+    return float(known / letters) if letters else 1.0
+
+
+_LETTERS = r"sum(length(regexp_replace(text, '\P{L}', '', 'g')))"
+
+
+def _known_letters(scripts: Sequence[str]) -> str:
+    """SQL for the number of letters of these scripts."""
+    allowed = "".join(f"\\p{{{script}}}" for script in scripts)
+    return f"sum(length(regexp_replace(text, '[^{allowed}]', '', 'g')))"
+
+
+def _no_script(scripts: Sequence[str], error: Exception) -> ConfigError:
+    return ConfigError(f"scripts {', '.join(scripts)}: name scripts as Unicode does, e.g. Latin, Cyrillic, Han ({error})")

@@ -145,6 +145,42 @@ def test_the_mixture_draws_them(files: Path, tmp_path: Path) -> None:
         assert {(row["kind"], row["component"]) for row in members} == {("ct", "in_situ")} and len(members) == 4
 
 
+def test_what_holds_personal_data_is_withheld_and_told_without_repeating_it(tmp_path: Path) -> None:
+    images(tmp_path, 4)
+    typed = [CODES[0], "pyautogui.write('grace.hopper@navy.mil')", CODES[3]]
+    records = [
+        agentnet("typed", typed),
+        agentnet("asked", CODES, instruction="Pay with 4111 1111 1111 1111."),
+        agentnet("fine", ["pyautogui.write('user@example.com')", CODES[3]]),
+        agentnet("greek", CODES[3:], instruction="Κάνε κλικ στο κόκκινο κουμπί δύο φορές, παρακαλώ, και μετά κλείσε το παράθυρο."),
+    ]
+    records[3]["traj"][0]["value"] |= {"thought": "Το παράθυρο είναι ανοιχτό, άρα το κλείνω τώρα αμέσως.", "action": "Κλείσιμο"}
+    path = write_lines(tmp_path / "demos.jsonl", records)
+    report, said = run(tmp_path / "home", "agentnet", path)
+    assert report.withheld == [
+        ("demos.jsonl:1", "holds personal data: an e-mail address in the answer of step 1"),
+        ("demos.jsonl:2", "holds personal data: a card number in its instruction"),
+    ]
+    assert report.num_added == 2 and "2 withheld, 0 malformed" in said and "hopper" not in said and "rejected.jsonl" in said
+    stored = json.dumps(content(tmp_path / "home")["steps"])
+    assert "user@example.com" in stored and "hopper" not in stored
+    assert [json.loads(line)["where"] for line in (tmp_path / "home/imports/demos/rejected.jsonl").read_text().splitlines()] == [
+        "demos.jsonl:1", "demos.jsonl:2",
+    ]  # fmt: skip
+    kept, _ = run(tmp_path / "kept", "agentnet", path, keep_personal_data=True, scripts=("Latin",))
+    ((where, why),) = kept.withheld
+    assert kept.num_added == 3 and where == "demos.jsonl:4" and "of its letters are Latin" in why
+    with pytest.raises(ConfigError, match="name scripts as Unicode does"):
+        run(tmp_path / "kept", "agentnet", path, scripts=("Elvish",))
+
+
+def test_chats_are_looked_through_as_well(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "Call +49 30 901820 now."}, {"from": "gpt", "value": "Done."}]
+    fine = [{"from": "human", "value": "Call the office."}, {"from": "gpt", "value": "Done."}]
+    report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "c.jsonl", [{"conversations": turns}, {"conversations": fine}]))
+    assert report.withheld == [("c.jsonl:1", "holds personal data: a telephone number in message 0")] and report.num_added == 1
+
+
 def test_what_is_malformed_is_named_and_kept_word_for_word(tmp_path: Path) -> None:
     images(tmp_path, 3)
     (tmp_path / "text.png").write_text("no picture")
