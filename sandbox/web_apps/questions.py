@@ -73,7 +73,7 @@ class Questions(Maker):
             columns = yield from self._told_apart(target)
             referred = Counter(row[column] for row in self.rows[table].values())
             for end in self.of_split(target):
-                keys = [row[column] for row in self.rows[table].values() if row[other] == end and referred[row[column]] == 1]
+                keys = [str(row[column]) for row in self.rows[table].values() if row[other] == end and referred[row[column]] == 1]
                 if not keys:
                     yield Draft(refused="no row, or several, refers to it")
                 for key, asked in product(keys, columns):
