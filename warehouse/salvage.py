@@ -4,6 +4,9 @@ what was right where they erred (a correction) and what leads on after the error
 A correction is the failed episode's prompt at its first wrong step with the answer of the solved one on the same screen. A reflection is
 its prompt one step later, the error in its history, with the solved one's answer on that screen: the error is kept, and only the answer
 that recovers is learned (UI-TARS, arXiv 2501.12326, section 4.5). Both name the solved episode and step that the answer is from.
+
+Which step was the first wrong one annotators and step rewards tell. `solved_attempts_tell` guesses it: the first one that no solved attempt
+at the same instance took on the same screen. Two ways may be right, and screens that look alike may hide different states.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ class SalvageConfig(BaseModel):
     trim_failures: Annotated[
         bool,
         Field(
-            description="CT learns a failed episode only up to its first wrong step, where annotations, step rewards or a solved attempt "
-            "at the same instance tell it"
+            description="CT learns a failed episode only up to its first wrong step, where annotations or step rewards tell it (or solved "
+            "attempts: solved_attempts_tell)"
         ),
     ] = False
     corrections: Annotated[
@@ -50,11 +53,18 @@ class SalvageConfig(BaseModel):
     reflections: Annotated[
         bool, Field(description="SFT learns, one step after the error, which stays in the prompt, the answer of a solved attempt there")
     ] = False
+    solved_attempts_tell: Annotated[
+        bool,
+        Field(
+            description="a step that no solved attempt at the instance took on its screen counts as wrong: a guess, for tasks whose "
+            "screens show all and that are solved in one way"
+        ),
+    ] = False
 
 
-def trimmed_steps(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+def trimmed_steps(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> dict[str, int]:
     """Episode id -> its first wrong step, of failed episodes of which it can be told."""
-    con.execute(VIEWS.read_text())
+    _make_views(con, config)
     return dict(con.execute("select episode_id, step_index from first_wrong_steps").fetchall())
 
 
@@ -63,6 +73,10 @@ def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: SalvageConfig)
     wanted = [origin for origin, is_on in (("correction", config.corrections), ("reflection", config.reflections)) if is_on]
     if not wanted:
         return []
-    con.execute(VIEWS.read_text())
+    _make_views(con, config)
     rows = con.sql(_PAIRS, params={"iteration": iteration}).to_arrow_table().to_pylist()
     return [row for row in rows if row["origin"] in wanted]
+
+
+def _make_views(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> None:
+    con.execute(VIEWS.read_text().replace("$attempts_tell", str(config.solved_attempts_tell).lower()))

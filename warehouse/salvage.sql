@@ -20,7 +20,7 @@ create or replace temp view compared as
 select distinct f.episode_id from salvage_steps f join salvage_steps s using (task_id, seed)
 where not f.is_solved and s.is_solved and s.route = 'sft' and f.step_index = 0 and s.step_index = 0 and f.state = s.state;
 
--- The first wrong step of each failed episode, as far as anything tells.
+-- The first wrong step of each failed episode, as far as anything tells. $attempts_tell: whether a solved attempt does.
 create or replace temp view first_wrong_steps as
 with told as (
     -- an annotator corrected it afterwards, or found it beyond repair
@@ -33,7 +33,8 @@ with told as (
     -- the last progress that it saw was before
     select episode_id, max(step_index) + 1 from salvage_steps where not is_solved and reward > 0 group by episode_id
     union all
-    -- a solved attempt at the same instance did something else here
+    -- every solved attempt at the same instance did something else here, or was never here: a guess (salvage.py)
     select f.episode_id, f.step_index from salvage_steps f join compared using (episode_id) anti join shared_steps using (episode_id, step_index)
+    where $attempts_tell
 )
 select episode_id, min(step_index) as step_index from told group by episode_id;

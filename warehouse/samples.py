@@ -54,7 +54,7 @@ def samples_from_routes(
     says what else failed episodes give; on a connection that is read only by SQL of ours, since it makes temporary views there.
     """
     settings = salvage or SalvageConfig()
-    first_wrong = trimmed_steps(con) if settings.trim_failures else {}
+    first_wrong = trimmed_steps(con, settings) if settings.trim_failures else {}
     ct: list[dict[str, Any]] = []
     sft: list[dict[str, Any]] = []
     for row in _rows(con, _ROUTED_STEPS, iteration):

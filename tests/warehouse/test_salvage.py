@@ -12,7 +12,8 @@ from tests.warehouse.test_samples import annotation, episode, load, step
 from warehouse.salvage import SalvageConfig
 from warehouse.samples import samples_from_routes
 
-EVERYTHING = SalvageConfig(trim_failures=True, corrections=True, reflections=True)
+EVERYTHING = SalvageConfig(trim_failures=True, corrections=True, reflections=True, solved_attempts_tell=True)
+CERTAIN = EVERYTHING.model_copy(update={"solved_attempts_tell": False})
 
 
 @pytest.fixture
@@ -65,6 +66,18 @@ def test_a_failed_attempt_is_cut_corrected_and_reflected_on_beside_a_solved_one(
     ]  # fmt: skip
     for row in samples["sft_samples"]:
         assert [message["loss"] for message in row["messages"]] == [0.0, 1.0] and row["verdict"] is True
+
+
+def test_another_way_is_no_error_unless_somebody_says_so(con: duckdb.DuckDBPyConnection) -> None:
+    """What the failed attempt did on a screen and no solved one did may have been as right: without a word of an annotator or a reward
+    nothing is cut and nothing corrected."""
+    load(con, **PAIR)
+    assert samples_from_routes(con, "0001", salvage=CERTAIN) == samples_from_routes(con, "0001")
+    told_of = PAIR | {"steps": [*FAILED[:1], FAILED[1] | {"reward": -1.0}, *FAILED[2:], *SOLVED]}
+    load(con, **told_of)
+    samples = samples_from_routes(con, "0001", salvage=CERTAIN)
+    assert [row["step_index"] for row in samples["ct_samples"]] == [0]
+    assert told(samples["sft_samples"], "correction") == [("correction", "solved", 1, "f B", "Action right")]
 
 
 def test_a_pair_needs_the_same_instance_a_solved_attempt_that_stands_and_another_prompt(con: duckdb.DuckDBPyConnection) -> None:
