@@ -20,7 +20,7 @@ from sandbox.task import Task
 from sandbox.web_apps.apps import CLOCK_VERSION, PORT
 from sandbox.web_apps.oracle import Oracle
 from sandbox.web_apps.running import RunningApp, prepare
-from sandbox.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, Reworder, keeps_values, web_instance
+from sandbox.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, web_instance
 from sandbox.web_apps.state import State, difference
 from sandbox.web_apps.tasks import WebInstance, reasons_against
 from warehouse.errors import WebAppSpoiled
@@ -32,7 +32,6 @@ class _Episode:
 
     task: Task
     instance: WebInstance
-    instruction: str
     running: RunningApp
     before: State
     actions: list[Action] = field(default_factory=list)
@@ -48,16 +47,13 @@ class _Episode:
 
 
 class WebAppSession(JailedPageSession[WebInstance, _Episode]):
-    """Runs task instances one after another. With a `reworder` instructions are said in its words."""
+    """Runs task instances one after another."""
 
     reset_timeout_s = 60.0
 
-    def __init__(
-        self, open_page: OpenPage, *, limits: Limits | None = None, screenshots: bool = True, reworder: Reworder | None = None
-    ) -> None:
+    def __init__(self, open_page: OpenPage, *, limits: Limits | None = None, screenshots: bool = True) -> None:
         site = _Site()
         super().__init__(PageSession(open_page, {SOURCE: site}, limits=limits, screenshots=screenshots), site)
-        self._reworder = reworder
 
     def _instance(self, task: Task, seed: int) -> WebInstance:
         return web_instance(task, seed)
@@ -67,16 +63,10 @@ class WebAppSession(JailedPageSession[WebInstance, _Episode]):
         await prepare(instance.app)  # the first time takes longer than a start may
         running = await self._in_time(RunningApp.start(instance.app), instance.app.name)
         try:
-            return _Episode(task=task, instance=instance, instruction=self._told(instance), running=running, before=running.state())
+            return _Episode(task=task, instance=instance, running=running, before=running.state())
         except BaseException:
             await running.close()
             raise
-
-    def _told(self, instance: WebInstance) -> str:
-        if self._reworder is None:
-            return instance.instruction
-        reworded = self._reworder.reword(instance.instruction)
-        return reworded if keeps_values(instance.instruction, reworded) else instance.instruction
 
     async def step(self, action: Action) -> Transition:
         episode = self._running()
@@ -123,7 +113,7 @@ class _Site(EpisodePage[_Episode]):
         return "null"
 
     async def progress(self, moment: WebMoment) -> Progress:
-        return Progress(instruction=self.running().instruction, reward=0.0, done=False)
+        return Progress(instruction=self.running().instance.instruction, reward=0.0, done=False)
 
     async def hint(self, moment: PageMoment) -> Action | None:
         episode = self.running()

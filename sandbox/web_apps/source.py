@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Protocol
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -102,15 +101,3 @@ def facts(task: Task, seed: int) -> Facts:
         instruction=instance.instruction, content=instance.content, difficulty=instance.difficulty, provenance=instance.provenance,
         dropped=instance.dropped,
     )  # fmt: skip
-
-
-class Reworder(Protocol):
-    """Says an instruction in other words, for instance by a model. Whoever has one hands it to a session; what it says is taken only where
-    every value of the instruction is in it (`keeps_values`)."""
-
-    def reword(self, instruction: str) -> str: ...
-
-
-def keeps_values(instruction: str, reworded: str) -> bool:
-    """Every quoted value is still there, as it was written."""
-    return all(value in reworded for value in instruction.split('"')[1::2])
