@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import duckdb
@@ -67,10 +67,10 @@ def validate(warehouse: Warehouse, table: str, iteration: str, stage: str | None
         raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
     spec, num_rows = TABLES[table], 0
     result: Any = None
-    mistyped: dict[str, Failure] = {}
+    mistyped: dict[str, _Mistyped] = {}
     for chunk in chunks(warehouse, spec, iteration, stage):
         rows = _with_reference_columns(warehouse, spec, chunk)
-        mistyped = mistyped or _mistyped(spec, chunk)
+        mistyped = _mistyped(spec, chunk, mistyped)
         num_rows += rows.num_rows
         found = _run(spec, rows)
         result = found if result is None else _merged(result, found)
@@ -81,10 +81,18 @@ def validate(warehouse: Warehouse, table: str, iteration: str, stage: str | None
     )  # fmt: skip
 
 
-def _mistyped(spec: Table, rows: pa.Table) -> dict[str, Failure]:
-    """For each column that is stored as another type the rows whose value cannot be one of the right type; the first ones, where all of
-    them could. Great Expectations asks for the type of the whole column and names no row."""
-    failures = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mistyped:
+    """`is_certain`: the rows are those that cannot be of the right type."""
+
+    failure: Failure
+    is_certain: bool
+
+
+def _mistyped(spec: Table, rows: pa.Table, before: Mapping[str, _Mistyped]) -> dict[str, _Mistyped]:
+    """For each column that is stored as another type the rows whose value cannot be one of the right type, of these rows and those of
+    `before`; the first ones, where all of them could. Great Expectations asks for the type of the whole column and names no row."""
+    failures = dict(before)
     for column in spec.columns:
         if column.type not in _PYTHON_TYPE or column.name not in rows.column_names or not rows.num_rows:
             continue
@@ -98,11 +106,22 @@ def _mistyped(spec: Table, rows: pa.Table) -> dict[str, Failure]:
             ((num_wrong,),) = con.execute(f"SELECT count(*) FROM rows_to_check WHERE {is_wrong}").fetchall()
             query = f"SELECT {names} FROM rows_to_check WHERE {is_wrong if num_wrong else 'true'} LIMIT {ROWS_SHOWN}"
             shown = tuple(con.sql(query).to_arrow_table().to_pylist())
-        failures[column.name] = Failure(
+        found = Failure(
             expectation="expect_column_values_to_be_of_type", column=column.name, num_unexpected=num_wrong or rows.num_rows, rows=shown,
             detail=f"stored as {stored}, not as {column.type}",
         )  # fmt: skip
+        failures[column.name] = _joined(failures.get(column.name), _Mistyped(failure=found, is_certain=num_wrong > 0))
     return failures
+
+
+def _joined(first: _Mistyped | None, other: _Mistyped) -> _Mistyped:
+    """Of two chunks of rows: those that are wrong, if any are, else the first of all."""
+    if first is None or other.is_certain > first.is_certain:
+        return other
+    if first.is_certain > other.is_certain:
+        return first
+    rows, num = (*first.failure.rows, *other.failure.rows)[:ROWS_SHOWN], first.failure.num_unexpected + other.failure.num_unexpected
+    return replace(first, failure=replace(first.failure, num_unexpected=num, rows=rows))
 
 
 def _with_reference_columns(warehouse: Warehouse, spec: Table, rows: pa.Table) -> pa.Table:
@@ -229,10 +248,10 @@ def _merge_result(into: dict[str, Any], of: dict[str, Any], *, takes_all: bool) 
         into.update({name: share for name, share in shares.items() if name in into})
 
 
-def _failure(entry: Any, mistyped: dict[str, Failure]) -> Failure:
+def _failure(entry: Any, mistyped: Mapping[str, _Mistyped]) -> Failure:
     config, result = entry.expectation_config, entry.result or {}
     if config.type == "expect_column_values_to_be_of_type" and config.kwargs.get("column") in mistyped:
-        return mistyped[config.kwargs["column"]]
+        return mistyped[config.kwargs["column"]].failure
     rows = result.get("partial_unexpected_index_list") or [{"value": value} for value in result.get("partial_unexpected_list", ())]
     errors = [info["exception_message"] for info in _exceptions(entry.exception_info) if info.get("exception_message")]
     observed = result.get("observed_value")

@@ -185,3 +185,26 @@ def test_a_column_of_another_type_is_told_with_the_rows_that_cannot_be_it(
     (failure,) = [each for each in failures if each.expectation == "expect_column_values_to_be_of_type"]
     assert (failure.num_unexpected, failure.detail) == (1, "stored as string, not as int64")
     assert failure.rows == ({"num_steps": "two", "iteration": "0001", "stage": "rollouts", "episode_id": "odd"},)
+
+
+def test_rows_of_another_type_are_those_that_cannot_be_it_whichever_chunk_they_are_in(
+    warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_raw([make.episode(f"ep-{index}") for index in range(40)])
+    delta = warehouse.delta("episodes")
+    assert delta is not None
+    rows = delta.to_pyarrow_dataset().to_table().sort_by("episode_id")
+    monkeypatch.setattr(row_chunks, "CHUNK_ROWS", 8)
+
+    def told(texts: list[str]) -> tuple[int, set[str]]:
+        wrong = rows.set_column(rows.schema.get_field_index("num_steps"), "num_steps", pa.array(texts))
+        write_deltalake(delta, wrong, mode="overwrite", schema_mode="overwrite", partition_by=["iteration", "stage"])
+        failures = validate(warehouse, "episodes", "0001").failures
+        (failure,) = [each for each in failures if each.expectation == "expect_column_values_to_be_of_type"]
+        return failure.num_unexpected, {str(row["episode_id"]) for row in failure.rows}
+
+    names = rows["episode_id"].to_pylist()
+    texts = ["two" if index in (3, 17, 31) else "2" for index in range(40)]
+    assert told(texts) == (3, {names[index] for index in (3, 17, 31)}), "rows of the first chunk that could be numbers are innocent"
+    num, shown = told(["2"] * 40)
+    assert num == 40 and len(shown) == 20, "where all could be, the first stand for all"
