@@ -123,7 +123,8 @@ def _print_explanation(found: Explanation) -> None:
     table = RichTable("judge", "rule", "score", "threshold", "", "why")
     for told in found.judgements:
         threshold = f"{told.threshold:.4g}" + ("" if told.threshold == told.stored_threshold else f" (stored {told.stored_threshold:.4g})")
-        verdict = ("passed" if told.passed else "failed") + (", decided" if told.decided else "")
+        word = "abstains" if told.abstains else "passed" if told.passed else "failed"
+        verdict = word + (", decided" if told.decided else "")
         table.add_row(
             f"{told.judge} v{told.judge_version}", f"{told.effect} {told.precedence}", f"{told.score:.4g}", threshold, verdict,
             escape("; ".join(told.reasons)),

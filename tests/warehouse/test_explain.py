@@ -68,6 +68,17 @@ def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: War
     assert [(change.judge, change.route) for change in failed.changes] == [("verifier", "sft")] and failed.route == "ct"
 
 
+def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse) -> None:
+    said = {
+        "episode_id": "episode-good", "judge": "judge", "judge_version": "1", "kind": "verdict", "origin": "judge", "score": 0.9,
+        "threshold": 1.0, "passed": False, "reasons": [],
+    }  # fmt: skip
+    warehouse.append_partition("verdicts", [said], iteration="0001", stage="judgements")
+    with connect(warehouse) as con:
+        told = explain(con, "episode-good", RoutingConfig(rules={"judge": Rule(effect="decide", precedence=0)}))
+    assert (told.route, [each.judge for each in told.judgements if each.abstains]) == ("sft", ["judge"])
+
+
 def test_what_would_change_the_route_does_change_it(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
         for name in ("episode-good", "episode-looping", "episode-failed"):

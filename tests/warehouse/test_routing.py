@@ -96,6 +96,19 @@ def test_a_human_outranks_the_verifier() -> None:
     assert one(episode(), verdict("e1", "orm", 0), verdict("e1", "verifier", 1))[0] == "sft"
 
 
+def test_who_may_not_be_trusted_abstains_and_silences_nobody() -> None:
+    judge = {"kind": "verdict", "origin": "judge"}
+    distrusted = verdict("e1", "judge", 0.9, threshold=1.0, **judge)
+    assert one(episode(), distrusted, verdict("e1", "orm", 0.9))[0] == "sft", "the ORM has a threshold that was measured"
+    assert one(episode(), distrusted, verdict("e1", "verifier", 1))[0] == "sft"
+    alone = one(episode(reward=0.0), distrusted, verdict("e1", "orm", 0.2, threshold=1.0))
+    assert alone == ("withheld", "unjudged: no judge gave V; not to be trusted with it: judge, orm"), "nobody has called it a failure"
+    assert one(episode(), distrusted, config=RoutingConfig(rules={"judge": Rule(effect="decide", threshold=0.5, precedence=2)}))[0] == "sft"
+    trusted_before = RoutingConfig(rules={"orm": Rule(effect="decide", threshold=1.0, precedence=3)})
+    assert one(episode(), verdict("e1", "orm", 0.9), config=trusted_before)[0] == "withheld"
+    assert one(episode(), verdict("e1", "verifier", 0.9, threshold=1.0)) == ("ct", "V=0: verifier 0.9 < 1"), "a verifier may be exact"
+
+
 def test_history_is_routed_again_under_other_rules() -> None:
     verdicts = [verdict("e1", "verifier", 1), verdict("e1", "loop", 0.4)]
     assert one(episode(), *verdicts)[0] == "ct"
