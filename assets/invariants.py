@@ -250,8 +250,8 @@ INVARIANTS = (
     Invariant(
         name="verdict_for_every_end",
         asset="routes",
-        meaning="in each domain the verifier has given V to whatever ended, or to nothing; where to nothing, a judge has, or the episode is "
-        "withheld because nobody may judge it. What the infrastructure ended has no V of its verifier",
+        meaning="in each domain the verifier has given V to whatever ended, or to nothing; where to nothing, a judge has, or the episode "
+        "is withheld because nobody may judge it. What the infrastructure ended has no V of its verifier",
         mend=ROUTE_AGAIN,
         sql="""with judged as (
                  select e.episode_id, e.domain, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts,
