@@ -127,6 +127,23 @@ def test_rerouting_is_idempotent_and_can_be_taken_back(warehouse: Warehouse) -> 
     assert sum(row["withdrawn"] for row in standing) == 4, "what had joined and left stays, withdrawn"
 
 
+def test_a_verdict_that_turns_turns_in_the_samples_that_stay(warehouse: Warehouse) -> None:
+    """Demoted with V=1 before, V=0 now: CT both times."""
+    def verdicts() -> set[bool]:
+        rows = warehouse.read("ct_samples").to_pylist()
+        return {row["verdict"] for row in rows if row["episode_id"] == "episode-looping" and not row["withdrawn"]}
+
+    assert verdicts() == {True}
+    said = {
+        "episode_id": "episode-looping", "judge": "human", "judge_version": "1", "kind": "verdict", "origin": "human", "score": 0.0,
+        "threshold": 0.5, "passed": False, "reasons": ["it was not"],
+    }  # fmt: skip
+    warehouse.append_partition("verdicts", [said], iteration="0001", stage="human")
+    (done,) = reroute(warehouse, RoutingConfig(), ["0001"])
+    assert done.moves == () and done.samples["ct_samples"] == (0, 0) and done.versions.keys() == {"routes", "ct_samples"}
+    assert verdicts() == {False}
+
+
 def test_an_iteration_that_was_never_routed_is_refused(warehouse: Warehouse) -> None:
     with pytest.raises(ConfigError, match="0007 was never routed: the routed ones are 0001"):
         reroute(warehouse, RoutingConfig(), ["0007"])
