@@ -1,7 +1,8 @@
 """What judges are taught by and measured on: stored episodes whose truth is known, told apart by a hash of their instance, and the rows of
 `orm_samples` and of the dataset that are made of them. What a judge is asked is agent/judging.py; nothing here asks one.
 
-The truth of an episode is what a person said of it, else the reward of the environment's verifier; never another judge's word. Instances
+The truth of an episode is what a person said of it, else the reward of the environment's verifier; never another judge's word, and never
+what an imported recording says of itself: nothing has verified that. Instances
 of the eval and holdout splits teach nothing, and of the train instances a part is held apart as well: it chooses thresholds (`eval`) or is
 only reported (`holdout`).
 """
@@ -29,6 +30,8 @@ Part = Literal["train", "eval", "holdout"]
 HELD_APART: dict[Part, float] = {"eval": 0.15, "holdout": 0.30}
 """Upper edges of the hash of train instances that are kept from teaching."""
 TEACHING_PURPOSES = ("rl", "rollout", "annotation")
+VERIFIED_PURPOSES = (*TEACHING_PURPOSES, "evaluation")
+"""Of episodes that were played in an environment of ours, whose rewards are a verifier's word. An imported demonstration is `seed`."""
 MAX_REMARKS = 2
 WEIGHT_DIGITS = 6
 _STEP_COLUMNS = "episode_id, step_index, observation, screenshot_id, messages, response, thought, action"
@@ -49,7 +52,8 @@ select
 from first_episodes e left join human h using (episode_id)
 left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
 where e.outcome <> 'crashed' and e.num_steps > 0 and e.policy_id <> 'oracle'
-    and (h.passed is not null or (e.reward is not null and not list_contains($unverified, e.domain)))
+    and (h.passed is not null
+        or (e.reward is not null and list_contains($verified_purposes, e.purpose) and not list_contains($unverified, e.domain)))
     and not (e.split = 'train' and coalesce(t.held_out, false))
 order by e.episode_id
 """
@@ -86,7 +90,10 @@ def known_episodes(
     con: duckdb.DuckDBPyConnection, iteration: str, *, success_threshold: float, unverified: Sequence[str] = ()
 ) -> list[Known]:
     """Every episode up to an iteration whose truth is known, in the order of their ids."""
-    params = {"iteration": iteration, "success_threshold": success_threshold, "unverified": list(unverified) or [""]}
+    params = {
+        "iteration": iteration, "success_threshold": success_threshold, "unverified": list(unverified) or [""],
+        "verified_purposes": list(VERIFIED_PURPOSES),
+    }  # fmt: skip
     return [
         Known(row=row, truth=bool(row["truth"]), reference=row["reference"], said=tuple(row["said"] or ()))
         for row in con.sql(KNOWN, params=params).to_arrow_table().to_pylist()

@@ -250,16 +250,19 @@ INVARIANTS = (
     Invariant(
         name="verdict_for_every_end",
         asset="routes",
-        meaning="whatever ended has V, or is withheld because nobody may judge it; what the infrastructure ended has none of its verifier",
+        meaning="in each domain the verifier has given V to whatever ended, or to nothing; where to nothing, a judge has, or the episode "
+        "is withheld because nobody may judge it. What the infrastructure ended has no V of its verifier",
         mend=ROUTE_AGAIN,
         sql="""with judged as (
-                 select e.episode_id, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts, count(v.judge) as num_judges,
-                   e.outcome = 'crashed' or bool_or(e.reward is null) as is_broken
+                 select e.episode_id, e.domain, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts,
+                   count(v.judge) as num_judges, e.outcome = 'crashed' or bool_or(e.reward is null) as is_broken
                  from episodes e left join verdicts v on v.episode_id = e.episode_id and v.kind = 'verdict'
-                 where e.iteration = $iteration and e.purpose in ('rollout', 'annotation') group by e.episode_id, e.outcome)
-               select j.episode_id, j.outcome, j.num_verdicts from judged j left join routes r
-                 on r.episode_id = j.episode_id and r.iteration = $iteration
+                 where e.iteration = $iteration and e.purpose in ('rollout', 'annotation') group by e.episode_id, e.domain, e.outcome),
+               heard as (select domain, max(num_verdicts) > 0 as has_verifier from judged where not is_broken group by domain)
+               select j.episode_id, j.domain, j.outcome, j.num_verdicts from judged j left join heard h using (domain)
+               left join routes r on r.episode_id = j.episode_id and r.iteration = $iteration
                where (j.is_broken and j.num_verdicts > 0)
+                 or (not j.is_broken and h.has_verifier and j.num_verdicts = 0)
                  or (not j.is_broken and j.num_judges = 0 and not starts_with(coalesce(r.reason, ''), 'unjudged'))""",
     ),
     Invariant(
@@ -284,20 +287,19 @@ INVARIANTS = (
                where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn and s.verdict is distinct from true""",
     ),
     Invariant(
-        name="sft_verdict_agrees_with_verifier",
+        name="sft_verdict_agrees_with_its_route",
         asset="sft_samples",
-        meaning="the verdict a sample carries is that of whoever was to be heard first: a person, the verifier, a judge, the ORM",
-        mend=WITHDRAW,
-        sql="""with newest as (
-                 select * from verdicts where kind = 'verdict'
-                 qualify row_number() over (partition by episode_id, judge order by iteration desc, judge_version desc, stage desc) = 1),
-               heard as (
-                 select episode_id, arg_min(struct_pack(judge, score, threshold, passed),
-                   coalesce(list_position(['human', 'verifier', 'judge', 'orm'], origin), 9)) as word
-                 from newest group by episode_id)
-               select s.sample_id, s.stage, s.episode_id, h.word.judge, h.word.score, h.word.threshold
-               from sft_samples s join heard h on h.episode_id = s.episode_id
-               where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn and not h.word.passed""",
+        meaning="what joins D_SFT without an annotation is of an episode that was routed there with V=1, by a judge that has said so",
+        mend=f"{ROUTE_AGAIN}; or {WITHDRAW}",
+        sql="""with routed as (
+                 select episode_id, route, reason, starts_with(reason, 'V=1: ') as is_solved,
+                   string_split(reason, ' ')[2] as judge, string_split(reason, ' ')[3] as score from routes),
+               said as (select distinct episode_id, judge, printf('%.3g', score) as score, true as is_said from verdicts)
+               select s.sample_id, s.stage, s.origin, s.episode_id, r.route, r.reason
+               from sft_samples s left join routed r using (episode_id) left join said v using (episode_id, judge, score)
+               where s.iteration = $iteration and s.annotation_id is null and not s.withdrawn
+               and (r.route is not null or s.origin in ('rollout', 'correction', 'reflection'))
+               and not coalesce(r.route = 'sft' and r.is_solved and v.is_said, false)""",
     ),
     Invariant(
         name="corrections_stand",

@@ -13,6 +13,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from warehouse.charts import routing_flow
 from warehouse.quality import iteration_verdicts
 from warehouse.query import connect
+from warehouse.routed_samples import store_routed_samples
 from warehouse.routing import route_iteration
 from warehouse.samples import samples_from_routes
 from warehouse.svg import as_markdown
@@ -73,13 +74,14 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
-    for table, rows in samples_from_routes(con, iteration, salvage=settings.salvage).items():
-        version = warehouse.replace_partition(table, rows, iteration=iteration, stage="routing")
+    samples = samples_from_routes(con, iteration, salvage=settings.salvage)
+    stored = store_routed_samples(warehouse, iteration, samples)
+    for table, rows in samples.items():
         by_origin: dict[str, int] = {}
         for row in rows:
             by_origin[f"samples/{row['origin']}"] = by_origin.get(f"samples/{row['origin']}", 0) + 1
         yield dg.MaterializeResult(
             asset_key=table,
             data_version=data_version(sorted(row["sample_id"] for row in rows)),
-            metadata=describe(counts={"samples": len(rows), **by_origin}, read=read, wrote={table: version}),
+            metadata=describe(counts={"samples": len(rows), **by_origin}, read=read, wrote={table: stored[table].version}),
         )

@@ -103,8 +103,7 @@ def with_rules(config: RoutingConfig, items: list[str]) -> RoutingConfig:
         judge, _, field = key.removeprefix("routing.rules.").rpartition(".")
         if not judge or field not in RULE_FIELDS:
             raise ConfigError(f"--set {key}: give JUDGE.{', JUDGE.'.join(RULE_FIELDS)}, e.g. --set loop.threshold=0.5")
-        # A judge that no rule names: a filter that demotes (routing.sql).
-        rules.setdefault(judge, {"effect": "demote"})[field] = value
+        rules.setdefault(judge, {})[field] = value
     try:
         return RoutingConfig(rules={judge: Rule.model_validate(rule) for judge, rule in rules.items()})
     except ValidationError as error:
@@ -123,7 +122,8 @@ def _print_explanation(found: Explanation) -> None:
     table = RichTable("judge", "rule", "score", "threshold", "", "why")
     for told in found.judgements:
         threshold = f"{told.threshold:.4g}" + ("" if told.threshold == told.stored_threshold else f" (stored {told.stored_threshold:.4g})")
-        verdict = ("passed" if told.passed else "failed") + (", decided" if told.decided else "")
+        word = "abstains" if told.abstains else "passed" if told.passed else "failed"
+        verdict = word + (", decided" if told.decided else "")
         table.add_row(
             f"{told.judge} v{told.judge_version}", f"{told.effect} {told.precedence}", f"{told.score:.4g}", threshold, verdict,
             escape("; ".join(told.reasons)),
@@ -143,7 +143,8 @@ def _print_explanation(found: Explanation) -> None:
 
 
 def _print_rerouted(result: Rerouted, dry_run: bool) -> None:
-    console.print(f"[bold]iteration {result.iteration}[/]: {len(result.moves)} of {result.num_episodes} episodes move")
+    what = f"{len(result.moves)} of {result.num_episodes} episodes move" if result.num_episodes else "its corrections follow"
+    console.print(f"[bold]iteration {result.iteration}[/]: {what}")
     for (before, after, label), num in sorted(result.counts.items()):
         moved = [move for move in result.moves if (move.before, move.after) == (before, after)]
         shown = ", ".join(move.episode_id for move in moved[:MOVES_SHOWN]) + (" …" if len(moved) > MOVES_SHOWN else "")

@@ -12,9 +12,12 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from warehouse.errors import UnknownId
-from warehouse.routing import RoutingConfig, Rule, route
+from warehouse.judge_reports import NOTHING_PASSES
+from warehouse.routing import LAST, RoutingConfig, Rule, route
 
 NEAREST_SHOWN = 4
+MAY_ERR = ("judge", "orm")
+"""Origins of verdicts that abstain where their threshold lets nothing pass."""
 
 
 class _Told(BaseModel):
@@ -36,6 +39,8 @@ class Judgement(_Told):
     reasons: list[str]
     iteration: str
     decided: bool
+    abstains: bool
+    """It may err and nothing that it says would pass: it decides nothing (routing.sql)."""
 
 
 class Change(_Told):
@@ -140,11 +145,14 @@ def _judgements(verdicts: pa.Table, rules: RoutingConfig, reason: str) -> list[J
         newest[row["judge"]] = row
     found = []
     for judge, row in newest.items():
-        rule = rules.effective_rules.get(judge) or Rule(effect="decide" if row["kind"] == "verdict" else "demote")
+        unnamed = Rule(effect="decide" if row["kind"] == "verdict" else "demote", precedence=LAST)
+        rule = rules.effective_rules.get(judge, unnamed).over(unnamed)
         threshold = row["threshold"] if rule.threshold is None else rule.threshold
         found.append(Judgement(
-            judge=judge, effect=rule.effect, precedence=rule.precedence, threshold=threshold, stored_threshold=row["threshold"],
+            judge=judge, effect=rule.effect or "demote", precedence=LAST if rule.precedence is None else rule.precedence,
+            threshold=threshold, stored_threshold=row["threshold"],
             passed=row["score"] >= threshold, decided=_names_judge(reason, judge),
+            abstains=rule.effect == "decide" and row["origin"] in MAY_ERR and threshold >= NOTHING_PASSES,
             **{name: row[name] for name in ("judge_version", "origin", "score", "reasons", "iteration")},
         ))  # fmt: skip
     order = {"decide": 0, "withhold": 1, "demote": 2}

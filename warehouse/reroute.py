@@ -1,26 +1,23 @@
 """Routing history again under other rules: new versions of `routes`, `ct_samples` and `sft_samples`, from the verdicts that are stored.
 
-The old versions stay readable, and datasets that were made stay what they are: only those made afterwards see it. A sample that leaves D_CT
-or D_SFT stays as a withdrawn row, so that lineage still leads from a dataset to it.
+The old versions stay readable, and datasets that were made stay what they are: only those made afterwards see it. What becomes of samples
+that leave D_CT or D_SFT is warehouse/routed_samples.py's business.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import pyarrow as pa
+from typing import TypedDict
 
 from warehouse.errors import ConfigError
 from warehouse.query import connect
+from warehouse.routed_samples import STAGE, Stored, follow_routes, store_routed_samples
 from warehouse.routing import RoutingConfig, reason_label, route
 from warehouse.salvage import SalvageConfig
 from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
-
-STAGE = "routing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +48,11 @@ class Rerouted:
         return Counter((move.before, move.after, reason_label(move.reason)) for move in self.moves)
 
 
+class _Told(TypedDict):
+    versions: dict[str, int]
+    samples: dict[str, tuple[int, int]]
+
+
 def routed_iterations(warehouse: Warehouse) -> list[str]:
     return sorted(set(warehouse.read("routes", columns=["iteration"])["iteration"].to_pylist()))
 
@@ -58,16 +60,21 @@ def routed_iterations(warehouse: Warehouse) -> list[str]:
 def reroute(
     warehouse: Warehouse, config: RoutingConfig, iterations: Sequence[str], salvage: SalvageConfig | None = None, *, dry_run: bool = False
 ) -> list[Rerouted]:
-    """Route the episodes of `iterations` again. Run a second time it changes nothing. Nothing else may route meanwhile: hold the lock of
-    the iteration. Raises ConfigError for an iteration that was never routed."""
+    """Route the episodes of `iterations` again, and make what later iterations have learned from pairs with these anew. Run a second time
+    it changes nothing. Nothing else may route meanwhile: hold the lock of the iteration. Returns these iterations, then the later ones
+    whose samples have changed. Raises ConfigError for an iteration that was never routed."""
     known = routed_iterations(warehouse)
     for iteration in iterations:
         if iteration not in known:
             raise ConfigError(f"iteration {iteration} was never routed: the routed ones are {', '.join(known) or 'none'}")
-    return [_reroute(warehouse, config, iteration, salvage, dry_run) for iteration in iterations]
+    wanted, settings = sorted(set(iterations)), salvage or SalvageConfig()
+    results = [_reroute(warehouse, config, iteration, settings, dry_run) for iteration in wanted]
+    if not dry_run and wanted:
+        results += _followed(warehouse, [iteration for iteration in known if iteration > wanted[0] and iteration not in wanted], settings)
+    return results
 
 
-def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, salvage: SalvageConfig | None, dry_run: bool) -> Rerouted:
+def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, salvage: SalvageConfig, dry_run: bool) -> Rerouted:
     with connect(warehouse) as con:
         routes = route(con, config, iteration=iteration)
     stored = warehouse.read("routes", iteration=iteration, stage=STAGE).select(routes.column_names).sort_by("episode_id")
@@ -82,24 +89,26 @@ def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, salvag
     versions: dict[str, int] = {}
     if routes.cast(stored.schema) != stored:
         versions["routes"] = warehouse.replace_partition("routes", routes, iteration=iteration, stage=STAGE)
-    samples: dict[str, tuple[int, int]] = {}
     with connect(warehouse) as con:
         wanted = samples_from_routes(con, iteration, salvage=salvage)
-    for table, rows in wanted.items():
-        version, samples[table] = _store(warehouse, table, rows, iteration)
-        if version is not None:
-            versions[table] = version
-    return Rerouted(iteration=iteration, num_episodes=routes.num_rows, moves=moves, versions=versions, samples=samples)
+    return Rerouted(
+        iteration=iteration, num_episodes=routes.num_rows, moves=moves,
+        **_told(store_routed_samples(warehouse, iteration, wanted), versions),
+    )  # fmt: skip
 
 
-def _store(warehouse: Warehouse, table: str, rows: list[dict[str, Any]], iteration: str) -> tuple[int | None, tuple[int, int]]:
-    """Write an iteration's samples where they differ from the stored ones; what is no longer among them stays, withdrawn."""
-    stored: pa.Table = warehouse.read(table, iteration=iteration, stage=STAGE)
-    held = {row["sample_id"]: row for row in stored.drop_columns(["iteration", "stage"]).to_pylist()}
-    wanted = {row["sample_id"] for row in rows}
-    standing = {id_ for id_, row in held.items() if not row["withdrawn"]}
-    if standing == wanted:
-        return None, (0, 0)
-    left = [row | {"withdrawn": True} for id_, row in held.items() if id_ not in wanted]
-    version = warehouse.replace_partition(table, [*rows, *left], iteration=iteration, stage=STAGE)
-    return version, (len(wanted - standing), len(standing - wanted))
+def _followed(warehouse: Warehouse, iterations: Sequence[str], salvage: SalvageConfig) -> list[Rerouted]:
+    """Of later iterations, whose own routes stay, those whose corrections and reflections have changed."""
+    results = []
+    for iteration in iterations:
+        stored = follow_routes(warehouse, iteration, salvage)
+        if stored is not None and stored.is_written:
+            results.append(Rerouted(iteration=iteration, num_episodes=0, moves=(), **_told({"sft_samples": stored}, {})))
+    return results
+
+
+def _told(stored: Mapping[str, Stored], versions: Mapping[str, int]) -> _Told:
+    return {
+        "versions": {**versions, **{table: each.version for table, each in stored.items() if each.is_written}},
+        "samples": {table: (each.num_joined, each.num_left) for table, each in stored.items()},
+    }

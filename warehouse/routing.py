@@ -23,13 +23,20 @@ _RULES_SCHEMA = pa.schema([("judge", pa.string()), ("effect", pa.string()), ("th
 
 
 class Rule(BaseModel):
-    """What one judge's word means for routing."""
+    """What one judge's word means for routing. What is left out is as DEFAULT_RULES has it; for a judge that they do not name, a verdict
+    decides and a filter demotes, after those that are named."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    effect: Annotated[Effect, Field(description="decide: gives V(s); withhold: failing keeps the episode out; demote: failing means CT")]
+    effect: Annotated[
+        Effect | None, Field(description="decide: gives V(s); withhold: failing keeps the episode out; demote: failing means CT")
+    ] = None
     threshold: Annotated[float | None, Field(ge=0, le=1, description="routes by this threshold instead of the stored one")] = None
-    precedence: Annotated[int, Field(ge=0, description="among judges of one effect the lowest speaks first")] = 100
+    precedence: Annotated[int | None, Field(ge=0, description="among judges of one effect the lowest speaks first")] = None
+
+    def over(self, other: Rule) -> Rule:
+        """This rule, with what it leaves out taken from another one."""
+        return other.model_copy(update=self.model_dump(exclude_none=True))
 
 
 DEFAULT_RULES: dict[str, Rule] = {
@@ -44,7 +51,8 @@ DEFAULT_RULES: dict[str, Rule] = {
     "near_duplicate": Rule(effect="withhold", precedence=4),
     "evaluation_overlap": Rule(effect="withhold", precedence=5),
 }
-"""Judges that are not named here: a verdict decides, a filter demotes."""
+LAST = 100
+"""Precedence of a judge that no rule names (routing.sql)."""
 
 
 class RoutingConfig(BaseModel):
@@ -56,7 +64,7 @@ class RoutingConfig(BaseModel):
 
     @property
     def effective_rules(self) -> dict[str, Rule]:
-        return DEFAULT_RULES | self.rules
+        return DEFAULT_RULES | {judge: rule.over(DEFAULT_RULES.get(judge, Rule())) for judge, rule in self.rules.items()}
 
 
 def route(con: duckdb.DuckDBPyConnection, config: RoutingConfig | None = None, *, iteration: str | None = None) -> pa.Table:

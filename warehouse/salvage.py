@@ -18,6 +18,7 @@ import duckdb
 from pydantic import BaseModel, ConfigDict, Field
 
 VIEWS = Path(__file__).with_name("salvage.sql")
+PAIR_ORIGINS = ("correction", "reflection")
 _PAIRS = """
 select 'correction' as origin, w.episode_id as failed, f.step_index as failed_step, f.messages, s.* exclude (messages)
 from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index

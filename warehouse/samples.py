@@ -67,10 +67,14 @@ def samples_from_routes(
             sft.append(sample_row("sft", **common))
     for row in _rows(con, _ANNOTATED_STEPS, iteration):
         sft.append(sample_row("sft", origin="annotation", annotation_id=row["annotation_id"], **_common(row)))
-    for row in pairs(con, iteration, settings):
-        parts = {name: row[name] for name in ("origin", "domain", "messages", "response", "episode_id", "step_index")}
-        sft.append(sample_row("sft", verdict=True, **parts))
+    sft += pair_rows(con, iteration, settings)
     return {"ct_samples": ct, "sft_samples": list({row["sample_id"]: row for row in sft}.values())}
+
+
+def pair_rows(con: duckdb.DuckDBPyConnection, iteration: str, salvage: SalvageConfig) -> list[dict[str, Any]]:
+    """Corrections and reflections of an iteration, as rows of `sft_samples`."""
+    parts = ("origin", "domain", "messages", "response", "episode_id", "step_index")
+    return [sample_row("sft", verdict=True, **{name: row[name] for name in parts}) for row in pairs(con, iteration, salvage)]
 
 
 def demonstration_rows(episodes: Sequence[Mapping[str, Any]], steps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

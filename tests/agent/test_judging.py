@@ -146,6 +146,23 @@ def test_people_are_believed_before_verifiers_and_hidden_ones_not_at_all(tmp_pat
     assert without_verifier(warehouse, rows, ["forms"]) == rows
 
 
+def test_what_an_imported_recording_says_of_itself_is_no_verifiers_word(tmp_path: Path):
+    """As pipelines/import_rows.py writes it: nobody has verified the reward."""
+    imported = {"purpose": "seed", "policy_id": "human", "environment": "recorded"}
+    recordings = [episode(f"imported-{clicked}", wanted="Ok", clicked=clicked, **imported) for clicked in ("Ok", "Yes")]
+    warehouse = store(tmp_path, ("0000", "imported_demonstrations", recordings), ("0001", "rl_pointing", many(10)))
+    with connect(warehouse) as con:
+        assert not [each for each in known_episodes(con, "0001", success_threshold=SOLVED) if each.row["purpose"] == "seed"]
+    said = {
+        "episode_id": "episode-imported-Ok", "judge": "human", "judge_version": "2026", "kind": "verdict", "origin": "human",
+        "score": 0.0, "threshold": 0.5, "passed": False, "reasons": ["it was not"],
+    }  # fmt: skip
+    warehouse.append_partition("verdicts", [said], iteration="0000", stage="human")
+    with connect(warehouse) as con:
+        known = [each for each in known_episodes(con, "0001", success_threshold=SOLVED) if each.row["purpose"] == "seed"]
+    assert [(each.episode_id, each.truth, each.reference) for each in known] == [("episode-imported-Ok", False, "human")]
+
+
 def test_lessons_are_of_train_instances_that_are_not_held_apart_and_balanced(tmp_path: Path):
     warehouse = store(
         tmp_path,

@@ -79,8 +79,12 @@ def act(made: Warehouse, *more: dict[str, Any]) -> None:
     made.replace_partition("steps", [*steps("ep-good"), *steps("ep-bad")], **ACTED)
     verdicts = [Make.verdict("ep-good", judge="verifier"), Make.verdict("ep-bad", judge="verifier", score=0.0, passed=False)]
     made.replace_partition("verdicts", verdicts, iteration="0001", stage="verdicts")
-    route = {"ep-good": "sft", "ep-bad": "ct", "ep-lost": "withheld"}
-    made.replace_partition("routes", [{"episode_id": name, "route": to, "reason": "so"} for name, to in route.items()], **ROUTED)
+    routes = {
+        "ep-good": ("sft", "V=1: verifier 1 >= 0.5, 9 filters passed"), "ep-bad": ("ct", "V=0: verifier 0 < 0.5"),
+        "ep-lost": ("withheld", "crashed: gone"),
+    }  # fmt: skip
+    rows = [{"episode_id": name, "route": route, "reason": reason} for name, (route, reason) in routes.items()]
+    made.replace_partition("routes", rows, **ROUTED)
     made.replace_partition("annotations", [Make.annotation("note", "ep-bad")], iteration="0001", stage="annotations")
     made.replace_partition("sft_samples", [Make.sample("good-0", origin="rollout", episode_id="ep-good", step_index=0)], **ROUTED)
     made.replace_partition("ct_samples", [Make.sample("bad-0", origin="rollout", episode_id="ep-bad", verdict=False)], **ROUTED)
@@ -153,7 +157,7 @@ FAULTS: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
         seeded("routes", {"episode_id": "ep-good", "route": "ct", "reason": "too"}, iteration="0001", stage="other"), "ep-good",
     ),
     "sft_only_successes_or_corrections": (sft(Make.sample("bad", origin="rollout", episode_id="ep-bad", verdict=False)), "bad"),
-    "sft_verdict_agrees_with_verifier": (sft(Make.sample("lie", origin="rollout", episode_id="ep-bad")), "lie"),
+    "sft_verdict_agrees_with_its_route": (sft(Make.sample("lie", origin="rollout", episode_id="ep-bad")), "lie"),
     "corrections_stand": (
         lambda made: (
             made.replace_partition("annotations", [Make.annotation("note", "ep-bad", decision="beyond_repair")], iteration="0001",
@@ -195,6 +199,48 @@ def test_a_broken_rule_names_its_row(turned: Warehouse, name: str) -> None:
     plant(turned)
     found = broken(turned, name)
     assert name in found and named in found[name], found
+
+
+def routed(made: Warehouse, **reasons: str) -> None:
+    """Other routes than those of `act`, by the episode's name without `ep-`."""
+    where = {"V=1: ": "sft", "V=0: ": "ct"}
+    rows = [
+        {"episode_id": f"ep-{name}", "route": where.get(reason[:5], "withheld"), "reason": reason}
+        for name, reason in {"lost": "crashed: gone", **reasons}.items()
+    ]
+    made.replace_partition("routes", rows, **ROUTED)
+
+
+def test_a_threshold_that_the_profiles_rules_lower_breaks_no_rule(turned: Warehouse) -> None:
+    """routing.rules with {orm: {threshold: 0.4}}: what the stored threshold fails is routed to SFT all the same."""
+    said = Make.verdict("ep-good", judge="orm", origin="orm", score=0.45, threshold=0.8, passed=False)
+    turned.replace_partition("verdicts", [said], iteration="0001", stage="verdicts")
+    routed(turned, good="V=1: orm 0.45 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
+    agrees = "sft_verdict_agrees_with_its_route"
+    assert broken(turned, agrees, "verdict_for_every_end") == {}
+    routed(turned, good="V=1: orm 0.9 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
+    assert "good-0" in broken(turned, agrees)[agrees], "the route tells of a score that nobody gave"
+    routed(turned, good="V=1: judge 0.45 >= 0.4, 9 filters passed", bad="unjudged: no judge gave V")
+    assert "good-0" in broken(turned, agrees)[agrees], "nor has this judge spoken"
+    sft(Make.sample("elsewhere", origin="correction", episode_id="ep-seed"))(turned)
+    assert "elsewhere" in broken(turned, agrees)[agrees], "a correction is of an episode that was routed"
+
+
+def test_in_a_domain_the_verifier_speaks_for_every_episode_or_for_none(turned: Warehouse) -> None:
+    rule = "verdict_for_every_end"
+    spoken = [Make.verdict("ep-good", judge="verifier")]
+    turned.replace_partition("verdicts", spoken, iteration="0001", stage="verdicts")
+    good = "V=1: verifier 1 >= 0.5, 9 filters passed"
+    routed(turned, good=good, bad="unjudged: no judge gave V")
+    assert "ep-bad" in broken(turned, rule)[rule], "the verifier that spoke for one has lost its word on the other"
+    act(turned, episode("ep-bad", seed=2, domain="forms", outcome="failure", reward=0.0))
+    turned.replace_partition("verdicts", spoken, iteration="0001", stage="verdicts")
+    routed(turned, good=good, bad="unjudged: no judge gave V")
+    assert broken(turned, rule) == {}, "in a domain of its own that nobody may judge"
+    routed(turned, good=good, bad="V=0: orm 0.2 < 0.5")
+    assert "ep-bad" in broken(turned, rule)[rule], "no V is there, and it is not withheld for that"
+    turned.append_partition("verdicts", [Make.verdict("ep-bad", judge="orm", origin="orm")], iteration="0001", stage="judgements")
+    assert broken(turned, rule) == {}
 
 
 def test_what_is_taken_back_breaks_no_rule_of_before_and_may_not_be_trained_on_after(turned: Warehouse) -> None:

@@ -157,7 +157,7 @@ def test_where_a_verifier_speaks_the_orm_decides_nothing(judged: tuple[Warehouse
     warehouse, _ = judged
     with connect(warehouse) as con:
         reasons = [reason for (reason,) in con.execute("select reason from routes where reason like 'V=%'").fetchall()]
-        agrees = next(each for each in INVARIANTS if each.name == "sft_verdict_agrees_with_verifier")
+        agrees = next(each for each in INVARIANTS if each.name == "sft_verdict_agrees_with_its_route")
         assert con.sql(agrees.sql, params={"iteration": "0001"}).fetchall() == [], "an ORM that disagrees breaks no rule"
     assert reasons and all("verifier" in reason for reason in reasons)
 

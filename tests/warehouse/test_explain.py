@@ -68,6 +68,17 @@ def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: War
     assert [(change.judge, change.route) for change in failed.changes] == [("verifier", "sft")] and failed.route == "ct"
 
 
+def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse) -> None:
+    said = {
+        "episode_id": "episode-good", "judge": "judge", "judge_version": "1", "kind": "verdict", "origin": "judge", "score": 0.9,
+        "threshold": 1.0, "passed": False, "reasons": [],
+    }  # fmt: skip
+    warehouse.append_partition("verdicts", [said], iteration="0001", stage="judgements")
+    with connect(warehouse) as con:
+        told = explain(con, "episode-good", RoutingConfig(rules={"judge": Rule(effect="decide", precedence=0)}))
+    assert (told.route, [each.judge for each in told.judgements if each.abstains]) == ("sft", ["judge"])
+
+
 def test_what_would_change_the_route_does_change_it(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
         for name in ("episode-good", "episode-looping", "episode-failed"):
@@ -114,6 +125,23 @@ def test_rerouting_is_idempotent_and_can_be_taken_back(warehouse: Warehouse) -> 
     standing = warehouse.read("sft_samples").to_pylist()
     assert {row["sample_id"] for row in standing if not row["withdrawn"]} == set(first["sft_samples"]["sample_id"].to_pylist())
     assert sum(row["withdrawn"] for row in standing) == 4, "what had joined and left stays, withdrawn"
+
+
+def test_a_verdict_that_turns_turns_in_the_samples_that_stay(warehouse: Warehouse) -> None:
+    """Demoted with V=1 before, V=0 now: CT both times."""
+    def verdicts() -> set[bool]:
+        rows = warehouse.read("ct_samples").to_pylist()
+        return {row["verdict"] for row in rows if row["episode_id"] == "episode-looping" and not row["withdrawn"]}
+
+    assert verdicts() == {True}
+    said = {
+        "episode_id": "episode-looping", "judge": "human", "judge_version": "1", "kind": "verdict", "origin": "human", "score": 0.0,
+        "threshold": 0.5, "passed": False, "reasons": ["it was not"],
+    }  # fmt: skip
+    warehouse.append_partition("verdicts", [said], iteration="0001", stage="human")
+    (done,) = reroute(warehouse, RoutingConfig(), ["0001"])
+    assert done.moves == () and done.samples["ct_samples"] == (0, 0) and done.versions.keys() == {"routes", "ct_samples"}
+    assert verdicts() == {False}
 
 
 def test_an_iteration_that_was_never_routed_is_refused(warehouse: Warehouse) -> None:

@@ -96,6 +96,33 @@ def test_a_human_outranks_the_verifier() -> None:
     assert one(episode(), verdict("e1", "orm", 0), verdict("e1", "verifier", 1))[0] == "sft"
 
 
+def test_who_may_not_be_trusted_abstains_and_silences_nobody() -> None:
+    judge = {"kind": "verdict", "origin": "judge"}
+    distrusted = verdict("e1", "judge", 0.9, threshold=1.0, **judge)
+    assert one(episode(), distrusted, verdict("e1", "orm", 0.9))[0] == "sft", "the ORM has a threshold that was measured"
+    assert one(episode(), distrusted, verdict("e1", "verifier", 1))[0] == "sft"
+    alone = one(episode(reward=0.0), distrusted, verdict("e1", "orm", 0.2, threshold=1.0))
+    assert alone == ("withheld", "unjudged: no judge gave V; not to be trusted with it: judge, orm"), "nobody has called it a failure"
+    assert one(episode(), distrusted, config=RoutingConfig(rules={"judge": Rule(effect="decide", threshold=0.5, precedence=2)}))[0] == "sft"
+    trusted_before = RoutingConfig(rules={"orm": Rule(effect="decide", threshold=1.0, precedence=3)})
+    assert one(episode(), verdict("e1", "orm", 0.9), config=trusted_before)[0] == "withheld"
+    assert one(episode(), verdict("e1", "verifier", 0.9, threshold=1.0)) == ("ct", "V=0: verifier 0.9 < 1"), "a verifier may be exact"
+
+
+def test_what_a_rule_leaves_out_stays_as_it_is_by_default() -> None:
+    named = RoutingConfig.model_validate({"rules": {"human": {"threshold": 0.6}, "leak": {"precedence": 9}, "loop": {"threshold": 0.3}}})
+    rules = RoutingConfig.model_validate_json(named.model_dump_json()).effective_rules
+    assert rules["human"] == Rule(effect="decide", threshold=0.6, precedence=0), "a person is still heard first"
+    assert rules["leak"] == Rule(effect="withhold", precedence=9) and rules["loop"] == Rule(threshold=0.3)
+    said = verdict("e1", "human", 0.55), verdict("e1", "verifier", 1)
+    assert one(episode(), *said, config=named) == ("ct", "V=0: human 0.55 < 0.6")
+    assert one(episode(), verdict("e1", "verifier", 1), verdict("e1", "leak", 0.2), config=named)[0] == "withheld"
+    assert one(episode(), verdict("e1", "verifier", 1), verdict("e1", "loop", 0.2), config=named)[0] == "ct", "a filter demotes"
+    scripted = verdict("e1", "rules_of_thumb", 0.9, kind="verdict", origin="scripted", threshold=0.95)
+    trusting = RoutingConfig(rules={"rules_of_thumb": Rule(threshold=0.5)})
+    assert one(episode(), scripted)[0] == "ct" and one(episode(), scripted, config=trusting)[0] == "sft", "a verdict decides"
+
+
 def test_history_is_routed_again_under_other_rules() -> None:
     verdicts = [verdict("e1", "verifier", 1), verdict("e1", "loop", 0.4)]
     assert one(episode(), *verdicts)[0] == "ct"

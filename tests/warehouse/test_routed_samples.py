@@ -1,0 +1,98 @@
+"""What routes give, stored by who routes an iteration and by who routes it again: nothing that a dataset may hold is dropped, and what a
+later iteration borrowed from an attempt goes with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.warehouse.conftest import Make
+from warehouse.query import connect
+from warehouse.reroute import reroute
+from warehouse.routed_samples import store_routed_samples
+from warehouse.routing import RoutingConfig, Rule, route_iteration
+from warehouse.salvage import SalvageConfig
+from warehouse.samples import samples_from_routes
+from warehouse.tables import Warehouse
+
+EVERYTHING = SalvageConfig(corrections=True, reflections=True)
+SHORT_ONLY = RoutingConfig(rules={"too_long": Rule(threshold=0.9)})
+
+
+def act(warehouse: Warehouse, iteration: str, episode_id: str, screens: str, actions: str, *, is_solved: bool, length: float = 1.0) -> None:
+    """An attempt at the one instance, judged; `length` is what the filter of long episodes gives it, by which it passes at 0.5."""
+    place = {"iteration": iteration, "stage": "rollouts"}
+    outcome = "success" if is_solved else "failure"
+    row = Make.episode(episode_id, outcome=outcome, reward=float(is_solved), num_steps=len(screens), policy_id="policy-1")
+    steps = [
+        Make.step(
+            episode_id, index, observation=screen, response=f"Action {action}", action=f'{{"kind":"{action}"}}',
+            messages=Make.messages(f"{episode_id} {screen}")[:1],
+        )
+        for index, (screen, action) in enumerate(zip(screens, actions, strict=True))
+    ]  # fmt: skip
+    too_long = {"judge": "too_long", "kind": "filter", "origin": "filter", "score": length, "passed": length >= 0.5}
+    warehouse.replace_partition("episodes", [row], **place)
+    warehouse.replace_partition("steps", steps, **place)
+    verdicts = [
+        Make.verdict(episode_id, judge="verifier", score=float(is_solved), passed=is_solved), Make.verdict(episode_id, **too_long),
+    ]  # fmt: skip
+    warehouse.replace_partition("verdicts", verdicts, iteration=iteration, stage="verdicts")
+
+
+def turn(warehouse: Warehouse, iteration: str) -> None:
+    """As the assets route."""
+    with connect(warehouse) as con:
+        rows = route_iteration(con, iteration)
+    warehouse.replace_partition("routes", rows, iteration=iteration, stage="routing")
+    with connect(warehouse) as con:
+        samples = samples_from_routes(con, iteration, salvage=EVERYTHING)
+    store_routed_samples(warehouse, iteration, samples)
+
+
+def samples(warehouse: Warehouse, table: str, iteration: str, **wanted: Any) -> list[tuple[str, int, bool]]:
+    """(episode, step, withdrawn) of an iteration's samples of an origin."""
+    rows = warehouse.read(table, iteration=iteration, stage="routing").to_pylist()
+    rows = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return sorted((row["episode_id"], row["step_index"], row["withdrawn"]) for row in rows)
+
+
+@pytest.fixture
+def turned(warehouse: Warehouse) -> Warehouse:
+    """A solved attempt in the first iteration, a failed one in the second, which is corrected by it."""
+    act(warehouse, "0001", "solved", "ABC", "xyz", is_solved=True, length=0.7)
+    act(warehouse, "0002", "failed", "ABC", "xqr", is_solved=False)
+    for iteration in ("0001", "0002"):
+        turn(warehouse, iteration)
+    assert samples(warehouse, "sft_samples", "0002", origin="correction") == [("solved", 1, False)]
+    assert samples(warehouse, "sft_samples", "0002", origin="reflection") == [("solved", 2, False)]
+    return warehouse
+
+
+@pytest.mark.parametrize("salvage", [EVERYTHING, SalvageConfig()])
+def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(turned: Warehouse, salvage: SalvageConfig) -> None:
+    first, later = reroute(turned, SHORT_ONLY, ["0001"], salvage)
+    assert [(move.episode_id, move.after) for move in first.moves] == [("solved", "ct")]
+    assert (later.iteration, later.moves, later.samples) == ("0002", (), {"sft_samples": (0, 2)})
+    assert samples(turned, "sft_samples", "0002") == [("solved", 1, True), ("solved", 2, True)], "withdrawn, and still to be found"
+    assert samples(turned, "ct_samples", "0002", withdrawn=False) == [("failed", index, False) for index in range(3)]
+    assert [result.versions for result in reroute(turned, SHORT_ONLY, ["0001"], salvage)] == [{}], "a second run changes nothing"
+    _, back = reroute(turned, RoutingConfig(), ["0001"], salvage)
+    assert back.samples == {"sft_samples": (2, 0)}
+    assert samples(turned, "sft_samples", "0002") == [("solved", 1, False), ("solved", 2, False)]
+
+
+def test_an_iteration_that_is_routed_anew_drops_nothing_that_a_dataset_may_hold(turned: Warehouse) -> None:
+    reroute(turned, SHORT_ONLY, ["0001"], EVERYTHING)
+    withdrawn = [("solved", index, True) for index in range(3)]
+    assert samples(turned, "sft_samples", "0001") == withdrawn
+    turn(turned, "0001")
+    assert samples(turned, "sft_samples", "0001") == [("solved", index, False) for index in range(3)]
+    assert samples(turned, "ct_samples", "0001") == withdrawn, "what the other rules had sent there"
+    before = turned.versions()
+    turn(turned, "0001")
+    assert turned.version("sft_samples") == before["sft_samples"] and turned.version("ct_samples") == before["ct_samples"]
+    act(turned, "0001", "another", "ABC", "xyz", is_solved=True)
+    turn(turned, "0001")
+    assert {name for name, *_ in samples(turned, "sft_samples", "0001")} == {"another"}, "of what was played no more nothing is left"
