@@ -7,6 +7,7 @@ Formulas and what is logged: docs/rl.md.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -71,7 +72,10 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         description="an episode cut off by a limit of steps or time ends in the critic's value instead of 0"
     )] = True  # fmt: skip
     baseline_std_floor: Annotated[Positive, Field(description="added to the standard deviation of a task's rewards")] = 0.1
-    advantage_clip: Annotated[Positive, Field(description="advantages are clipped to +-this after scaling")] = 2.0
+    advantage_clip: Annotated[Positive | Literal["by_algorithm"] | None, Field(
+        description="advantages are clipped to +-this after scaling; null: no bound. by_algorithm: 2 for ppo and reinforce, none for the "
+        "others, as they are published"
+    )] = "by_algorithm"  # fmt: skip
     advantage_normalisation: Annotated[Literal["none", "std", "mean_std"], Field(
         description="of the critic's advantages: as they are, divided by their spread, or also centred (UI-TARS-2 is silent; most PPO "
         "codes centre). std keeps each advantage's sign, which is the critic's verdict"
@@ -197,6 +201,13 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         "AReaL's eta (max_head_offpolicyness; 2 to 8, NeMo-RL 1); 0 waits as rounds do"
     )] = 2  # fmt: skip
     state_every: Annotated[Count, Field(description="updates between states on disk; after a kill the updates since are done again")] = 1
+
+    @property
+    def highest_advantage(self) -> float:
+        """What `advantage_clip` comes to; infinite where nothing is clipped."""
+        if self.advantage_clip == "by_algorithm":
+            return 2.0 if self.algorithm in ("ppo", "reinforce") else math.inf
+        return math.inf if self.advantage_clip is None else self.advantage_clip
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:

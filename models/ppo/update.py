@@ -239,7 +239,7 @@ class PolicyLearner:
         unscaled = [i for i in chosen if batch.unscaled_E[i]]
         found = normalised([scaled[i] for i in unscaled], config.advantage_normalisation)
         for i, values in zip(unscaled, found, strict=True):
-            scaled[i] = np.clip(values, -config.advantage_clip, config.advantage_clip)
+            scaled[i] = np.clip(values, -config.highest_advantage, config.highest_advantage)
         return scaled
 
     def _accumulate(

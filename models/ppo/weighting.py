@@ -195,7 +195,7 @@ def _spread(advantages_E: Floats, items: Sequence[Trajectory], config: PpoConfig
 
 
 def _clipped(values: Floats, config: PpoConfig) -> Floats:
-    return np.clip(values, -config.advantage_clip, config.advantage_clip)
+    return np.clip(values, -config.highest_advantage, config.highest_advantage)
 
 
 def _per_token(values: Floats, item: Trajectory, level: Level) -> Floats:

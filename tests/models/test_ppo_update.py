@@ -295,7 +295,7 @@ def test_value_pretraining_holds_the_policy_and_passes_on_unseen_episodes(model:
     second = weigh_round(items, config, learner, 2, np.random.default_rng(1))
     assert second.advantages is not None
     assert second.metrics["critic_steers"] == 1.0
-    assert max(np.abs(values).max() for values in second.advantages) <= config.advantage_clip
+    assert max(np.abs(values).max() for values in second.advantages) <= config.highest_advantage == 2.0
 
 
 def test_a_critic_of_adapters_passes_the_gate_beside_the_policys_frozen_weights(tmp_path: Path, model: ShiftQwen3ForCausalLM) -> None:
@@ -361,7 +361,7 @@ def test_a_penalty_for_leaving_the_reference_comes_off_each_tokens_reward(model:
     items = random_trajectories(model, 6)
     other = copy.deepcopy(model)
     initialise(other, seed=5)
-    config = PpoConfig(algorithm="reinforce++", kl_coefficient=0.5, kl_placement="reward", advantage_clip=1e9)
+    config = PpoConfig(algorithm="reinforce++", kl_coefficient=0.5, kl_placement="reward")
     learner = PolicyLearner(model, config, pad_id=0, replay=ReplayPool(), reference=other)
     reference = learner.reference_logprobs(items)
     assert reference is not None
