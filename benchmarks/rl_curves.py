@@ -5,7 +5,7 @@
     ppo                the quickstart's: values a step, lambda 0.95 at least, the per-task baseline steers until the critic has passed
     paper              UI-TARS-2's: a value a token, length-adaptive lambda without a floor; the policy waits for the critic, or is blocked
     unpretrained       ppo, but the critic steers from the first round
-    reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer, each loss summed as its source has it
+    reinforce, reinforce++, grpo, rejection    the alternatives behind the same trainer, as published
     replay_only        the control: as many episodes and as much compute, but only the replayed samples teach
     strong             ppo from a start of ten demonstrations a task
 
@@ -68,14 +68,14 @@ ARMS: dict[str, dict[str, Any]] = {
     },
     "unpretrained": {"pretraining_rounds": 0, "gate_policy": "open"},
     "reinforce": {"algorithm": "reinforce"},
-    "reinforce++": {"algorithm": "reinforce++"},
+    "reinforce++": {"algorithm": "reinforce++", "skip_uniform_tasks": False},
     "grpo": {"algorithm": "grpo", "group_size": 4, "aggregation": "episode_mean"},
     "rejection": {"algorithm": "rejection"},
     "replay_only": {"mode": "replay_only"},
     "strong": {},
 }  # fmt: skip
 """No source says how long value pretraining lasts: two rounds of ten passes fit in the budget. GRPO is a mean over an episode's tokens
-(2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread."""
+(2402.03300, equation 3); to sum them is Dr. GRPO, which does not divide by the spread. REINFORCE++ knows no task to skip."""
 WEAK, STRONG = 1, 10
 """Demonstrations a task behind the start."""
 GAME_DEMONSTRATIONS, FUMBLES = 12, 0.5

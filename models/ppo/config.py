@@ -82,7 +82,8 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     )] = "std"  # fmt: skip
     advantage_scope: Annotated[Literal["batch", "minibatch"], Field(description="what mean and spread are taken over")] = "batch"
     skip_uniform_tasks: Annotated[bool, Field(
-        description="no policy gradient from a task whose episodes were all rewarded alike, a KL penalty aside"
+        description="no policy gradient from a task (or group_by's group) whose episodes were all rewarded alike, a KL penalty aside; "
+        "rejection, which compares nothing, learns from all successes"
     )] = True  # fmt: skip
     group_by: Annotated[Literal["instance", "task"], Field(
         description="GRPO's group, and the baseline's of reinforce++: attempts at one instance, as published, or all episodes of a task"
@@ -209,10 +210,18 @@ class PpoConfig(ShapingConfig, AdapterConfig):
             return 2.0 if self.algorithm in ("ppo", "reinforce") else math.inf
         return math.inf if self.advantage_clip is None else self.advantage_clip
 
+    @property
+    def compares_attempts(self) -> bool:
+        """Whether an episode's reward is compared with those of other attempts at its instance, not with all of its task."""
+        has_groups = self.algorithm == "grpo" or (self.algorithm == "reinforce++" and self.group_baseline)
+        return has_groups and self.group_by == "instance"
+
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
-        if self.algorithm == "grpo" and self.group_by == "instance" and self.group_size < 2:
-            raise ValueError(f"grpo compares attempts at one instance; group_size is {self.group_size}: take 2 or more, or group_by task")
+        if self.compares_attempts and self.group_size < 2:
+            raise ValueError(
+                f"{self.algorithm} compares attempts at one instance; group_size is {self.group_size}: take 2 or more, or group_by task"
+            )
         if self.algorithm == "rejection" and self.off_policy != "none":
             raise ValueError(f"rejection learns by log-likelihood, without a ratio to correct: off_policy {self.off_policy!r} must be none")
         if self.off_policy == "sequence_mask" and self.proximal == "loglinear":
