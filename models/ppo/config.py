@@ -188,6 +188,16 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         ge=0, description="tokens whose weights lag more updates than this give no policy gradient; they stay part of GAE; null: no bound"
     )] = None  # fmt: skip
 
+    # Rounds that the sandbox spoils
+    min_intact: Annotated[Fraction, Field(
+        description="share of a batch's episodes that must not have crashed, twice each; with fewer the round passes without an update, "
+        "rather than learn from the few that were spared"
+    )] = 0.25  # fmt: skip
+    max_fruitless_rounds: Annotated[Count, Field(description="so many rounds in a row without anything to learn from end the run")] = 3
+    fruitless_pause_s: Annotated[float, Field(
+        ge=0, description="pause after a round without anything to learn from, doubled after each further one: most outages are short"
+    )] = 30.0  # fmt: skip
+
     # Streaming
     streaming: Annotated[bool, Field(
         description="episodes go on while the policy learns, and an update starts when enough have finished (UI-TARS-2); else each round "
