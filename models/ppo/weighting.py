@@ -17,6 +17,7 @@ from models.ppo.advantages import (
     baseline_advantages,
     batch_advantages,
     explained_variance,
+    gae,
     group_advantages,
     normalised,
     uniform_tasks,
@@ -64,14 +65,21 @@ def weigh_round(
     unscaled_E = None
     zero_std = float(np.mean(list(dict(zip(groups_E, uniform_E, strict=True)).values())))
     metrics = {"uniform_fraction": float(uniform_E.mean()), "group_zero_std": zero_std} | trajectory_metrics(items)
+    penalties = None
     if config.kl_placement == "reward" and config.kl_coefficient and reference is not None:
-        items = [_kl_penalised(item, logprobs_T, config.kl_coefficient) for item, logprobs_T in zip(items, reference, strict=True)]
+        penalties = [_kl_penalty(item, logprobs_T, config.kl_coefficient) for item, logprobs_T in zip(items, reference, strict=True)]
+        items = [with_token_rewards(item, penalty_T.tolist()) for item, penalty_T in zip(items, penalties, strict=True)]
     if value_learner is None:
         advantages: list[Floats] | None = WEIGH[config.algorithm](items, config, skipped_E)
     else:
         advantages = _by_critic(items, config, value_learner, round_index, generator, metrics, skipped_E)
         if metrics["critic_steers"] and config.advantage_scope == "minibatch":
             unscaled_E = ~skipped_E
+    if advantages is not None and penalties is not None and config.algorithm != "rejection":
+        advantages = [
+            _clipped(_still_to_pay(penalty_T, config), config) if is_skipped else values
+            for values, penalty_T, is_skipped in zip(advantages, penalties, skipped_E, strict=True)
+        ]
     if advantages is not None and config.mode == "replay_only":
         advantages, unscaled_E = [np.zeros_like(values) for values in advantages], None
     return Weighting(advantages=advantages, metrics=metrics, unscaled_E=unscaled_E)
@@ -178,10 +186,16 @@ def _groups(items: Sequence[Trajectory], config: PpoConfig) -> list[str]:
     return [item.instance or item.episode_id if config.compares_attempts else item.task_name for item in items]
 
 
-def _kl_penalised(item: Trajectory, reference_T: Floats, coefficient: float) -> Trajectory:
-    """-beta log(sampler / reference) on each token's reward: estimator k1 (REINFORCE++, arXiv 2501.03262, its token-level penalty)."""
+def _kl_penalty(item: Trajectory, reference_T: Floats, coefficient: float) -> Floats:
+    """-beta log(sampler / reference), each token's reward beside its own: estimator k1 (REINFORCE++, arXiv 2501.03262, its token-level
+    penalty)."""
     sampled_T = np.array([x for step in item.steps for x in step.logprobs])
-    return with_token_rewards(item, (-coefficient * (sampled_T - reference_T)).tolist())
+    return -coefficient * (sampled_T - reference_T)
+
+
+def _still_to_pay(penalty_T: Floats, config: PpoConfig) -> Floats:
+    """The advantages of an episode that is skipped for its outcome: the return of its penalties from each token on, in units of reward."""
+    return gae(penalty_T, np.zeros_like(penalty_T), gamma=config.gamma, lambda_=1.0)
 
 
 def _spread(advantages_E: Floats, items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
