@@ -80,7 +80,9 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         description="of the critic's advantages: as they are, divided by their spread, or also centred (UI-TARS-2 is silent; most PPO "
         "codes centre). std keeps each advantage's sign, which is the critic's verdict"
     )] = "std"  # fmt: skip
-    advantage_scope: Annotated[Literal["batch", "minibatch"], Field(description="what mean and spread are taken over")] = "batch"
+    advantage_scope: Annotated[Literal["batch", "minibatch"], Field(
+        description="what mean and spread are taken over, each value counted once: tokens, or steps at level step"
+    )] = "batch"  # fmt: skip
     skip_uniform_tasks: Annotated[bool, Field(
         description="no policy gradient from a task (or group_by's group) whose episodes were all rewarded alike, a KL penalty aside; "
         "rejection, which compares nothing, learns from all successes"

@@ -240,9 +240,11 @@ class PolicyLearner:
             return batch.advantages
         config, scaled = self._config, list(batch.advantages)
         unscaled = [i for i in chosen if batch.unscaled_E[i]]
-        found = normalised([scaled[i] for i in unscaled], config.advantage_normalisation)
-        for i, values in zip(unscaled, found, strict=True):
-            scaled[i] = np.clip(values, -config.highest_advantage, config.highest_advantage)
+        widths = {i: batch.trajectories[i].tokens_per_step if config.level == "step" else [1] * len(scaled[i]) for i in unscaled}
+        # One value a decision, as over a batch: a long answer is no more of a step than a short one.
+        decisions = [scaled[i][np.cumsum([0, *widths[i][:-1]])] for i in unscaled]
+        for i, values in zip(unscaled, normalised(decisions, config.advantage_normalisation), strict=True):
+            scaled[i] = np.repeat(np.clip(values, -config.highest_advantage, config.highest_advantage), widths[i])
         return scaled
 
     def _accumulate(

@@ -448,19 +448,29 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, obj
         PpoConfig.model_validate(settings)
 
 
+@pytest.mark.parametrize("level", ["token", "step"])
 @pytest.mark.parametrize("normalisation", ["none", "std", "mean_std"])
-def test_advantages_can_be_scaled_minibatch_by_minibatch(model: ShiftQwen3ForCausalLM, normalisation: str) -> None:
+def test_advantages_can_be_scaled_minibatch_by_minibatch(model: ShiftQwen3ForCausalLM, normalisation: str, level: str) -> None:
     items = random_trajectories(model, 8)
     values = [5.0, 1.0, 7.0, 3.0] * 2
-    config = {"advantage_scope": "minibatch", "advantage_normalisation": normalisation, "minibatch_episodes": 8, "epochs": 1}
+    config = {
+        "advantage_scope": "minibatch", "advantage_normalisation": normalisation, "minibatch_episodes": 8, "epochs": 1, "level": level,
+    }  # fmt: skip
     scaled, raw = copy.deepcopy(model), copy.deepcopy(model)
     learner = PolicyLearner(scaled, PpoConfig.model_validate(config), pad_id=0, replay=ReplayPool())
     learner.update(items, per_token(items, values), np.random.default_rng(0), unscaled_E=np.ones(8, dtype=bool))
-    flat = np.concatenate(per_token(items, values))
+    flat = np.repeat(values, [item.num_response_tokens if level == "token" else len(item.steps) for item in items])
     centre, spread = {"none": (0.0, 1.0), "std": (0.0, flat.std()), "mean_std": (flat.mean(), flat.std())}[normalisation]
     given = [float(np.clip((value - centre) / spread, -2, 2)) for value in values]
     updated(raw, PpoConfig(minibatch_episodes=8, epochs=1), items, given, ReplayPool())
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(scaled.parameters(), raw.parameters(), strict=True))
+
+
+def by_step(item: Trajectory, values: np.ndarray) -> list[float]:
+    """The value of each step's first token; all of a step's tokens have the same."""
+    parts = np.split(values, np.cumsum(item.tokens_per_step)[:-1])
+    assert all(np.ptp(part) == 0 for part in parts)
+    return [part[0] for part in parts]
 
 
 STEERING = {"gate_policy": "open", "pretraining_rounds": 0, "critic_learning_rate": 1e-6}
@@ -478,7 +488,7 @@ def test_only_what_a_critic_says_of_an_open_task_is_scaled_in_minibatches(model:
     is_open = np.array([item.task_name != "task-0" for item in items])
     assert np.array_equal(weighting.unscaled_E, is_open)
     given = [values if is_one else np.zeros_like(values) for values, is_one in zip(weighting.advantages, is_open, strict=True)]
-    flat = np.concatenate([values for values, is_one in zip(given, is_open, strict=True) if is_one])
+    flat = np.array([x for values, item, is_one in zip(given, items, is_open, strict=True) if is_one for x in by_step(item, values)])
     expected = [
         np.clip((values - flat.mean()) / flat.std(), -2, 2) if is_one else values for values, is_one in zip(given, is_open, strict=True)
     ]
