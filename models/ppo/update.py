@@ -93,9 +93,9 @@ class PolicyLearner:
         have seen; a token's staleness is the difference to its own. `unscaled_E` marks trajectories whose advantages are normalised and
         clipped here, over those of their minibatch; without it all are taken as they are. Returns what was measured (see Tally.metrics).
 
-        Episodes without any advantage are left out, unless a KL penalty in the loss concerns them all the same (in the replay-only control
-        they stay, for the same compute). An update whose KL explodes ends early, or is undone (see the config). Raises TrainingDiverged
-        when a loss or a gradient is not finite.
+        Episodes without any advantage are left out, unless a KL penalty or an entropy bonus in the loss concerns them all the same (in the
+        replay-only control they stay, for the same compute). An update whose KL explodes ends early, or is undone (see the config). Raises
+        TrainingDiverged when a loss or a gradient is not finite.
         """
         if not all(np.isfinite(values).all() for values in advantages):
             raise TrainingDiverged("an advantage is not a finite number: the critic has diverged; lower critic_learning_rate")
@@ -139,8 +139,8 @@ class PolicyLearner:
     def _is_active(self, item: Trajectory, advantages: Floats) -> bool:
         """Whether anything of the loss is about this episode: its advantages, its success, or a term on every token."""
         is_positive = item.is_success and self._config.positive_nll_weight > 0
-        is_penalised = self._loss.kl_coefficient > 0
-        return self._config.mode == "replay_only" or is_positive or is_penalised or bool(np.abs(advantages).max() > LEAST_ADVANTAGE)
+        is_steered = self._loss.kl_coefficient > 0 or self._loss.entropy_coefficient > 0
+        return self._config.mode == "replay_only" or is_positive or is_steered or bool(np.abs(advantages).max() > LEAST_ADVANTAGE)
 
     def _step_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[StepBatch]:
         return step_batches(

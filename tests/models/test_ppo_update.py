@@ -376,6 +376,13 @@ def test_a_penalty_for_leaving_the_reference_comes_off_each_tokens_reward(model:
     assert np.concatenate(found) == pytest.approx((flat - flat.mean()) / flat.std(), abs=1e-6)
 
 
+def test_a_bonus_for_entropy_is_paid_for_an_episode_that_teaches_nothing_else(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 4)
+    learner = PolicyLearner(model, PpoConfig(entropy_coefficient=1.0, warmup_steps=1, epochs=1), pad_id=0, replay=ReplayPool())
+    first, second = (learner.update(items, per_token(items, [0.0] * 4), np.random.default_rng(0)) for _ in range(2))
+    assert first["active_episodes"] == 4 and second["entropy"] > first["entropy"]
+
+
 def test_a_penalty_in_the_loss_draws_back_an_episode_that_teaches_nothing_else(model: ShiftQwen3ForCausalLM) -> None:
     items, other = random_trajectories(model, 4), copy.deepcopy(model)
     initialise(other, seed=5)
