@@ -149,7 +149,7 @@ async def learn_by_ours(start: Start, config: PpoConfig, folder: Path, bar: Bar)
     shutil.rmtree(run.run_folder, ignore_errors=True)
     return {
         "episodes": num_episodes, "updates": sum(each["updates"] for each in result.metrics), "cpu_s": cpu_s,
-        "curve": [each["success"] for each in result.metrics],
+        "curve": [each["success"] for each in result.metrics if "success" in each],
     }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ NO_RETRY = (
     "SchemaMismatch",
     "ContaminatedDataset",
 )
-"""Errors that the same request would only meet again."""
+"""Errors that the same request would only meet again, or that somebody should mend something after first."""
 
 
 class PipesStageRunner(StageRunner):

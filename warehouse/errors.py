@@ -29,7 +29,7 @@ outside the project can catch it without importing it.
     │   ├── LeaseLost (LookupError)         a lease on a remote session is over: released, overdue, or never the caller's
     │   ├── PageNotReady (TimeoutError)     a task page never became ready
     │   ├── SandboxBusy (TimeoutError)      no session came free in time
-    │   ├── NothingToLearn (RuntimeError)   every episode of a batch crashed, or had no answer to learn from
+    │   ├── NothingToLearn (RuntimeError)   nearly all episodes of several batches in a row crashed, or had no answer
     │   ├── ServerUnreachable (ConnectionError)  a sandbox server does not answer
     │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
     ├── AccessDenied (PermissionError)      a server wants a token, or does not allow what was asked
@@ -165,7 +165,7 @@ class SandboxBusy(SandboxError, TimeoutError):
 
 
 class NothingToLearn(SandboxError, RuntimeError):
-    """Every episode of a batch crashed, or had no answer to learn from."""
+    """Nearly every episode of several batches in a row crashed, or had no answer to learn from."""
 
 
 class ServerUnreachable(SandboxError, ConnectionError):

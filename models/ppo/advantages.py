@@ -108,12 +108,12 @@ def group_advantages(rewards_E: Floats, groups_E: Sequence[str], *, normalise_st
     return advantages_E
 
 
-def batch_advantages(rewards: Sequence[Floats], *, gamma: float) -> list[Floats]:
+def batch_advantages(rewards: Sequence[Floats], *, gamma: float, skipped_E: NDArray[np.bool_] | None = None) -> list[Floats]:
     """REINFORCE++: the return from each token on, G_t = r_t + gamma G_{t+1}, less the mean and divided by the standard deviation over all
     tokens of the batch (arXiv 2501.03262). `rewards[i][t]` are those of episode i's response tokens, with the token-wise KL penalty in
-    them where there is one. All 0 where every return is the same."""
+    them where there is one. All 0 where every return is the same; skipped episodes give 0 and do not count."""
     returns = [gae(rewards_T, np.zeros_like(rewards_T), gamma=gamma, lambda_=1.0) for rewards_T in rewards]
-    return normalised(returns, "mean_std")
+    return normalised(returns, "mean_std", skipped_E=skipped_E)
 
 
 def normalised(advantages: Sequence[Floats], kind: Normalisation, *, skipped_E: NDArray[np.bool_] | None = None) -> list[Floats]:

@@ -7,6 +7,7 @@ Formulas and what is logged: docs/rl.md.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -71,14 +72,20 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         description="an episode cut off by a limit of steps or time ends in the critic's value instead of 0"
     )] = True  # fmt: skip
     baseline_std_floor: Annotated[Positive, Field(description="added to the standard deviation of a task's rewards")] = 0.1
-    advantage_clip: Annotated[Positive, Field(description="advantages are clipped to +-this after scaling")] = 2.0
+    advantage_clip: Annotated[Positive | Literal["by_algorithm"] | None, Field(
+        description="advantages are clipped to +-this after scaling; null: no bound. by_algorithm: 2 for ppo and reinforce, none for the "
+        "others, as they are published"
+    )] = "by_algorithm"  # fmt: skip
     advantage_normalisation: Annotated[Literal["none", "std", "mean_std"], Field(
         description="of the critic's advantages: as they are, divided by their spread, or also centred (UI-TARS-2 is silent; most PPO "
         "codes centre). std keeps each advantage's sign, which is the critic's verdict"
     )] = "std"  # fmt: skip
-    advantage_scope: Annotated[Literal["batch", "minibatch"], Field(description="what mean and spread are taken over")] = "batch"
+    advantage_scope: Annotated[Literal["batch", "minibatch"], Field(
+        description="what mean and spread are taken over, each value counted once: tokens, or steps at level step"
+    )] = "batch"  # fmt: skip
     skip_uniform_tasks: Annotated[bool, Field(
-        description="no policy gradient from a task whose episodes were all rewarded alike, a KL penalty aside"
+        description="no policy gradient from a task (or group_by's group) whose episodes were all rewarded alike, a KL penalty aside; "
+        "rejection, which compares nothing, learns from all successes"
     )] = True  # fmt: skip
     group_by: Annotated[Literal["instance", "task"], Field(
         description="GRPO's group, and the baseline's of reinforce++: attempts at one instance, as published, or all episodes of a task"
@@ -183,6 +190,16 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         ge=0, description="tokens whose weights lag more updates than this give no policy gradient; they stay part of GAE; null: no bound"
     )] = None  # fmt: skip
 
+    # Rounds that the sandbox spoils
+    min_intact: Annotated[Fraction, Field(
+        description="share of a batch's episodes that must not have crashed, twice each; with fewer the round passes without an update, "
+        "rather than learn from the few that were spared"
+    )] = 0.25  # fmt: skip
+    max_fruitless_rounds: Annotated[Count, Field(description="so many rounds in a row without anything to learn from end the run")] = 3
+    fruitless_pause_s: Annotated[float, Field(
+        ge=0, description="pause after a round without anything to learn from, doubled after each further one: most outages are short"
+    )] = 30.0  # fmt: skip
+
     # Streaming
     streaming: Annotated[bool, Field(
         description="episodes go on while the policy learns, and an update starts when enough have finished (UI-TARS-2); else each round "
@@ -198,10 +215,25 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     )] = 2  # fmt: skip
     state_every: Annotated[Count, Field(description="updates between states on disk; after a kill the updates since are done again")] = 1
 
+    @property
+    def highest_advantage(self) -> float:
+        """What `advantage_clip` comes to; infinite where nothing is clipped."""
+        if self.advantage_clip == "by_algorithm":
+            return 2.0 if self.algorithm in ("ppo", "reinforce") else math.inf
+        return math.inf if self.advantage_clip is None else self.advantage_clip
+
+    @property
+    def compares_attempts(self) -> bool:
+        """Whether an episode's reward is compared with those of other attempts at its instance, not with all of its task."""
+        has_groups = self.algorithm == "grpo" or (self.algorithm == "reinforce++" and self.group_baseline)
+        return has_groups and self.group_by == "instance"
+
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
-        if self.algorithm == "grpo" and self.group_by == "instance" and self.group_size < 2:
-            raise ValueError(f"grpo compares attempts at one instance; group_size is {self.group_size}: take 2 or more, or group_by task")
+        if self.compares_attempts and self.group_size < 2:
+            raise ValueError(
+                f"{self.algorithm} compares attempts at one instance; group_size is {self.group_size}: take 2 or more, or group_by task"
+            )
         if self.algorithm == "rejection" and self.off_policy != "none":
             raise ValueError(f"rejection learns by log-likelihood, without a ratio to correct: off_policy {self.off_policy!r} must be none")
         if self.off_policy == "sequence_mask" and self.proximal == "loglinear":

@@ -1,7 +1,8 @@
 """The pool of rollouts: episodes that run in the background while the policy learns, and batches of those that have finished.
 
 Requests are admitted block by block (what is in a block is curriculum.py's business, when one is due the trainer's), handed to the
-Collector as its sessions become free, and written to the spool before they start and when they finish. No weights and no gradient here.
+Collector as its sessions become free, and written to the spool before they start and when they finish. What the infrastructure crashed is
+asked once more. No weights and no gradient here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from types import TracebackType
 from typing import Self
 
 from agent.collector import Collector, LeaseUse, MeasuresLeases
-from agent.episode import Episode, EpisodeRequest
+from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.policy import Policy
 from models.ppo.spool import Block, EpisodeSpool
 from warehouse.errors import ModelError, SandboxError
 
 Group = tuple[str, int]
 """Task id and seed: the attempts at one instance are learned from together."""
+AGAIN = 10_000
+"""Added to the attempt number of what is asked once more; groups are smaller."""
 
 
 class RolloutPool:
@@ -39,7 +42,13 @@ class RolloutPool:
         self._learned = {episode_id for index, ids in self._batches.items() if index <= num_learned for episode_id in ids}
         self._promised = {episode_id for index, ids in self._batches.items() if index > num_learned for episode_id in ids}
         self._finished: dict[str, Episode] = dict(recovered.finished)
+        found = {episode_id: asked_again(episode) for episode_id, episode in recovered.finished.items() if episode_id not in self._promised}
+        self._instead = {episode_id: request for episode_id, request in found.items() if request is not None}
+        """By the id of a crashed episode: what is asked in its place. It is in no batch."""
+        for episode_id in self._instead:
+            del self._finished[episode_id]
         known = {request.episode_id for block in self.blocks for request in block.requests}
+        known |= {request.episode_id for request in self._instead.values()}
         if not self._finished.keys() | self._learned <= known:
             raise ModelError("the spool lacks requests of episodes that have finished: delete the run folder to start over")
         if num_learned not in {0, *self._batches}:
@@ -54,6 +63,7 @@ class RolloutPool:
         self._changed = asyncio.Event()
         self._under_way: asyncio.Task[None] | None = None
         self._num_steps = 0
+        self._num_again = 0
 
     async def __aenter__(self) -> Self:
         self._under_way = asyncio.create_task(self._collect(), name="rollouts")
@@ -76,6 +86,11 @@ class RolloutPool:
     def num_env_steps(self) -> int:
         """Environment steps of the episodes that finished in this start."""
         return self._num_steps
+
+    @property
+    def num_asked_again(self) -> int:
+        """Episodes that crashed in this start and were asked once more."""
+        return self._num_again
 
     @property
     def queues(self) -> dict[str, float]:
@@ -106,7 +121,8 @@ class RolloutPool:
             self._enqueue(self._held.popleft())
 
     def _enqueue(self, block: Block) -> None:
-        for request in block.requests:
+        for asked in block.requests:
+            request = self._instead.get(asked.episode_id, asked)
             if request.episode_id in self._learned:
                 continue
             self._admitted[request.episode_id] = len(self._admitted)
@@ -171,14 +187,34 @@ class RolloutPool:
                 if episode.episode_id not in self._outstanding:
                     raise SandboxError(f"the collector returned {episode.episode_id}, which it was not asked for or gave before: mend it")
                 await asyncio.to_thread(self._spool.append, self._waited_for, episode)
-                self._finished[episode.episode_id] = episode.model_copy(update={"screenshots": {}})
                 self._outstanding.remove(episode.episode_id)
                 self._num_steps += len(episode.steps)
-                self._changed.set()
+                if again := asked_again(episode):
+                    self._ask_again(episode, again)
+                else:
+                    self._finished[episode.episode_id] = episode.model_copy(update={"screenshots": {}})
+                    self._changed.set()
         finally:
             close = getattr(episodes, "aclose", None)
             if close is not None:
                 await close()
+
+
+    def _ask_again(self, crashed: Episode, request: EpisodeRequest) -> None:
+        """Ask in place of what crashed, behind what waits already. The spool need not be told: the crash, which it has, says so."""
+        self._instead[crashed.episode_id] = request
+        self._admitted[request.episode_id] = self._admitted.pop(crashed.episode_id)
+        self._outstanding.add(request.episode_id)
+        self._num_again += 1
+        self._requests.put(request)
+
+
+def asked_again(episode: Episode) -> EpisodeRequest | None:
+    """What is asked in place of an episode whose infrastructure failed, another attempt at the same instance; None for one that ended by
+    itself, and for one that was itself asked again: that crash counts."""
+    if episode.outcome is not Outcome.CRASHED or episode.request.attempt >= AGAIN:
+        return None
+    return episode.request.model_copy(update={"attempt": episode.request.attempt + AGAIN})
 
 
 def _group(request: EpisodeRequest) -> Group:

@@ -63,21 +63,38 @@ def save_state(folder: Path, counters: Counters, modules: Mapping[str, nn.Module
             shutil.rmtree(old, ignore_errors=True)
 
 
+def read_counters(folder: Path) -> Counters:
+    """The counters of the newest state; fresh ones where there is none. Raises CheckpointError on damaged ones."""
+    newest = _newest(folder)
+    if newest is None:
+        return Counters()
+    try:
+        return Counters.model_validate_json((newest / COUNTERS_FILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise _unreadable(newest, error) from error
+
+
 def load_state(folder: Path, modules: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]) -> Counters:
     """Fill modules and optimizers from the newest state; fresh counters where there is none. Raises CheckpointError on a damaged one."""
-    states = sorted(folder.glob("round-*")) if folder.is_dir() else []
-    if not states:
-        return Counters()
-    newest = states[-1]
+    counters, newest = read_counters(folder), _newest(folder)
+    if newest is None:
+        return counters
     try:
-        counters = Counters.model_validate_json((newest / COUNTERS_FILE).read_bytes())
         for name, module in modules.items():
             _load_weights(module, newest / f"{name}.safetensors")
         for name, optimizer in optimizers.items():
             _fill_optimizer(optimizer, load_file(str(newest / f"{name}.optimizer.safetensors")))
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"the training state {newest} cannot be read ({error}): delete the run folder to start over") from error
+        raise _unreadable(newest, error) from error
     return counters
+
+
+def _newest(folder: Path) -> Path | None:
+    return max(folder.glob("round-*"), default=None) if folder.is_dir() else None
+
+
+def _unreadable(state: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"the training state {state} cannot be read ({error}): delete the run folder to start over")
 
 
 def _save_weights(module: nn.Module, path: Path) -> None:

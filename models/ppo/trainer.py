@@ -30,22 +30,23 @@ from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
 from models.generation.vision_units import placeholder_ids
 from models.metrics import MetricLog, Progress
-from models.ppo.buffer import trajectory
+from models.ppo.buffer import Trajectory, trajectory
 from models.ppo.clocks import MeteredPolicy, Reading, times
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
 from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, quotas, room, round_requests, stream_requests, updated_rates
 from models.ppo.metrics import episode_metrics, num_left_out, staleness_metrics
+from models.ppo.patience import FRUITLESS, Patience, is_fruitless, num_fruitful
 from models.ppo.replay import ReplayPool
 from models.ppo.rollouts import RolloutPool
 from models.ppo.spool import EpisodeSpool
-from models.ppo.state import load_state, save_state
+from models.ppo.state import load_state, read_counters, save_state
 from models.ppo.update import PolicyLearner
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
 from models.vision import VisionCodec
 from sandbox.task import Task
-from warehouse.errors import ConfigError, NothingToLearn
+from warehouse.errors import ConfigError
 from warehouse.identity import content_id, stable_seed
 
 OnRound = Callable[[int, Mapping[str, float]], None]
@@ -126,7 +127,8 @@ async def train_ppo(
 
     The collector is the caller's to close. Gradient steps are taken in a thread. `on_progress(round, metrics)` is called after each round
     (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, ValueGateNotPassed,
-    CheckpointError, ConfigError, and NothingToLearn when every episode of a batch crashed; `spool_of` has the episodes then.
+    CheckpointError, ConfigError, and NothingToLearn after too many rounds whose episodes crashed (patience.py), behind which the run's next
+    start goes on; `spool_of` has the episodes then.
     """
     torch.set_num_threads(1)  # a second thread makes a tiny model slower on a busy machine
     trainer = _Trainer(run)
@@ -175,6 +177,7 @@ class _Trainer:
         self.folder = _folder(run, self._card.checkpoint_id)
         self._state_folder = self.folder / "state"
         self.spool = EpisodeSpool(self.folder / EPISODES)
+        self._begin_anew_if_barren()
         self.counters = load_state(self._state_folder, self._modules(), self._optimizers())
         self._learner.num_updates = self.counters.num_updates
         if self._value_learner is not None and self.counters.round_index:
@@ -182,6 +185,13 @@ class _Trainer:
         self.policy_id = self._live_id()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))
         self._saving: Future[None] | None = None
+
+    def _begin_anew_if_barren(self) -> None:
+        """A run that came to its end without having learned from any round holds nothing: what is there of it is put aside."""
+        found = read_counters(self._state_folder)
+        if found.round_index >= self.num_rounds and not num_fruitful(found.metrics):
+            self.folder.rename(self.folder.with_name(f"{self.folder.name}.barren-{time.time_ns()}"))
+            self.spool = EpisodeSpool(self.folder / EPISODES)
 
     def _modules(self) -> dict[str, torch.nn.Module]:
         return {"policy": self.model} | ({"critic": self._value_learner.critic} if self._value_learner else {})
@@ -204,29 +214,33 @@ class _Trainer:
         if self.counters.version:
             live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
         policy = MeteredPolicy(live, version=self.counters.version)
+        patience = Patience(self._config, self.num_rounds)
         async with RolloutPool(collector, policy, self.spool, num_learned=self.counters.round_index) as pool:
             while self.counters.round_index < self.num_rounds:
-                metrics = await self._round(pool, policy, live)
+                episodes, metrics = await self._round(pool, policy, live)
                 report(self.counters.round_index, metrics)
+                if pause_s := patience.pause_s(episodes, self.counters.metrics):
+                    await asyncio.sleep(pause_s)
         if self._saving is not None:
             self._saving.result()
 
-    async def _round(self, pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> dict[str, float]:
-        """Wait for a batch, learn from it, hand the weights on, write the state. Returns the round's metrics."""
+    async def _round(self, pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> tuple[list[Episode], dict[str, float]]:
+        """Wait for a batch, learn from it, hand the weights on, write the state. Returns the batch and the round's metrics."""
         index, policy_id, version = self.counters.round_index + 1, self.policy_id, self.counters.version
-        started = Reading.of(pool, policy)
+        started, num_again = Reading.of(pool, policy), pool.num_asked_again
         episodes = await pool.batch(index, self._admit(pool, index))
         collected, queues = Reading.of(pool, policy), pool.queues
         loop = asyncio.get_running_loop()
         learned = await loop.run_in_executor(self._thread, self._learn, episodes, index, live)
         policy.version = self.counters.version
         metrics = episode_metrics(episodes) | staleness_metrics(episodes, version) | learned | queues
+        metrics["asked_again"] = float(pool.num_asked_again - num_again)
         metrics |= times(started, collected, Reading.of(pool, policy), learned["update_cpu_s"], is_streaming=self._config.streaming)
         self.counters = self.counters.model_copy(
             update={"metrics": (*self.counters.metrics, metrics), "policy_ids": (*self.counters.policy_ids, policy_id)}
         )
         self._save(index)
-        return metrics
+        return episodes, metrics
 
     def _admit(self, pool: RolloutPool, index: int) -> int:
         """Let episodes start as far as they may before batch `index`; the size of that batch."""
@@ -254,21 +268,12 @@ class _Trainer:
             for episode in episodes
         )  # fmt: skip
         items = [item for item in found if item is not None]
-        if not items:
-            errors = sorted({episode.error or str(episode.outcome) for episode in episodes})
-            raise NothingToLearn(
-                f"none of the {len(episodes)} episodes of round {index} can be learned from ({'; '.join(errors[:3])}): mend the sandbox, "
-                f"then delete {self.folder}, which would give the same episodes again"
-            )
         counters = self.counters
-        generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
-        reference = self._learner.reference_logprobs(items)
-        weighting = weigh_round(items, self._config, self._value_learner, index, generator, reference=reference)
-        metrics = {"updates": 0.0, "left_out_steps": num_left_out(episodes, self._never)} | weighting.metrics
-        if weighting.advantages is not None:
-            metrics |= self._learner.update(
-                items, weighting.advantages, generator, version=counters.version, unscaled_E=weighting.unscaled_E
-            )  # fmt: skip
+        metrics = {"updates": 0.0, "left_out_steps": num_left_out(episodes, self._never), FRUITLESS: 0.0}
+        if is_fruitless(episodes, len(items), config):
+            metrics[FRUITLESS] = 1.0
+        else:
+            metrics |= self._learn_from(items, index)
         is_changed = self._learner.num_updates > counters.num_updates
         self.counters = counters.model_copy(
             update={
@@ -289,11 +294,23 @@ class _Trainer:
             "update_cpu_s": time.thread_time() - started_cpu_s,
         }
 
+    def _learn_from(self, items: Sequence[Trajectory], index: int) -> dict[str, float]:
+        """Weigh a batch and update. Value pretraining counts the rounds that were learned from."""
+        generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
+        reference, num_before = self._learner.reference_logprobs(items), num_fruitful(self.counters.metrics)
+        weighting = weigh_round(items, self._config, self._value_learner, num_before + 1, generator, reference=reference)
+        if weighting.advantages is None:
+            return weighting.metrics
+        return weighting.metrics | self._learner.update(
+            items, weighting.advantages, generator, version=self.counters.version, unscaled_E=weighting.unscaled_E
+        )
+
     def _save(self, index: int) -> None:
         """Have the state written by the trainer's thread, before whatever it does next; rollouts and waiting go on meanwhile."""
         if self._saving is not None:
             self._saving.result()
-        if index % self._config.state_every == 0 or index == self.num_rounds:
+        is_due = index % self._config.state_every == 0 or index == self.num_rounds
+        if is_due or self.counters.metrics[-1][FRUITLESS]:  # after such a round the run may give up, and must go on behind it
             self._saving = self._thread.submit(save_state, self._state_folder, self.counters, self._modules(), self._optimizers())
 
     def close(self) -> None:

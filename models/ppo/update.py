@@ -30,7 +30,7 @@ from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
 
 LEAST_ADVANTAGE = 1e-3
-"""Episodes whose advantages all stay below this are left out of the update."""
+"""Episodes whose advantages all stay below this are left out of an update whose loss is about nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +93,9 @@ class PolicyLearner:
         have seen; a token's staleness is the difference to its own. `unscaled_E` marks trajectories whose advantages are normalised and
         clipped here, over those of their minibatch; without it all are taken as they are. Returns what was measured (see Tally.metrics).
 
-        Episodes without any advantage are left out (in the replay-only control they stay, for the same compute). An update whose KL
-        explodes ends early, or is undone (see the config). Raises TrainingDiverged when a loss or a gradient is not finite.
+        Episodes without any advantage are left out, unless a KL penalty or an entropy bonus in the loss concerns them all the same (in the
+        replay-only control they stay, for the same compute). An update whose KL explodes ends early, or is undone (see the config). Raises
+        TrainingDiverged when a loss or a gradient is not finite.
         """
         if not all(np.isfinite(values).all() for values in advantages):
             raise TrainingDiverged("an advantage is not a finite number: the critic has diverged; lower critic_learning_rate")
@@ -136,8 +137,10 @@ class PolicyLearner:
         return self.logprobs(trajectories, range(len(trajectories)), model=self._reference)
 
     def _is_active(self, item: Trajectory, advantages: Floats) -> bool:
+        """Whether anything of the loss is about this episode: its advantages, its success, or a term on every token."""
         is_positive = item.is_success and self._config.positive_nll_weight > 0
-        return self._config.mode == "replay_only" or is_positive or bool(np.abs(advantages).max() > LEAST_ADVANTAGE)
+        is_steered = self._loss.kl_coefficient > 0 or self._loss.entropy_coefficient > 0
+        return self._config.mode == "replay_only" or is_positive or is_steered or bool(np.abs(advantages).max() > LEAST_ADVANTAGE)
 
     def _step_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[StepBatch]:
         return step_batches(
@@ -237,9 +240,11 @@ class PolicyLearner:
             return batch.advantages
         config, scaled = self._config, list(batch.advantages)
         unscaled = [i for i in chosen if batch.unscaled_E[i]]
-        found = normalised([scaled[i] for i in unscaled], config.advantage_normalisation)
-        for i, values in zip(unscaled, found, strict=True):
-            scaled[i] = np.clip(values, -config.advantage_clip, config.advantage_clip)
+        widths = {i: batch.trajectories[i].tokens_per_step if config.level == "step" else [1] * len(scaled[i]) for i in unscaled}
+        # One value a decision, as over a batch: a long answer is no more of a step than a short one.
+        decisions = [scaled[i][np.cumsum([0, *widths[i][:-1]])] for i in unscaled]
+        for i, values in zip(unscaled, normalised(decisions, config.advantage_normalisation), strict=True):
+            scaled[i] = np.repeat(np.clip(values, -config.highest_advantage, config.highest_advantage), widths[i])
         return scaled
 
     def _accumulate(

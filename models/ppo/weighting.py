@@ -17,6 +17,7 @@ from models.ppo.advantages import (
     baseline_advantages,
     batch_advantages,
     explained_variance,
+    gae,
     group_advantages,
     normalised,
     uniform_tasks,
@@ -28,7 +29,8 @@ from models.ppo.metrics import trajectory_metrics
 from models.ppo.value_learner import ValueLearner
 from warehouse.errors import ValueGateNotPassed
 
-Weigh = Callable[[Sequence[Trajectory], PpoConfig], list[Floats]]
+Weigh = Callable[[Sequence[Trajectory], PpoConfig, NDArray[np.bool_]], list[Floats]]
+"""From a round's episodes, and which of them are skipped, to the advantages of their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,18 +59,27 @@ def weigh_round(
     after it a critic that failed ends the run (ValueGateNotPassed), or goes on being fitted and checked while the baseline steers.
     """
     # Judged before the KL penalty, which makes every reward another one.
-    uniform_E = uniform_tasks(np.array([item.reward for item in items]), _groups(items, config))
+    groups_E = _groups(items, config)
+    uniform_E = uniform_tasks(np.array([item.reward for item in items]), groups_E)
     skipped_E = uniform_E & config.skip_uniform_tasks
     unscaled_E = None
-    metrics = {"uniform_fraction": float(uniform_E.mean()), "group_zero_std": _zero_std(items, config)} | trajectory_metrics(items)
+    zero_std = float(np.mean(list(dict(zip(groups_E, uniform_E, strict=True)).values())))
+    metrics = {"uniform_fraction": float(uniform_E.mean()), "group_zero_std": zero_std} | trajectory_metrics(items)
+    penalties = None
     if config.kl_placement == "reward" and config.kl_coefficient and reference is not None:
-        items = [_kl_penalised(item, logprobs_T, config.kl_coefficient) for item, logprobs_T in zip(items, reference, strict=True)]
+        penalties = [_kl_penalty(item, logprobs_T, config.kl_coefficient) for item, logprobs_T in zip(items, reference, strict=True)]
+        items = [with_token_rewards(item, penalty_T.tolist()) for item, penalty_T in zip(items, penalties, strict=True)]
     if value_learner is None:
-        advantages: list[Floats] | None = WEIGH[config.algorithm](items, config)
+        advantages: list[Floats] | None = WEIGH[config.algorithm](items, config, skipped_E)
     else:
         advantages = _by_critic(items, config, value_learner, round_index, generator, metrics, skipped_E)
         if metrics["critic_steers"] and config.advantage_scope == "minibatch":
             unscaled_E = ~skipped_E
+    if advantages is not None and penalties is not None and config.algorithm != "rejection":
+        advantages = [
+            _clipped(_still_to_pay(penalty_T, config), config) if is_skipped else values
+            for values, penalty_T, is_skipped in zip(advantages, penalties, skipped_E, strict=True)
+        ]
     if advantages is not None and config.mode == "replay_only":
         advantages, unscaled_E = [np.zeros_like(values) for values in advantages], None
     return Weighting(advantages=advantages, metrics=metrics, unscaled_E=unscaled_E)
@@ -87,7 +98,7 @@ def _by_critic(
     metrics["explained_variance"] = explained_variance(np.concatenate(estimates.values), np.concatenate(estimates.returns))
     is_pretraining = round_index <= config.pretraining_rounds
     is_steering = value_learner.gate.has_passed or (config.gate_policy == "open" and not is_pretraining)
-    advantages: list[Floats] | None = _by_task(items, config)
+    advantages: list[Floats] | None = _by_task(items, config, skipped_E)
     if not is_steering and is_pretraining:
         metrics["value_loss"] = value_learner.pretrain(items, estimates, generator)
         advantages = None if config.pretraining_policy == "frozen" else advantages
@@ -129,31 +140,32 @@ def _steered(
     return [_per_token(values, item, config.level) for values, item in zip(scaled, items, strict=True)]
 
 
-def _by_task(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+def _by_task(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.bool_]) -> list[Floats]:
     """REINFORCE with a per-task baseline: the same advantage on all tokens of an episode."""
     rewards_E = np.array([item.reward for item in items])
     advantages_E = baseline_advantages(rewards_E, [item.task_name for item in items], std_floor=config.baseline_std_floor)
     return _spread(advantages_E, items, config)
 
 
-def _by_group(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+def _by_group(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.bool_]) -> list[Floats]:
     """GRPO: the same advantage on all tokens of an episode, from the rewards of its group."""
     rewards_E = np.array([item.reward for item in items])
     return _spread(group_advantages(rewards_E, _groups(items, config), normalise_std=config.group_normalise_std), items, config)
 
 
-def _by_batch(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
-    """REINFORCE++: returns of the tokens, normalised over the batch; its Baseline variant takes the group's mean off first."""
+def _by_batch(items: Sequence[Trajectory], config: PpoConfig, skipped_E: NDArray[np.bool_]) -> list[Floats]:
+    """REINFORCE++: returns of the tokens, normalised over the batch without the skipped; its Baseline variant takes the group's mean off
+    first."""
     rewards = [rewards_per_value(item, "token") for item in items]
     if config.group_baseline:
         totals_E = np.array([item.reward for item in items])
         centred_E = group_advantages(totals_E, _groups(items, config), normalise_std=False)
         for rewards_T, total, centred in zip(rewards, totals_E, centred_E, strict=True):
             rewards_T[-1] += centred - total
-    return [_clipped(values, config) for values in batch_advantages(rewards, gamma=config.gamma)]
+    return [_clipped(values, config) for values in batch_advantages(rewards, gamma=config.gamma, skipped_E=skipped_E)]
 
 
-def _by_rejection(items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
+def _by_rejection(items: Sequence[Trajectory], config: PpoConfig, _: NDArray[np.bool_]) -> list[Floats]:
     """Rejection sampling: the tokens of successful episodes count 1, all others nothing (RAFT, arXiv 2304.06767, with a verdict for the
     reward model)."""
     return [np.full(item.num_response_tokens, float(item.is_success)) for item in items]
@@ -170,23 +182,20 @@ WEIGH: dict[str, Weigh] = {
 
 
 def _groups(items: Sequence[Trajectory], config: PpoConfig) -> list[str]:
-    """The group of each episode: its instance for GRPO and reinforce++ by instance, else its task."""
-    by_instance = config.algorithm in ("grpo", "reinforce++") and config.group_by == "instance"
-    return [item.instance or item.episode_id if by_instance else item.task_name for item in items]
+    """What each episode is compared with: attempts at its instance, or all of its task."""
+    return [item.instance or item.episode_id if config.compares_attempts else item.task_name for item in items]
 
 
-def _zero_std(items: Sequence[Trajectory], config: PpoConfig) -> float:
-    """Share of groups whose episodes were all rewarded alike."""
-    rewards: dict[str, set[float]] = {}
-    for item, group in zip(items, _groups(items, config), strict=True):
-        rewards.setdefault(group, set()).add(item.reward)
-    return float(np.mean([len(found) == 1 for found in rewards.values()]))
-
-
-def _kl_penalised(item: Trajectory, reference_T: Floats, coefficient: float) -> Trajectory:
-    """-beta log(sampler / reference) on each token's reward: estimator k1 (REINFORCE++, arXiv 2501.03262, its token-level penalty)."""
+def _kl_penalty(item: Trajectory, reference_T: Floats, coefficient: float) -> Floats:
+    """-beta log(sampler / reference), each token's reward beside its own: estimator k1 (REINFORCE++, arXiv 2501.03262, its token-level
+    penalty)."""
     sampled_T = np.array([x for step in item.steps for x in step.logprobs])
-    return with_token_rewards(item, (-coefficient * (sampled_T - reference_T)).tolist())
+    return -coefficient * (sampled_T - reference_T)
+
+
+def _still_to_pay(penalty_T: Floats, config: PpoConfig) -> Floats:
+    """The advantages of an episode that is skipped for its outcome: the return of its penalties from each token on, in units of reward."""
+    return gae(penalty_T, np.zeros_like(penalty_T), gamma=config.gamma, lambda_=1.0)
 
 
 def _spread(advantages_E: Floats, items: Sequence[Trajectory], config: PpoConfig) -> list[Floats]:
@@ -195,7 +204,7 @@ def _spread(advantages_E: Floats, items: Sequence[Trajectory], config: PpoConfig
 
 
 def _clipped(values: Floats, config: PpoConfig) -> Floats:
-    return np.clip(values, -config.advantage_clip, config.advantage_clip)
+    return np.clip(values, -config.highest_advantage, config.highest_advantage)
 
 
 def _per_token(values: Floats, item: Trajectory, level: Level) -> Floats:

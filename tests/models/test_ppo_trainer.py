@@ -10,7 +10,7 @@ import asyncio
 import json
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from sandbox.actions import Action, Click
 from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.task import Split, Task
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
-from warehouse.errors import BrowserCrashed, CheckpointError, ConfigError, SandboxError
+from warehouse.errors import BrowserCrashed, CheckpointError, ConfigError, NothingToLearn
 from warehouse.identity import stable_seed
 
 torch.set_num_threads(1)
@@ -243,24 +243,58 @@ def test_held_out_tasks_are_refused(weak: Weak, tmp_path: Path) -> None:
         train(make_run(weak, tmp_path, tasks=(TASK.model_copy(update={"name": "secret", "held_out": True}),)), collector())
 
 
-def test_crashed_episodes_are_counted_and_not_learned_from(weak: Weak, tmp_path: Path) -> None:
-    class HalfCrashing(ButtonPool):
-        """Every other episode's browser dies."""
+class Failing(ButtonPool):
+    """Sessions whose browser dies: those of the leases, counted from 1, for which `dies` holds."""
 
-        num_leased = 0
+    def __init__(self, dies: Callable[[int], bool]) -> None:
+        super().__init__()
+        self._dies, self.num_leased = dies, 0
 
-        @asynccontextmanager
-        async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[ButtonSession]:
-            self.num_leased += 1
-            yield ButtonSession(self.num_leased % 2)
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[ButtonSession]:
+        self.num_leased += 1
+        yield ButtonSession(int(self._dies(self.num_leased)))
 
-    result = train(make_run(weak, tmp_path, algorithm="reinforce", rounds=1), collector(pool=HalfCrashing()))
+
+def test_crashed_episodes_are_asked_again_once_then_counted_and_not_learned_from(weak: Weak, tmp_path: Path) -> None:
+    every_other = Failing(lambda number: number % 2 == 1)
+    result = train(make_run(weak, tmp_path, algorithm="reinforce", rounds=1), collector(pool=every_other))
     metrics = result.metrics[0]
-    assert (metrics["episodes"], metrics["crashed"]) == (8, 8)
-    good = [episode for episode in result.spool.episodes() if episode.outcome is not Outcome.CRASHED]
+    assert (metrics["episodes"], metrics["crashed"], metrics["asked_again"], every_other.num_leased) == (12, 4, 8, 24)
+    assert metrics["updates"] > 0 and metrics["fruitless"] == 0.0
+    episodes = list(result.spool.episodes())
+    assert len({episode.episode_id for episode in episodes}) == 24, "what crashed is kept, also where another attempt took its place"
+    good = [episode for episode in episodes if episode.outcome is not Outcome.CRASHED]
+    assert len({episode.request.seed for episode in good}) == 12
     assert metrics["reward"] == pytest.approx(np.mean([episode.is_success for episode in good]))
-    with pytest.raises(SandboxError, match="none of the 16 episodes"):
-        train(make_run(weak, tmp_path / "all", algorithm="reinforce", rounds=1), collector(crash_every=1))
+
+
+def test_a_round_that_an_outage_spoiled_passes_without_an_update(weak: Weak, tmp_path: Path) -> None:
+    """Sixteen episodes, each tried twice; those of the second round but two; and value pretraining waits for something to learn from."""
+    settings = {"rounds": 4, "fruitless_pause_s": 0.0, "min_intact": 0.25, "pretraining_policy": "frozen"}
+    result = train(make_run(weak, tmp_path, **settings), collector(pool=Failing(lambda number: number <= 32 or 34 < number <= 64)))
+    assert [metrics["fruitless"] for metrics in result.metrics] == [1.0, 1.0, 0.0, 0.0]
+    assert [metrics["episodes"] for metrics in result.metrics] == [0, 2, 16, 16]
+    assert ["value_gate" in metrics for metrics in result.metrics] == [False, False, True, True]
+    assert [metrics["updates"] > 0 for metrics in result.metrics] == [False, False, False, True]
+
+
+def test_a_run_that_gave_up_on_its_sandbox_goes_on_behind_the_spoiled_rounds(weak: Weak, tmp_path: Path) -> None:
+    settings = {"algorithm": "reinforce", "rounds": 4, "fruitless_pause_s": 0.0, "max_fruitless_rounds": 2, "state_every": 9, "epochs": 1}
+    run = make_run(weak, tmp_path, **settings)
+    seen: list[int] = []
+    with pytest.raises(NothingToLearn, match=r"round 3, the 2\. in a row: 16 of its 16 .* goes on with round 4 .* keeps") as gave_up:
+        train(run, collector(pool=Failing(lambda number: number > 16)), on_progress=lambda index, _: seen.append(index))
+    assert seen == [1, 2, 3] and "delete" not in str(gave_up.value)
+    resumed = Dying(None)
+    result = train(run, resumed)
+    assert sum(resumed.asked.values()) == 16 and [m["fruitless"] for m in result.metrics] == [0.0, 1.0, 1.0, 0.0]
+    assert result.policy_ids[0] != result.policy_ids[1] == result.policy_ids[3], "what the first round taught is still there"
+    # One that never learned anything has nothing to keep.
+    barren = make_run(weak, tmp_path / "barren", algorithm="reinforce", rounds=1)
+    with pytest.raises(NothingToLearn, match="nothing was learned, so it begins anew"):
+        train(barren, collector(crash_every=1))
+    assert train(barren, collector()).metrics[0]["episodes"] == 16
 
 
 class Killed(BaseException):

@@ -295,7 +295,7 @@ def test_value_pretraining_holds_the_policy_and_passes_on_unseen_episodes(model:
     second = weigh_round(items, config, learner, 2, np.random.default_rng(1))
     assert second.advantages is not None
     assert second.metrics["critic_steers"] == 1.0
-    assert max(np.abs(values).max() for values in second.advantages) <= config.advantage_clip
+    assert max(np.abs(values).max() for values in second.advantages) <= config.highest_advantage == 2.0
 
 
 def test_a_critic_of_adapters_passes_the_gate_beside_the_policys_frozen_weights(tmp_path: Path, model: ShiftQwen3ForCausalLM) -> None:
@@ -361,7 +361,7 @@ def test_a_penalty_for_leaving_the_reference_comes_off_each_tokens_reward(model:
     items = random_trajectories(model, 6)
     other = copy.deepcopy(model)
     initialise(other, seed=5)
-    config = PpoConfig(algorithm="reinforce++", kl_coefficient=0.5, kl_placement="reward", advantage_clip=1e9)
+    config = PpoConfig(algorithm="reinforce++", kl_coefficient=0.5, kl_placement="reward")
     learner = PolicyLearner(model, config, pad_id=0, replay=ReplayPool(), reference=other)
     reference = learner.reference_logprobs(items)
     assert reference is not None
@@ -374,6 +374,51 @@ def test_a_penalty_for_leaving_the_reference_comes_off_each_tokens_reward(model:
         returns.append([sum(paid[t:]) + item.reward for t in range(len(paid))])
     flat = np.concatenate(returns)
     assert np.concatenate(found) == pytest.approx((flat - flat.mean()) / flat.std(), abs=1e-6)
+
+
+def test_a_bonus_for_entropy_is_paid_for_an_episode_that_teaches_nothing_else(model: ShiftQwen3ForCausalLM) -> None:
+    items = random_trajectories(model, 4)
+    learner = PolicyLearner(model, PpoConfig(entropy_coefficient=1.0, warmup_steps=1, epochs=1), pad_id=0, replay=ReplayPool())
+    first, second = (learner.update(items, per_token(items, [0.0] * 4), np.random.default_rng(0)) for _ in range(2))
+    assert first["active_episodes"] == 4 and second["entropy"] > first["entropy"]
+
+
+def test_a_penalty_in_the_loss_draws_back_an_episode_that_teaches_nothing_else(model: ShiftQwen3ForCausalLM) -> None:
+    items, other = random_trajectories(model, 4), copy.deepcopy(model)
+    initialise(other, seed=5)
+    learner = PolicyLearner(model, PpoConfig(kl_coefficient=1.0, warmup_steps=1), pad_id=0, replay=ReplayPool(), reference=other)
+    wanted = np.concatenate(learner.logprobs(items, range(4), model=other))
+
+    def distance() -> float:
+        return float(np.abs(np.concatenate(learner.logprobs(items, range(4))) - wanted).mean())
+
+    before = distance()
+    assert learner.update(items, per_token(items, [0.0] * 4), np.random.default_rng(0))["active_episodes"] == 4
+    assert distance() < before
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "reinforce", "grpo", "reinforce++"])
+@pytest.mark.parametrize("scope", ["batch", "minibatch"])
+def test_a_penalty_in_the_reward_is_what_remains_of_a_task_that_was_rewarded_alike(
+    model: ShiftQwen3ForCausalLM, algorithm: str, scope: str
+) -> None:
+    """Tasks 0 and 1 differ in outcome, task 2 never succeeds."""
+    items = [replace(item, reward=0.0, steps=tuple(replace(s, reward=0.0) for s in item.steps)) if item.task_name == "task-2" else item
+             for item in random_trajectories(model, 12)]  # fmt: skip
+    config = PpoConfig.model_validate(
+        {"algorithm": algorithm, "group_by": "task", "kl_coefficient": 0.5, "kl_placement": "reward", "advantage_clip": None,
+         "gate_policy": "open", "pretraining_rounds": 0, "advantage_scope": scope}
+    )  # fmt: skip
+    critic = ValueLearner(Critic.of_policy(model), config, pad_id=0) if algorithm == "ppo" else None
+    reference = [np.array([x - 0.1 for step in item.steps for x in step.logprobs]) for item in items]
+    weighting = weigh_round(items, config, critic, 1, np.random.default_rng(0), reference=reference)
+    assert weighting.advantages is not None and weighting.metrics["uniform_fraction"] == pytest.approx(1 / 3)
+    for index, (item, values) in enumerate(zip(items, weighting.advantages, strict=True)):
+        if item.task_name == "task-2":
+            assert values == pytest.approx(-0.5 * 0.1 * np.arange(item.num_response_tokens, 0, -1))
+            assert weighting.unscaled_E is None or not weighting.unscaled_E[index]
+        else:
+            assert values.any()
 
 
 def test_a_cut_episode_ends_in_the_value_of_what_came_after_where_that_is_known(model: ShiftQwen3ForCausalLM) -> None:
@@ -410,19 +455,29 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, obj
         PpoConfig.model_validate(settings)
 
 
+@pytest.mark.parametrize("level", ["token", "step"])
 @pytest.mark.parametrize("normalisation", ["none", "std", "mean_std"])
-def test_advantages_can_be_scaled_minibatch_by_minibatch(model: ShiftQwen3ForCausalLM, normalisation: str) -> None:
+def test_advantages_can_be_scaled_minibatch_by_minibatch(model: ShiftQwen3ForCausalLM, normalisation: str, level: str) -> None:
     items = random_trajectories(model, 8)
     values = [5.0, 1.0, 7.0, 3.0] * 2
-    config = {"advantage_scope": "minibatch", "advantage_normalisation": normalisation, "minibatch_episodes": 8, "epochs": 1}
+    config = {
+        "advantage_scope": "minibatch", "advantage_normalisation": normalisation, "minibatch_episodes": 8, "epochs": 1, "level": level,
+    }  # fmt: skip
     scaled, raw = copy.deepcopy(model), copy.deepcopy(model)
     learner = PolicyLearner(scaled, PpoConfig.model_validate(config), pad_id=0, replay=ReplayPool())
     learner.update(items, per_token(items, values), np.random.default_rng(0), unscaled_E=np.ones(8, dtype=bool))
-    flat = np.concatenate(per_token(items, values))
+    flat = np.repeat(values, [item.num_response_tokens if level == "token" else len(item.steps) for item in items])
     centre, spread = {"none": (0.0, 1.0), "std": (0.0, flat.std()), "mean_std": (flat.mean(), flat.std())}[normalisation]
     given = [float(np.clip((value - centre) / spread, -2, 2)) for value in values]
     updated(raw, PpoConfig(minibatch_episodes=8, epochs=1), items, given, ReplayPool())
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(scaled.parameters(), raw.parameters(), strict=True))
+
+
+def by_step(item: Trajectory, values: np.ndarray) -> list[float]:
+    """The value of each step's first token; all of a step's tokens have the same."""
+    parts = np.split(values, np.cumsum(item.tokens_per_step)[:-1])
+    assert all(np.ptp(part) == 0 for part in parts)
+    return [part[0] for part in parts]
 
 
 STEERING = {"gate_policy": "open", "pretraining_rounds": 0, "critic_learning_rate": 1e-6}
@@ -440,7 +495,7 @@ def test_only_what_a_critic_says_of_an_open_task_is_scaled_in_minibatches(model:
     is_open = np.array([item.task_name != "task-0" for item in items])
     assert np.array_equal(weighting.unscaled_E, is_open)
     given = [values if is_one else np.zeros_like(values) for values, is_one in zip(weighting.advantages, is_open, strict=True)]
-    flat = np.concatenate([values for values, is_one in zip(given, is_open, strict=True) if is_one])
+    flat = np.array([x for values, item, is_one in zip(given, items, is_open, strict=True) if is_one for x in by_step(item, values)])
     expected = [
         np.clip((values - flat.mean()) / flat.std(), -2, 2) if is_one else values for values, is_one in zip(given, is_open, strict=True)
     ]
@@ -452,17 +507,6 @@ def test_only_what_a_critic_says_of_an_open_task_is_scaled_in_minibatches(model:
     baseline = config.model_copy(update={"gate_policy": "fallback", "gate_explained_variance": 0.99})
     fallback = weigh_round(items, baseline, ValueLearner(Critic.of_policy(model), baseline, pad_id=0), 1, np.random.default_rng(0))
     assert fallback.unscaled_E is None, "the baseline's are scaled already"
-
-
-def test_a_kl_penalty_makes_no_uniform_task_an_open_one(model: ShiftQwen3ForCausalLM) -> None:
-    items = random_trajectories(model, 8)
-    items = [replace(item, reward=1.0) if item.task_name == "task-0" else item for item in items]
-    config = PpoConfig.model_validate(STEERING | {"kl_coefficient": 0.5, "kl_placement": "reward"})
-    reference = [np.full(item.num_response_tokens, -1.0) for item in items]
-    critic = ValueLearner(Critic.of_policy(model), config, pad_id=0)
-    advantages = weigh_round(items, config, critic, 1, np.random.default_rng(0), reference=reference).advantages
-    assert advantages is not None
-    assert all(values.any() == (item.task_name != "task-0") for values, item in zip(advantages, items, strict=True))
 
 
 def test_a_critic_that_failed_its_gate_does_not_steer(model: ShiftQwen3ForCausalLM) -> None:

@@ -29,7 +29,7 @@ from models.ppo.clocks import MeteredPolicy
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, room, stream_requests
 from models.ppo.metrics import staleness_metrics
-from models.ppo.rollouts import RolloutPool
+from models.ppo.rollouts import AGAIN, RolloutPool
 from models.ppo.spool import Block, EpisodeSpool
 from sandbox.actions import Wait
 from sandbox.task import Split, Task
@@ -230,6 +230,67 @@ def test_a_batch_is_made_of_whole_groups_oldest_first(tmp_path: Path) -> None:
             assert ids(await pool.batch(2, 4)) == [r.episode_id for r in held_up + groups[2]]
 
     run(main())
+
+
+class Crashing:
+    """A collector that crashes what it is asked for under these attempt numbers; notes what it was asked."""
+
+    def __init__(self, *attempts: int) -> None:
+        self._attempts, self.asked = attempts, list[tuple[int, int]]()
+
+    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+        async for one in requests:  # type: ignore[union-attr]
+            self.asked.append((one.seed, one.attempt))
+            crashes = one.attempt in self._attempts
+            yield Episode(
+                request=one, instruction="", steps=(), duration_ms=1.0, environment="t", reward=None if crashes else 0.0,
+                outcome=Outcome.CRASHED if crashes else Outcome.FAILURE,
+            )  # fmt: skip
+
+    async def close(self) -> None: ...
+
+
+def test_what_crashed_is_asked_once_more_and_its_group_waits_for_it(tmp_path: Path) -> None:
+    """Attempt 1 of each instance crashes, of the second one the attempt in its place as well; the spool tells the next start so."""
+    groups = [[request(SHORT, number, attempt) for attempt in (0, 1)] for number in (0, 1)]
+    seeds = [group[0].seed for group in groups]
+
+    async def start(num_learned: int, collector: Crashing, num_batches: int) -> list[list[Episode]]:
+        async with RolloutPool(collector, Walking(), EpisodeSpool(tmp_path), num_learned=num_learned) as pool:
+            if not pool.blocks:
+                pool.admit([one for group in groups for one in group])
+            found = [await pool.batch(index, 2) for index in range(num_learned + 1, num_batches + 1)]
+            assert pool.num_admitted == 4 and pool.num_asked_again == sum(attempt == 1 for _, attempt in collector.asked)
+            return found
+
+    collector = Crashing(1)
+    first, second = run(start(0, collector, 2))
+    assert collector.asked == [(seed, attempt) for seed in seeds for attempt in (0, 1)] + [(seed, 1 + AGAIN) for seed in seeds]
+    assert [[(one.request.seed, one.request.attempt) for one in batch] for batch in (first, second)] == [
+        [(seed, 0), (seed, 1 + AGAIN)] for seed in seeds
+    ]
+    assert not any(one.outcome is Outcome.CRASHED for one in first + second)
+    # Starts after a kill: the weights have seen both batches, one, or none. Nothing is run, and the batches are the same.
+    for num_learned, expected in ((2, []), (1, [second]), (0, [first, second])):
+        idle = Crashing()
+        assert [ids(batch) for batch in run(start(num_learned, idle, 2))] == [ids(batch) for batch in expected] and idle.asked == []
+
+
+def test_a_crash_is_asked_again_also_by_the_start_after_a_kill_and_counts_the_second_time(tmp_path: Path) -> None:
+    asked = [request(SHORT, number) for number in (0, 1)]
+    spool = EpisodeSpool(tmp_path)
+    spool.issue(Block(num_learned=0, requests=tuple(asked)))
+    crash = Episode(request=asked[0], instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t")
+    spool.append(1, crash)
+
+    async def start(collector: Crashing) -> list[Episode]:
+        async with RolloutPool(collector, Walking(), EpisodeSpool(tmp_path), num_learned=0) as pool:
+            return await pool.batch(1, 2)
+
+    collector = Crashing(AGAIN)
+    batch = run(start(collector))
+    assert collector.asked == [(asked[0].seed, AGAIN), (asked[1].seed, 0)]
+    assert [(one.request.attempt, one.outcome) for one in batch] == [(AGAIN, Outcome.CRASHED), (0, Outcome.FAILURE)]
 
 
 def test_after_a_kill_long_episodes_are_asked_for_again_first(tmp_path: Path) -> None:
