@@ -32,6 +32,8 @@ class Facts:
     """What it was made from: corpus, pages, functions, levels."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Candidates that were refused before this one, by reason."""
+    reference: str | None = None
+    """What is right, in words for a judge that may err; None where only the verifier can tell. Never for the agent."""
 
     @property
     def content_id(self) -> str:

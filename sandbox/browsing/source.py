@@ -75,6 +75,7 @@ def facts(task: Task, seed: int) -> Facts:
         difficulty=instance.difficulty,
         provenance=provenance,
         dropped=instance.dropped,
+        reference=f"The right answer is: {instance.answer}",
     )
 
 

@@ -19,6 +19,7 @@ from sandbox.supply import Facts, Refusal, draw
 from sandbox.task import Task
 from sandbox.terminal.draw import code, text, things
 from sandbox.terminal.generated import queries
+from sandbox.terminal.generated.made import reference_of
 from sandbox.terminal.generated.queries import Condition
 from sandbox.terminal.generated.questions import Level, Question, pose
 from sandbox.terminal.generated.tables import Data, Format, draw_data
@@ -258,5 +259,12 @@ def composed_facts(task: Task, seed: int) -> Facts:
     made, dropped = composed(task, seed)
     return Facts(
         instruction=made.instance.work.instruction, content=made.content, difficulty=round(made.difficulty, 3), provenance=made.provenance,
-        dropped=dropped,
+        dropped=dropped, reference=reference_of(made.instance.work, _typed(made.instance.page)),
     )  # fmt: skip
+
+
+def _typed(page: Mapping[str, Any]) -> list[str]:
+    """What the page wants to be sent, for a judge."""
+    return [
+        f"the page was sent {field['wanted']!r} in the field {field['name']!r}" for shown in page["rounds"] for field in shown["fields"]
+    ] + [f"the page was sent the file {shown['upload']['name']!r}" for shown in page["rounds"] if shown["upload"]]

@@ -16,7 +16,7 @@ from sandbox.supply import Facts
 from sandbox.task import Split, Task
 from sandbox.web_apps.compose import instances
 from sandbox.web_apps.drafts import Family
-from sandbox.web_apps.tasks import WebInstance
+from sandbox.web_apps.tasks import WebInstance, reference_of
 from warehouse.errors import ConfigError, TaskError
 from warehouse.identity import stable_seed
 
@@ -99,5 +99,5 @@ def facts(task: Task, seed: int) -> Facts:
     instance = web_instance(task, seed)
     return Facts(
         instruction=instance.instruction, content=instance.content, difficulty=instance.difficulty, provenance=instance.provenance,
-        dropped=instance.dropped,
+        dropped=instance.dropped, reference=reference_of(instance),
     )  # fmt: skip

@@ -79,6 +79,13 @@ def reasons_against(instance: WebInstance, before: State, after: State, answer: 
     return reasons
 
 
+def reference_of(instance: WebInstance) -> str:
+    """What is wanted, for a judge that cannot look into the application."""
+    wanted = [f"the answer {instance.answer!r} is given"] if instance.answer is not None else []
+    wanted += [f"what is stored changes by: {change.told()}" for change in instance.changes]
+    return f"Right is that {'; and that '.join(wanted)}; and that nothing else that is stored changes."
+
+
 def plain(text: str) -> str:
     """Case, quotes, and a full stop at the end do not count."""
     return " ".join(text.split()).strip(".\"'“”").casefold()

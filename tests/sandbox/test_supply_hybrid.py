@@ -66,6 +66,8 @@ def test_limits_leave_room_and_hand_written_tasks_have_no_facts() -> None:
     for name in FAMILIES:
         task = load_tasks()[name]
         assert len(hybrid_instance(task, 3).steps) + 2 <= task.max_steps, name
+        told, wanted = facts(task, 3), [field["wanted"] for shown in hybrid_instance(task, 3).page["rounds"] for field in shown["fields"]]
+        assert told is not None and all(repr(value) in str(told.reference) for value in wanted), name
     assert all(facts(load_tasks()[name], 1) is None for name in KINDS)
     assert set(load_tasks("all")) == set(KINDS) and set(load_tasks()) == set(KINDS) | set(FAMILIES)
 

@@ -63,6 +63,8 @@ def test_what_is_said_of_an_instance_is_what_is_run() -> None:
         instance = TerminalSource().instance(task, 7)
         assert told.instruction == instance.instruction, name
         assert len(instance.steps) + 2 <= task.max_steps, name
+        asked = [goal for goal in instance.goals if isinstance(goal, Holds) and instance.files.get(goal.path) != goal.text]
+        assert told.reference is not None and all(repr(goal.text)[:300] in told.reference for goal in asked), name
     assert all(facts(load_tasks()[name], 1) is None for name in KINDS)
 
 

@@ -76,6 +76,10 @@ def test_facts_are_the_same_every_time_and_tell_instances_apart() -> None:
     seen = {each.content_id: index for index, each in enumerate(found) if each is not None}
     assert len(seen) == len(found)
     assert all(each is not None and 0 < each.difficulty <= 1 and each.provenance["app"] for each in found)
+    for task in TASKS.values():
+        instance, told = web_instance(task, 3), facts(task, 3).reference or ""
+        wanted = [str(cell) for change in instance.changes for cell in change.cells.values()]
+        assert all(value in told or repr(value) in told for value in wanted) and (instance.answer or "") in told, told
 
 
 def test_dropped_candidates_are_counted_by_reason() -> None:
