@@ -16,6 +16,10 @@ from warehouse.tables import Warehouse
 
 STAGE = "judgements"
 """Of the rows of `verdicts` that judges wrote."""
+_THRESHOLDS = """
+select distinct v.judge, v.judge_version, e.domain, v.threshold from verdicts v join episodes e using (episode_id)
+where v.iteration = ? and v.stage = ? order by all
+"""
 _FIGURES = """
 select judge, reference, split, domain, threshold, precision, recall, f1, brier, calibration_error,
     num_true_positive, num_false_positive, num_false_negative, num_true_negative
@@ -31,14 +35,17 @@ class JudgeAt:
 
     name: str
     version: str
-    threshold: float
+    thresholds: dict[str, float]
+    """By domain."""
 
 
 def judges_of(warehouse: Warehouse, iteration: str) -> list[JudgeAt]:
     with connect(warehouse) as con:
-        query = "select distinct judge, judge_version, threshold from verdicts where iteration = ? and stage = ? order by all"
-        found = con.execute(query, [iteration, STAGE]).fetchall()
-    return [JudgeAt(name=name, version=version, threshold=threshold) for name, version, threshold in found]
+        found = con.execute(_THRESHOLDS, [iteration, STAGE]).fetchall()
+    judges: dict[tuple[str, str], dict[str, float]] = {}
+    for name, version, domain, threshold in found:
+        judges.setdefault((name, version), {})[domain] = threshold
+    return [JudgeAt(name=name, version=version, thresholds=thresholds) for (name, version), thresholds in judges.items()]
 
 
 def report_words(
@@ -64,7 +71,7 @@ def report_words(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeFigures:
-    """One judge on one part of one domain, at its chosen threshold."""
+    """One judge on one part of one domain, at its chosen threshold; of all domains, each at its own."""
 
     judge: str
     reference: str

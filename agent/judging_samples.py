@@ -60,6 +60,15 @@ order by e.episode_id
 """Episodes up to an iteration whose truth is known. A domain that is taken for one without a verifier is known by people alone."""
 
 
+_DIGESTS = """
+select count(*)::bigint, md5(string_agg(md5(concat_ws('|', iteration, stage, episode_id, outcome, reward)), '')) from (
+    select iteration, stage, episode_id, outcome, reward from episodes where iteration <= $iteration order by all)
+union all
+select count(*)::bigint, md5(string_agg(md5(concat_ws('|', iteration, stage, episode_id, judge_version, passed)), '')) from (
+    select iteration, stage, episode_id, judge_version, passed from verdicts where origin = 'human' and kind = 'verdict' order by all)
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """An episode with its truth: `reference` is whose word that is."""
@@ -98,6 +107,12 @@ def known_episodes(
         Known(row=row, truth=bool(row["truth"]), reference=row["reference"], said=tuple(row["said"] or ()))
         for row in con.sql(KNOWN, params=params).to_arrow_table().to_pylist()
     ]
+
+
+def known_digest(con: duckdb.DuckDBPyConnection, iteration: str) -> str:
+    """The same as long as the episodes up to an iteration and people's verdicts on any are: what known_episodes may answer hangs on these,
+    and on settings."""
+    return content_id("known", con.execute(_DIGESTS, {"iteration": iteration}).fetchall())
 
 
 def records(con: duckdb.DuckDBPyConnection, episodes: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Record, list[dict[str, Any]]]]:
@@ -174,7 +189,9 @@ def balanced(known: Sequence[Known], max_samples: int) -> list[Known]:
         good, bad = cells[task, True], cells[task, False]
         few = max(min(len(good), len(bad)), min(8, room // 8))
         for cell in (good, bad):
-            chosen += cell[: min(2 * few, room // 2)]
+            chosen += cell[: min(2 * few, max(1, room // 2))]
+    # With room for less than two a task, tasks are drawn by the hash of an episode of theirs.
+    chosen = sorted(chosen, key=lambda each: stable_fraction("lesson", each.episode_id))[:max_samples]
     return sorted(chosen, key=lambda each: each.episode_id)
 
 
@@ -192,13 +209,22 @@ def _remarks(known: Known, steps: Sequence[Mapping[str, Any]]) -> list[str]:
         return list(known.said[:MAX_REMARKS])
     found, first = [], dict[tuple[str, str], int]()
     for step in sorted(steps, key=lambda row: int(row["step_index"])):
-        index, action = int(step["step_index"]), json.loads(step["action"])
+        index, action = int(step["step_index"]), _action(step["action"])
         if action.get("kind") == "invalid":
             found.append(f"step {index}: {action.get('reason', 'invalid action')}")
         seen = first.setdefault((step["observation"] or step["screenshot_id"] or "", step["response"]), index)
         if seen != index:
             found.append(f"step {index} repeats step {seen}")
     return found[:MAX_REMARKS]
+
+
+def _action(stored: str) -> Mapping[str, Any]:
+    """What a recording calls an action need not be a JSON object."""
+    try:
+        found = json.loads(stored)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"kind": "invalid", "reason": "the stored action is not a JSON object"}
 
 
 _MEMBERS = """

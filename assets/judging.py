@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 
 from agent.judging_reports import judges_of, report_table, report_words
-from agent.judging_samples import orm_dataset, orm_members, orm_samples
+from agent.judging_samples import known_digest, orm_dataset, orm_members, orm_samples
 from assets.iteration_keys import previous_key
 from assets.metadata import data_version, describe, of_result, picture
 from assets.partitions import ITERATIONS
@@ -132,9 +132,12 @@ def judging(
         _clear(warehouse, iteration, {"verdicts": "judgements", "judge_reports": "judge_reports"})
         yield from (_passed(note, key) for key in ("judgements", "judge_reports"))
         return
+    with connect(warehouse) as con:
+        known = known_digest(con, iteration)
     request = JudgeRequest(
         iteration=iteration, stage="judgements", seed=settings.seed, orm_id=orm_id, orm=settings.orm, verdicts=settings.verdicts,
         layout=settings.agent.builder().grammar.layout, engine=settings.engine, success_threshold=settings.quality.success_threshold,
+        known=known,
     )  # fmt: skip
     result = runner.run(context, request)
     yield dg.MaterializeResult(
@@ -155,12 +158,12 @@ def _reports(warehouse: Warehouse, settings: Profile, iteration: str) -> dg.Mate
         )  # fmt: skip
         for reference, of_reference in found.items():
             rows += report_rows(
-                of_reference, judge=judge.name, judge_version=judge.version, reference=reference, chosen=judge.threshold,
+                of_reference, judge=judge.name, judge_version=judge.version, reference=reference, chosen=judge.thresholds,
                 target=settings.verdicts.target_precision,
             )  # fmt: skip
             label = f"{judge.name} by {reference}"
             words[label] = [word for word in of_reference if word.split == "holdout"]
-            chosen[label], versions[judge.name] = judge.threshold, judge.version
+            chosen[label], versions[judge.name] = judge.thresholds, judge.version
     version = warehouse.replace_partition("judge_reports", rows, iteration=iteration, stage="judge_reports")
     drawn = judge_chart(words, chosen, "Judges against what is known, holdout part")
     with connect(warehouse) as con:

@@ -120,7 +120,7 @@ class AnnotateRequest(StageRequest):
 class JudgeRequest(StageRequest):
     """Judges that may err read the iteration's episodes, and others of known truth to be measured on."""
 
-    reads = ("checkpoints", "episodes", "steps", "task_instances", "verdicts")
+    reads = ("checkpoints", "episodes", "steps", "tasks", "verdicts")
     worker: Literal["judge"] = "judge"
     orm_id: str | None = Field(description="checkpoint of the ORM; null: none judges")
     orm: OrmSettings
@@ -128,6 +128,7 @@ class JudgeRequest(StageRequest):
     layout: Literal["elements", "chat"] = Field(description="of the profile's grammar")
     engine: EngineChoice
     success_threshold: float = Field(description="reward from which on the verifier calls an episode good")
+    known: str = Field(description="digest of the episodes there are and of what people have said of them: who judges is measured on these")
 
 
 class StageResult(BaseModel):

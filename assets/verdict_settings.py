@@ -55,9 +55,11 @@ class VerdictSettings(_Settings):
     prompt: JudgePromptConfig = JudgePromptConfig()
     judge: JudgeSettings = JudgeSettings()
     target_precision: float = Field(
-        0.95, gt=0, le=1, description="the threshold is the lowest that gives this on the eval part; false positives poison SFT"
+        0.95, gt=0, le=1, description="a domain's threshold is the lowest that gives this on the eval part; false positives poison SFT"
     )
-    min_passed: int = Field(20, ge=1, description="episodes that must pass for a precision to be believed; with fewer nothing passes")
+    min_passed: int = Field(
+        20, ge=1, description="good episodes that a threshold needs; a domain with fewer borrows that of all; else a judge abstains"
+    )
     max_measured: int = Field(400, ge=0, description="episodes of known truth that are judged to measure, for each of eval and holdout")
     unverified_domains: tuple[str, ...] = Field(
         (), description="domains whose verifier decides no route: a judge's word counts there, and the verifier only measures it"

@@ -19,9 +19,10 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from operator import ge
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from agent.episode import Episode, Purpose
 from agent.episode_rows import rows as episode_rows
 from agent.grammars.quoting import escape
 from agent.judging import JudgeBuilder, Record
-from agent.judging_reports import report_words
+from agent.judging_reports import judges_of, report_words
 from agent.judging_samples import Known, known_episodes, records
 from assets.judging import judging, orm_data, orm_model
 from assets.partitions import ITERATIONS
@@ -54,7 +55,7 @@ from sandbox.task import Split
 from warehouse import registry
 from warehouse.home import Home, atomic_write
 from warehouse.judge_charts import judge_chart
-from warehouse.judge_reports import Word, brier, calibration_error, choose_threshold, confusion
+from warehouse.judge_reports import Word, brier, calibration_error, choose_threshold, confusion, confusion_by_domain
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
@@ -158,10 +159,10 @@ def forged(record: Record, text: str) -> Record:
     return replace(record, turns=(*rest, replace(last, screen=shown, thought=f"{last.thought} {text}")))
 
 
-def figures(words: Sequence[Word], threshold: float) -> dict[str, Any]:
-    at = confusion(words, threshold)
+def figures(words: Sequence[Word], thresholds: Mapping[str, float]) -> dict[str, Any]:
+    at = confusion_by_domain(words, thresholds)
     return {
-        "episodes": len(words), "good": sum(word.truth for word in words), "threshold": threshold, "passed": at.num_passed,
+        "episodes": len(words), "good": sum(word.truth for word in words), "threshold": at.threshold, "passed": at.num_passed,
         "precision": at.precision, "precision_low": at.precision_interval.low, "recall": at.recall, "f1": at.f1,
         "f1_at_half": confusion(words, 0.5).f1, "precision_at_half": confusion(words, 0.5).precision, "auc": auc(words),
         "brier": brier(words), "calibration_error": calibration_error(words),
@@ -190,28 +191,32 @@ def compare(root: Path, profile: Profile, warehouse: Warehouse) -> dict[str, Any
     held = [word for word in own if word.split == "holdout"]
     with connect(warehouse) as con:
         row = con.execute(
-            "select any_value(threshold), avg(cost_tokens), avg(cost_ms), count(*) from verdicts where stage = 'judgements'"
+            "select avg(cost_tokens), avg(cost_ms), count(*) from verdicts where stage = 'judgements'"
         ).fetchone()
         samples = con.execute("select count(*), count(*) filter (verdict) from orm_samples").fetchone()
-    threshold, tokens, ms, num_judged = row or (1.0, 0, 0, 0)
-    drawn = judge_chart({"before": by_part["holdout"], "after": held}, {"after": threshold}, "The ORM on holdout instances")
+    tokens, ms, num_judged = row or (0, 0, 0)
+    (orm,) = judges_of(warehouse, ITERATION)
+    thresholds = orm.thresholds
+    drawn = judge_chart({"before": by_part["holdout"], "after": held}, {"after": thresholds}, "The ORM on holdout instances")
     atomic_write(root / "judges.svg", drawn.encode())
-    bad = [told[each.episode_id] for each in known if each.part == "holdout" and not each.truth]
+    failed = [each for each in known if each.part == "holdout" and not each.truth]
+    bad, at = [told[each.episode_id] for each in failed], [thresholds[each.row["domain"]] for each in failed]
     plain, _ = judged_by(after, profile, builder, bad)
     attacks = {text: judged_by(after, profile, builder, [forged(record, text) for record in bad])[0] for text in FORGED}
     return {
         "samples": dict(zip(("all", "good"), samples or (), strict=False)), "judged": num_judged, "tokens_a_case": tokens, "ms_a_case": ms,
-        "before": figures(by_part["holdout"], choice.threshold) | {"readable": readable, "choice": choice.reason},
-        "after": figures(held, threshold)
-        | {"eval": figures([word for word in own if word.split == "eval"], threshold)},
+        "before": figures(by_part["holdout"], dict.fromkeys(thresholds, choice.threshold))
+        | {"readable": readable, "choice": choice.reason},
+        "after": figures(held, thresholds)
+        | {"eval": figures([word for word in own if word.split == "eval"], thresholds)},
         "after_by_domain": {
-            name: figures([word for word in held if word.domain == name], threshold) for name in sorted({word.domain for word in held})
+            name: figures([word for word in held if word.domain == name], thresholds) for name in sorted({word.domain for word in held})
         },
         "always_yes_f1": confusion(held, 0.0).f1,
         "forged": {
             text: {
-                "failed episodes": len(bad), "pass without": sum(score >= threshold for score in plain),
-                "pass with": sum(score >= threshold for score in now), "mean score without": sum(plain) / len(bad),
+                "failed episodes": len(bad), "pass without": sum(map(ge, plain, at)),
+                "pass with": sum(map(ge, now, at)), "mean score without": sum(plain) / len(bad),
                 "mean score with": sum(now) / len(bad),
             }
             for text, now in attacks.items()

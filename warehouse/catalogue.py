@@ -71,6 +71,8 @@ WITHDRAWN_STAGE = "withdrawn"
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
 SAMPLE_ORIGINS = ("tutorial", "demonstration", "rollout", "annotation", "general", "judgement", "correction", "reflection")
+ROUTED_PURPOSES = ("annotation", "rollout")
+"""Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
 PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")
 
 
@@ -179,8 +181,8 @@ _TABLES = (
         _col("threshold", FLOAT, "passes when score >= threshold", minimum=0, maximum=1),
         _col("passed", BOOL, "score >= threshold"),
         _col("reasons", STRINGS, "why"),
-        _col("cost_tokens", INT, "tokens that a model read and wrote to say so; null where none did", nullable=True, minimum=0),
-        _col("cost_ms", FLOAT, "time it took to say so; null where it was not taken", nullable=True, minimum=0),
+        _col("cost_tokens", INT, "tokens that a model read and wrote to say so; null of verifiers, filters", nullable=True, minimum=0),
+        _col("cost_ms", FLOAT, "time it took to say so; null where not taken: verifiers, filters", nullable=True, minimum=0),
     ),
     _table(
         "judge_reports", "How far a judge that may err agrees with one that does not: a row for each pair, domain and threshold.",
@@ -191,7 +193,7 @@ _TABLES = (
         _col("split", STRING, "split of the judged instances", values=SPLITS),
         _col("domain", STRING, "domain of the tasks; `all` for every one together"),
         _col("threshold", FLOAT, "passes when score >= threshold", minimum=0, maximum=1),
-        _col("is_chosen", BOOL, "the threshold that routing uses: the lowest that gives the target precision on the eval split"),
+        _col("is_chosen", BOOL, "the domain's threshold that routing uses; `all` counts each domain at its own, and names the lowest"),
         _col("target_precision", FLOAT, "precision that was asked for", minimum=0, maximum=1),
         _col("num_true_positive", INT, "passed both", minimum=0),
         _col("num_false_positive", INT, "passed by the judge alone: what would poison SFT", minimum=0),

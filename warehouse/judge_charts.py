@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from warehouse.judge_reports import Word, bins, confusion
+from warehouse.judge_reports import Word, bins, confusion, confusion_by_domain
 from warehouse.svg import COLOURS, Axis, Drawing, legend
 
 SIDE, TOP, LEFT, GAP = 250.0, 70.0, 56.0, 90.0
 
 
-def judge_chart(words: Mapping[str, Sequence[Word]], chosen: Mapping[str, float], title: str, *, alone: bool = True) -> str:
+def judge_chart(words: Mapping[str, Sequence[Word]], chosen: Mapping[str, Mapping[str, float]], title: str, *, alone: bool = True) -> str:
     """A line a judge, by its label: left the share that is good among episodes of similar score, right precision by recall over all
-    thresholds with the chosen one as a ring. Empty where nothing was measured."""
+    thresholds with what the chosen ones of the domains give as a ring. Empty where nothing was measured."""
     if not any(words.values()):
         return ""
     drawing = Drawing(LEFT + 2 * SIDE + GAP + 30, TOP + SIDE + 46, title)
@@ -37,7 +37,7 @@ def judge_chart(words: Mapping[str, Sequence[Word]], chosen: Mapping[str, float]
         curve = [confusion(of, threshold) for threshold in sorted({word.score for word in of})]
         both = [(each.recall, each.precision) for each in curve]
         drawing.polyline([(recall.px(r), share.px(p)) for r, p in both if r is not None and p is not None], style)
-        at = confusion(of, chosen[label]) if label in chosen else None
+        at = confusion_by_domain(of, chosen[label]) if label in chosen else None
         if at is not None and at.recall is not None and at.precision is not None:
             hint = f"{label}: from {at.threshold:.3f} on precision {at.precision:.3f}, recall {at.recall:.3f}"
             drawing.circle(recall.px(at.recall), share.px(at.precision), 6, f"hollow line {style}", hint)

@@ -4,7 +4,7 @@ Pure functions of scores and truths; who is measured on what is assets/judging.p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ THRESHOLDS = tuple(round(0.05 * step, 2) for step in range(1, 20))
 """Reported beside the chosen one."""
 NOTHING_PASSES = 1.0
 """The threshold of a judge that cannot be trusted: no judge that may err gives a score of 1."""
+BORROWED = "the threshold is that of all domains together"
 NUM_BINS = 10
 
 
@@ -63,10 +64,12 @@ class Confusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The threshold that routing uses, and why it is that."""
+    """The threshold that routing uses, and why it is that. It is borrowed where a domain was measured on too few: then it is what all
+    domains together give."""
 
     threshold: float
     reason: str
+    is_borrowed: bool = False
 
 
 def confusion(words: Iterable[Word], threshold: float) -> Confusion:
@@ -80,31 +83,63 @@ def confusion(words: Iterable[Word], threshold: float) -> Confusion:
 
 
 def choose_threshold(words: Sequence[Word], target: float, min_passed: int) -> Choice:
-    """The lowest score from which on the judge is right about at least `target` of what passes, with at least `min_passed` of these: false
-    positives poison SFT, so whoever was not measured on enough, or never gets there, passes nothing."""
+    """The lowest score from which on the judge is right about at least `target` of what passes, with at least `min_passed` of these: by the
+    lower end of the 95 % interval where any score gets there, else by the share itself, which few episodes flatter. False positives poison
+    SFT, so whoever was not measured on enough, or never gets there, passes nothing."""
     if sum(word.truth for word in words) < min_passed:
         return Choice(
-            threshold=NOTHING_PASSES, reason=f"nothing passes: measured on {sum(word.truth for word in words)} good episodes, of which "
+            threshold=NOTHING_PASSES, reason=f"it abstains: measured on {sum(word.truth for word in words)} good episodes, of which "
             f"{min_passed} are needed",
         )  # fmt: skip
     ordered = sorted(words, key=lambda word: -word.score)
     best: Confusion | None = None
+    proved: Confusion | None = None
     num_good = 0
     for place, word in enumerate(ordered, start=1):
         num_good += word.truth
         is_edge = place == len(ordered) or ordered[place].score < word.score
         if is_edge and place >= min_passed and num_good / place >= target:
             best = confusion(words, word.score)
+            proved = best if wilson(num_good, place).low >= target else proved
     if best is None or best.precision is None:
         return Choice(
             threshold=NOTHING_PASSES,
-            reason=f"nothing passes: no threshold gives a precision of {target:g} to {min_passed} of {len(words)} measured episodes",
+            reason=f"it abstains: no threshold gives a precision of {target:g} to {min_passed} of {len(words)} measured episodes",
         )
+    at = proved or best
+    how = "the lowest that proves a precision" if proved else "not proved, but the lowest that gives a precision"
     return Choice(
-        threshold=best.threshold,
-        reason=f"the lowest that gives a precision of {target:g}: {best.precision:.3f} of {best.num_passed} that pass, of "
-        f"{len(words)} measured; recall {best.recall or 0.0:.3f}",
+        threshold=at.threshold,
+        reason=f"{how} of {target:g}: {at.precision or 0.0:.3f} ({at.precision_interval.low:.3f} to {at.precision_interval.high:.3f}) of "
+        f"{at.num_passed} that pass, of {len(words)} measured; recall {at.recall or 0.0:.3f}",
     )
+
+
+def choose_thresholds(words: Sequence[Word], domains: Iterable[str], target: float, min_passed: int) -> dict[str, Choice]:
+    """A threshold for each of these domains: its own where at least `min_passed` of its episodes are known to be good, else that of all
+    domains together."""
+    pooled = choose_threshold(words, target, min_passed)
+    chosen = {}
+    for domain in sorted(set(domains)):
+        own = [word for word in words if word.domain == domain]
+        num_good = sum(word.truth for word in own)
+        if num_good >= min_passed:
+            chosen[domain] = choose_threshold(own, target, min_passed)
+        else:
+            reason = f"{BORROWED} ({num_good} good ones of {domain} are known, of which {min_passed} are needed): {pooled.reason}"
+            chosen[domain] = Choice(threshold=pooled.threshold, reason=reason, is_borrowed=True)
+    return chosen
+
+
+def confusion_by_domain(words: Iterable[Word], thresholds: Mapping[str, float]) -> Confusion:
+    """What comes of each domain's own threshold; the one that is told is the lowest."""
+    of = list(words)
+    each = [confusion([word for word in of if word.domain == name], thresholds[name]) for name in sorted({word.domain for word in of})]
+    return Confusion(
+        threshold=min((at.threshold for at in each), default=NOTHING_PASSES), true_positive=sum(at.true_positive for at in each),
+        false_positive=sum(at.false_positive for at in each), false_negative=sum(at.false_negative for at in each),
+        true_negative=sum(at.true_negative for at in each),
+    )  # fmt: skip
 
 
 def brier(words: Sequence[Word]) -> float:
@@ -138,9 +173,10 @@ def calibration_error(words: Sequence[Word]) -> float:
 
 
 def report_rows(
-    words: Sequence[Word], *, judge: str, judge_version: str, reference: str, chosen: float, target: float
+    words: Sequence[Word], *, judge: str, judge_version: str, reference: str, chosen: Mapping[str, float], target: float
 ) -> list[dict[str, Any]]:
-    """Rows of `judge_reports`: for each split, each domain and all of them together, every threshold and the chosen one."""
+    """Rows of `judge_reports`: for each split, each domain and all of them together, every threshold and the chosen one, which is `chosen`
+    for the domain. Of all together the chosen row is what each domain's own gives."""
     rows = []
     for split in sorted({word.split for word in words}):
         of_split = [word for word in words if word.split == split]
@@ -151,10 +187,9 @@ def report_rows(
                 "judge": judge, "judge_version": judge_version, "reference": reference, "split": split, "domain": domain,
                 "target_precision": target, "brier": brier(of_domain), "calibration_error": calibration_error(of_domain),
             }  # fmt: skip
-            rows += [
-                common | _row(confusion(of_domain, threshold)) | {"is_chosen": threshold == chosen}
-                for threshold in sorted({*THRESHOLDS, chosen})
-            ]
+            at = confusion_by_domain(of_domain, chosen)
+            tried = {threshold: confusion(of_domain, threshold) for threshold in THRESHOLDS} | {at.threshold: at}
+            rows += [common | _row(tried[each]) | {"is_chosen": each == at.threshold} for each in sorted(tried)]
     return rows
 
 

@@ -14,9 +14,10 @@ import duckdb
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
+from warehouse.catalogue import ROUTED_PURPOSES
+
 Effect = Literal["decide", "withhold", "demote"]
 
-ROUTED_PURPOSES = ("annotation", "rollout")
 QUERY = Path(__file__).with_name("routing.sql")
 ROUTES_SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("episode_id", "route", "reason")])
 _RULES_SCHEMA = pa.schema([("judge", pa.string()), ("effect", pa.string()), ("threshold", pa.float64()), ("precedence", pa.int64())])

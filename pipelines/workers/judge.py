@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,21 +27,19 @@ from models.vision import screenshot_ids
 from pipelines.engines import open_engine
 from pipelines.workers.context import WorkerContext
 from pipelines.workers.images import spooled_images
+from pipelines.workers.references import references
 from warehouse import registry
+from warehouse.catalogue import ROUTED_PURPOSES
 from warehouse.identity import stable_fraction
-from warehouse.judge_reports import Choice, Word, choose_threshold, confusion
+from warehouse.judge_reports import BORROWED, Choice, Word, choose_thresholds, confusion_by_domain
 from warehouse.query import connect
 
 CASES_AT_ONCE = 64
-_ROUTED = """
+_ROUTED = f"""
 select iteration, episode_id, purpose, task_id, task_name, domain, seed, split, instruction, outcome, reward from episodes
-where iteration = $iteration and purpose in ('rollout', 'annotation') and outcome <> 'crashed' and num_steps > 0
+where iteration = $iteration and purpose in {ROUTED_PURPOSES} and outcome <> 'crashed' and num_steps > 0
 qualify row_number() over (partition by episode_id order by stage) = 1
 order by episode_id
-"""
-_REFERENCES = """
-select task_id, seed, coalesce(json_extract_string(provenance, '$.answer'), json_extract_string(provenance, '$.reference')) as reference
-from task_instances where reference is not null
 """
 
 
@@ -57,11 +55,11 @@ class ToJudge:
 
 def run(request: JudgeRequest, context: WorkerContext) -> StageResult:
     with connect(context.warehouse) as con:
-        wanted = _to_judge(con, request)
+        wanted = _to_judge(con, request, context.log)
     progress = context.progress()
     rows: list[dict[str, Any]] = []
     metrics: dict[str, float] = {}
-    counts: dict[str, int] = {"episodes": len(wanted.rows)}
+    counts: dict[str, int] = {"episodes": len(wanted.rows)} | ({"with reference": len(wanted.references)} if wanted.references else {})
     notes: dict[str, str] = {}
     with ExitStack() as stack:
         for judge, builder in open_judges(request, context, stack):
@@ -72,10 +70,11 @@ def run(request: JudgeRequest, context: WorkerContext) -> StageResult:
                 done += len(batch)
                 progress.update(done, len(wanted.rows), "episodes", {"score": sum(each.score for each in judged) / len(judged)})
             words = _words(wanted, judged, "eval")
-            choice = choose_threshold(words, request.verdicts.target_precision, request.verdicts.min_passed)
-            rows += verdict_rows(judge, judged, choice)
-            notes[f"{judge.name} threshold"] = f"{choice.threshold:.4g}: {choice.reason}"
-            metrics |= _figures(judge.name, judged, choice, _words(wanted, judged, "holdout"))
+            domains = {episode_id: str(row["domain"]) for episode_id, row in wanted.rows.items()}
+            choices = choose_thresholds(words, domains.values(), request.verdicts.target_precision, request.verdicts.min_passed)
+            rows += verdict_rows(judge, judged, choices, domains)
+            notes |= {f"{judge.name} threshold of {name}": f"{each.threshold:.4g}: {each.reason}" for name, each in choices.items()}
+            metrics |= _figures(judge.name, judged, choices, _words(wanted, judged, "holdout"))
             counts |= {
                 f"judged/{judge.name}": len(judged), f"measured/{judge.name}": len(words),
                 f"without verdict/{judge.name}": sum(each.num_readable == 0 for each in judged),
@@ -84,22 +83,22 @@ def run(request: JudgeRequest, context: WorkerContext) -> StageResult:
     return StageResult(table_versions={"verdicts": version}, counts=counts, metrics=metrics, notes=notes)
 
 
-def _to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest) -> ToJudge:
+def _to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest, log: Callable[[str], None]) -> ToJudge:
     settings = request.verdicts
     routed = con.sql(_ROUTED, params={"iteration": request.iteration}).to_arrow_table().to_pylist()
     known = known_episodes(
         con, request.iteration, success_threshold=request.success_threshold, unverified=settings.unverified_domains
     )
     rows = {row["episode_id"]: row for row in [*routed, *(each.row for each in to_measure(known, settings.max_measured))]}
-    references = {(task_id, seed): text for task_id, seed, text in con.execute(_REFERENCES).fetchall()}
-    told = {
-        episode_id: references.get((row["task_id"], row["seed"])) or settings.judge.rubrics.get(row["domain"])
-        for episode_id, row in rows.items()
-    }
+    told: dict[str, str] = {}
+    if settings.judge.engine is not None:
+        told, untold = references(con, rows.values(), settings.judge.rubrics)
+        for reason, num in untold.most_common():
+            log(f"no reference for {num} instances: {reason}")
     read = records(con, list(rows.values()))
     return ToJudge(
         rows=rows, records={episode_id: record for episode_id, (record, _) in read.items()},
-        references={episode_id: text for episode_id, text in told.items() if text},
+        references=told,
         known={each.episode_id: each for each in known if each.episode_id in rows},
     )  # fmt: skip
 
@@ -213,25 +212,30 @@ def _words(wanted: ToJudge, judged: Sequence[Judgement], part: str) -> list[Word
     ]
 
 
-def verdict_rows(judge: Judge, judged: Sequence[Judgement], choice: Choice) -> list[dict[str, Any]]:
-    """Rows of the table `verdicts`."""
+def verdict_rows(
+    judge: Judge, judged: Sequence[Judgement], choices: Mapping[str, Choice], domains: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Rows of the table `verdicts`, each at the threshold of its episode's domain."""
     return [
         {
             "episode_id": each.episode_id, "judge": judge.name, "judge_version": judge.version, "kind": "verdict", "origin": judge.origin,
-            "score": each.score, "threshold": choice.threshold, "passed": each.score >= choice.threshold, "reasons": list(each.reasons),
+            "score": each.score, "threshold": choice.threshold, "passed": each.score >= choice.threshold,
+            "reasons": [*each.reasons, *([BORROWED] if choice.is_borrowed else [])],
             "cost_tokens": each.cost_tokens, "cost_ms": each.cost_ms,
         }
         for each in judged
+        for choice in [choices[domains[each.episode_id]]]
     ]  # fmt: skip
 
 
-def _figures(name: str, judged: Sequence[Judgement], choice: Choice, words: Sequence[Word]) -> dict[str, float]:
-    """What the asset shows: the threshold, what it gives on the holdout part, and what it cost."""
-    at = confusion(words, choice.threshold)
+def _figures(name: str, judged: Sequence[Judgement], choices: Mapping[str, Choice], words: Sequence[Word]) -> dict[str, float]:
+    """What the asset shows: the thresholds, what they give on the holdout part, and what it cost."""
+    thresholds = {domain: choice.threshold for domain, choice in choices.items()}
+    at = confusion_by_domain(words, thresholds)
     found = {"precision": at.precision, "recall": at.recall, "f1": at.f1}
     figures = {f"{name}/holdout {key}": value for key, value in found.items() if value is not None}
     costs = [each.cost_tokens for each in judged if each.cost_tokens is not None]
     if costs:
         figures[f"{name}/tokens a case"] = sum(costs) / len(costs)
     figures[f"{name}/ms a case"] = sum(each.cost_ms for each in judged) / max(1, len(judged))
-    return {f"{name}/threshold": choice.threshold, **figures}
+    return {f"{name}/threshold of {domain}": threshold for domain, threshold in thresholds.items()} | figures

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from agent.judging import BAD, GOOD, MARK, JudgeBuilder, at_verdict, own_rationale, read_answer, read_record
-from agent.judging_samples import balanced, known_episodes, orm_dataset, orm_members, orm_samples, part_of, without_verifier
+from agent.judging_samples import balanced, known_digest, known_episodes, orm_dataset, orm_members, orm_samples, part_of, without_verifier
 from agent.prompt import estimate_tokens
 from sandbox.task import Split
 from tests.agent.judged_episodes import episode, many, store
@@ -163,6 +163,35 @@ def test_what_an_imported_recording_says_of_itself_is_no_verifiers_word(tmp_path
     assert [(each.episode_id, each.truth, each.reference) for each in known] == [("episode-imported-Ok", False, "human")]
 
 
+def test_the_digest_of_what_is_known_follows_episodes_and_people_and_no_judge(tmp_path: Path):
+    """By it a relaunched iteration sees whether what its judges were measured on is still the same."""
+    warehouse = store(tmp_path, ("0001", "rl_pointing", many(10)))
+    first = many(10)[0][0]
+
+    def digest() -> str:
+        with connect(warehouse) as con:
+            return known_digest(con, "0001")
+
+    def say(judge: str, *, passed: bool) -> None:
+        row = {
+            "episode_id": first["episode_id"], "judge": judge, "judge_version": f"{judge} {passed}", "kind": "verdict", "origin": judge,
+            "score": float(passed), "threshold": 0.5, "passed": passed, "reasons": ["so"],
+        }  # fmt: skip
+        warehouse.append_partition("verdicts", [row], iteration="0001", stage=judge)
+
+    seen = [digest()]
+    say("orm", passed=True)
+    warehouse.append_partition("episodes", [first | {"episode_id": "later"}], iteration="0002", stage="rollouts")
+    assert digest() == seen[0]
+    for passed in (True, False):
+        say("human", passed=passed)
+        seen.append(digest())
+    warehouse.append_partition("episodes", [first | {"episode_id": "more"}], iteration="0001", stage="rollouts")
+    seen.append(digest())
+    warehouse.replace_partition("episodes", [first | {"episode_id": "more", "reward": 0.5}], iteration="0001", stage="rollouts")
+    assert len({*seen, digest()}) == 5
+
+
 def test_lessons_are_of_train_instances_that_are_not_held_apart_and_balanced(tmp_path: Path):
     warehouse = store(
         tmp_path,
@@ -198,6 +227,26 @@ def test_a_sample_of_an_evaluated_instance_stops_the_training(tmp_path: Path):
     warehouse.replace_partition("orm_samples", [*lesson.rows, planted], iteration="0001", stage="orm_samples")
     with connect(warehouse) as con, pytest.raises(ContaminatedDataset, match=f"sample-planted .*{row['episode_id']}.* split eval"):
         orm_members(con, "0001")
+
+
+def test_many_tasks_with_little_room_still_teach(tmp_path: Path):
+    """Two episodes of each of 40 tasks, a good and a bad one, where 30 may join."""
+    found = [episode(f"{task}-{clicked}", wanted="Ok", clicked=clicked, task_id=f"task-{task}")
+             for task in range(40) for clicked in ("Ok", "Yes")]  # fmt: skip
+    warehouse = store(tmp_path, ("0001", "rl_pointing", found))
+    with connect(warehouse) as con:
+        known = known_episodes(con, "0001", success_threshold=SOLVED)
+    chosen = balanced(known, 30)
+    assert len(chosen) == 30 and {each.truth for each in chosen} == {True, False}
+    assert len(balanced(known, 1000)) == 80 and balanced(known, 30) == balanced(known[::-1], 30)
+
+
+def test_a_step_whose_action_is_no_json_teaches_all_the_same(tmp_path: Path):
+    found = many(60)
+    for _, steps in found:
+        steps[0]["action"] = "click(4)"
+    warehouse = store(tmp_path, ("0001", "rl_pointing", found))
+    assert orm_samples(warehouse, "0001", JudgeBuilder("elements"), success_threshold=SOLVED, max_samples=100).rows
 
 
 def test_a_task_that_never_fails_teaches_little(tmp_path: Path):

@@ -30,8 +30,8 @@ def test_it_is_told_what_is_right_in_every_split(tmp_path: Path) -> None:
     warehouse.replace_partition("tasks", stored, iteration="0000", stage="tasks")
     episodes = [played(generated, split) for split in Split]
     never_stored = generated.model_copy(update={"max_steps": 3})
-    episodes += [played(task, Split.TRAIN) for task in (written, gone, unknown)]
-    episodes += [played(never_stored, Split.TRAIN) | {"episode_id": "never-stored"}]
+    episodes += [played(task, Split.TRAIN) for task in (written, gone)]
+    episodes += [played(task, Split.TRAIN) | {"episode_id": name} for name, task in {"never": never_stored, "unknown": unknown}.items()]
     with connect(warehouse) as con:
         found, untold = references(con, episodes, RUBRICS)
     assert {name for name, text in found.items() if text.startswith("Right is that ")} == {f"{generated.name}/{split}" for split in Split}
