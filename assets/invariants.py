@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warehouse.catalogue import ROUTED_PURPOSES
+
 WITHDRAW = "take the rows back with `flywheel withdraw ID…`"
 REWORK = (
     "put the table back with `flywheel restore TABLE VERSION`, or delete FLYWHEEL_HOME/work/ITERATION/STAGE: "
@@ -198,8 +200,8 @@ INVARIANTS = (
         name="policies_registered",
         asset="rollouts",
         meaning="whoever acted for the data sets is a registered checkpoint",
-        sql="""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
-               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')""",
+        sql=f"""select e.episode_id, e.policy_id from episodes e anti join checkpoints c on c.checkpoint_id = e.policy_id
+               where e.iteration = $iteration and e.purpose in {ROUTED_PURPOSES}""",
     ),
     Invariant(
         name="screenshots_present",
@@ -253,11 +255,11 @@ INVARIANTS = (
         meaning="in each domain the verifier has given V to whatever ended, or to nothing; where to nothing, a judge has, or the episode "
         "is withheld because nobody may judge it. What the infrastructure ended has no V of its verifier",
         mend=ROUTE_AGAIN,
-        sql="""with judged as (
+        sql=f"""with judged as (
                  select e.episode_id, e.domain, e.outcome, count(v.judge) filter (v.judge = 'verifier') as num_verdicts,
                    count(v.judge) as num_judges, e.outcome = 'crashed' or bool_or(e.reward is null) as is_broken
                  from episodes e left join verdicts v on v.episode_id = e.episode_id and v.kind = 'verdict'
-                 where e.iteration = $iteration and e.purpose in ('rollout', 'annotation') group by e.episode_id, e.domain, e.outcome),
+                 where e.iteration = $iteration and e.purpose in {ROUTED_PURPOSES} group by e.episode_id, e.domain, e.outcome),
                heard as (select domain, max(num_verdicts) > 0 as has_verifier from judged where not is_broken group by domain)
                select j.episode_id, j.domain, j.outcome, j.num_verdicts from judged j left join heard h using (domain)
                left join routes r on r.episode_id = j.episode_id and r.iteration = $iteration
@@ -270,9 +272,9 @@ INVARIANTS = (
         asset="routes",
         meaning="every terminal rollout or annotation episode has exactly one route",
         mend=ROUTE_AGAIN,
-        sql="""select e.episode_id, count(r.route) as num_routes
+        sql=f"""select e.episode_id, count(r.route) as num_routes
                from episodes e left join routes r on r.episode_id = e.episode_id and r.iteration = e.iteration
-               where e.iteration = $iteration and e.purpose in ('rollout', 'annotation')
+               where e.iteration = $iteration and e.purpose in {ROUTED_PURPOSES}
                group by all having num_routes <> 1
                union all
                select r.episode_id, 0 from routes r anti join episodes e using (episode_id) where r.iteration = $iteration""",

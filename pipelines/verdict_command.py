@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.options import HomeOption, console, home_of, made_home, warehouse_of
-from warehouse.errors import ConfigError, UnknownId
+from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
     from warehouse.tables import Warehouse
@@ -55,17 +55,12 @@ def add_human_verdict(
 
 
 def _episode(warehouse: Warehouse, name: str) -> dict[str, Any]:
+    """The first row of the episode that an id or its beginning means."""
+    from warehouse.explain import resolve_episode
     from warehouse.query import connect
 
-    query = (
-        "select episode_id, iteration, task_name, seed from episodes where starts_with(episode_id, ?) "
-        "qualify row_number() over (partition by episode_id order by iteration, stage) = 1 order by episode_id limit 2"
-    )
     with connect(warehouse) as con:
-        rows: list[dict[str, Any]] = con.sql(query, params=[name]).to_arrow_table().to_pylist()
-    if len(rows) == 1:
-        return rows[0]
-    if not rows:
-        raise UnknownId(f'no episode is called {name!r}; `flywheel sql "select episode_id, task_name, outcome from episodes"` lists them')
-    several = f"{rows[0]['episode_id']} and {rows[1]['episode_id']}"
-    raise UnknownId(f"{name!r} begins the ids of several episodes, e.g. {several}: give more of it")
+        params = {"id": resolve_episode(con, name)}
+        query = "select episode_id, iteration, task_name, seed from episodes where episode_id = $id order by iteration, stage limit 1"
+        rows: list[dict[str, Any]] = con.sql(query, params=params).to_arrow_table().to_pylist()
+    return rows[0]

@@ -20,6 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from warehouse import decontamination, duplicates, near_duplicates, personal_data
+from warehouse.catalogue import ROUTED_PURPOSES
 from warehouse.contradictions import MACROS
 from warehouse.errors import ConfigError
 from warehouse.filter_rows import EXTRAS_SCHEMA
@@ -28,8 +29,6 @@ from warehouse.scan import connect_to_scan
 from warehouse.screen_hashes import ScreenHashes
 from warehouse.tables import Warehouse
 
-JUDGED_PURPOSES = ("annotation", "rollout")
-"""Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
 PART_EPISODES = 50_000
 """Episodes whose verdicts are made at a time."""
 VERDICTS_SCHEMA = pa.schema([
@@ -95,7 +94,7 @@ from (
         episode_id, iteration, stage, purpose, task_id, split, coalesce(instruction, '') as instruction, outcome, reward,
         $iteration is null or iteration = $iteration as is_new, coalesce(reward, 0) >= $solved as is_solved
     from episodes
-    where purpose in {JUDGED_PURPOSES} and ($iteration is null or iteration <= $iteration)
+    where purpose in {ROUTED_PURPOSES} and ($iteration is null or iteration <= $iteration)
     qualify row_number() over (partition by episode_id order by iteration, purpose, stage) = 1
 )
 """
