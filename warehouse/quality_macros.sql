@@ -1,7 +1,13 @@
 -- How an answer is read, written once: by the filters' query over steps, and for single answers by quality.contradictions_in.
 -- An answer is `Thought … Action …`; quoted text is taken out first: what a page says proves nothing.
 create or replace temp macro stripped(text) as regexp_replace(text, '^\s+|\s+$', '', 'g');
-create or replace temp macro unquoted(response) as regexp_replace(response, '"[^"]*"', '""', 'g');
+-- Where quotes come in pairs, what stands between them is every other part: half the time of the expression, which gives the same.
+create or replace temp macro unquoted(response) as case
+    when not contains(response, '"') then response
+    when len(string_split(response, '"')) % 2 = 1 then array_to_string(string_split(response, '"')[1:len(string_split(response, '"')):2], '""')
+    else regexp_replace(response, '"[^"]*"', '""', 'g')
+end;
+create or replace temp macro thought_of(text) as stripped(regexp_replace(stripped(text), '^Thought', ''));
 create or replace temp macro indices(text) as regexp_extract_all(text, '\[(\d+)\]', 1);
 create or replace temp macro long_words(text, letters) as list_filter(regexp_extract_all(text, '\p{L}+'), lambda w: length(w) >= letters);
 create or replace temp macro action_fields(action) as
@@ -15,10 +21,15 @@ create or replace temp macro names(found) as array_to_string(
 create or replace temp macro is_verb(word) as
     word in ('click', 'type', 'press', 'scroll', 'drag', 'select', 'double_click', 'right_click', 'run', 'wait', 'finished');
 create or replace temp macro first_word(text) as regexp_extract(text, '^\S+');
+-- Whether it is plain that a thought (as it stands before `Action`) does not contradict an action: it begins with the same word and names
+-- its one element, if there is one. That is most answers of a compact grammar; of the others `contradiction` tells.
+create or replace temp macro agrees(thought, action, done) as
+    starts_with(ltrim(thought[9:]), split_part(ltrim(action), ' ', 1) || ' ') and starts_with(thought, 'Thought ')
+    and (not contains(thought, '[') or len(done) = 0 or (len(done) = 1 and contains(thought, '[' || done[1] || ']')));
 -- In what a thought contradicts its action, as far as both name elements or verbs; null where it does not.
-create or replace temp macro contradiction(thought, action, said, done) as case
-    when len(said) > 0 and len(done) > 0 and not list_has_all(said, done)
-        then 'the thought names ' || names(said) || ', the action ' || names(done)
+create or replace temp macro contradiction(thought, action, done) as case
+    when len(done) > 0 and contains(thought, '[') and len(indices(thought)) > 0 and not list_has_all(indices(thought), done)
+        then 'the thought names ' || names(indices(thought)) || ', the action ' || names(done)
     when is_verb(first_word(thought)) and is_verb(first_word(action)) and first_word(thought) <> first_word(action)
         then 'the thought says ' || first_word(thought) || ', the action ' || first_word(action)
 end;
