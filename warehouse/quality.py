@@ -13,6 +13,7 @@ from string import Template
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from warehouse import decontamination, duplicates, near_duplicates, personal_data
@@ -78,17 +79,28 @@ def judge(
         con.register("extras", pa.concat_tables(extras) if extras else EXTRAS_SCHEMA.empty_table())
         query = _with_settings(_EPISODES.read_text(), config)
         for _ in facts.parts():
-            table = con.sql(_ORDERED.format(query=query)).to_arrow_table()
-            yield table.cast(VERDICTS_SCHEMA)
+            yield _in_order(con.sql(_WITH_EXTRAS.format(query=query)).to_arrow_table()).cast(VERDICTS_SCHEMA)
 
 
-_ORDERED = """
-with made as (from ({query}) union all by name
-    select x.n, p.episode_id, x.judge, x.judge_version, 'filter' as kind, 'filter' as origin, x.score, x.threshold,
-        x.score >= x.threshold as passed, x.reasons
-    from extras x join part p using (n))
-select * exclude (n) from made order by n, kind desc, judge
+_WITH_EXTRAS = """
+from ({query}) union all by name
+select x.n, p.episode_id, x.judge, x.judge_version, 'filter' as kind, 'filter' as origin, x.score, x.threshold,
+    x.score >= x.threshold as passed, x.reasons
+from extras x join part p using (n)
 """
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """By number of the episode, then what gives V, then the name of the judge. DuckDB would sort the texts along: that takes thrice the time."""
+    kinds, judges = (rows[name].combine_chunks().dictionary_encode() for name in ("kind", "judge"))
+    names = judges.dictionary.to_pylist()
+    of_name = np.argsort(np.argsort(np.array(names, str))) if names else np.zeros(0, np.int64)
+    is_filter = np.array([kind != "verdict" for kind in kinds.dictionary.to_pylist()], np.int64)
+    place = len(names) * is_filter[kinds.indices.to_numpy()] + of_name[judges.indices.to_numpy()]
+    order = np.argsort(rows["n"].to_numpy().astype(np.int64) * (2 * len(names)) + place)
+    return rows.drop_columns(["n"]).take(pa.array(order))
+
+
 _EPISODES_TO_JUDGE = f"""
 create or replace temp table episodes_to_judge as
 select (row_number() over (order by not is_new, episode_id) - 1)::integer as n, *

@@ -6,15 +6,16 @@
 --
 -- $name stands for a literal that warehouse/quality.py puts there. Hashes are of 64 bits and compared inside one run only.
 with placed as (
-    select e.n, e.is_new, e.is_solved, s.step_index, s.response, coalesce(s.action, '') as text, string_split(unquoted(s.response), 'Action') as parts
+    select e.n, e.is_new, e.is_solved, s.step_index, s.response, coalesce(s.action, '') as text, string_split(s.response, '"') as pieces
     from steps_to_read s
     join episodes_to_judge e on e.episode_id = s.episode_id and e.iteration = s.iteration and e.stage = s.stage
 ),
+parted as (select *, string_split(unquoted(response, pieces), 'Action') as parts from placed),
 read as (
     select
         *, parts[-1] as action_text,
         case len(parts) when 2 then parts[1] when 1 then '' else array_to_string(parts[:-2], 'Action') end as thought_text
-    from placed
+    from parted
 ),
 named as (select *, case when contains(action_text, '[') then indices(action_text) else [] end as done from read)
 select

@@ -25,9 +25,8 @@ told as (
         where unsettled is not null and is_active and (not is_blank or exists (from screens o where o.n = s.n and not o.is_blank))
 ),
 wrong as (
-    select
-        n, judge,
-        list('step ' || step_index || case when judge in ('format', 'contradiction') then ': ' else ' ' end || reason order by step_index) as reasons
+    select n, judge, list_transform(list_sort(list({place: step_index, text: 'step ' || step_index
+        || case when judge in ('format', 'contradiction') then ': ' else ' ' end || reason})), lambda told: told.text) as reasons
     from told group by n, judge
 ),
 seen as (

@@ -1,10 +1,10 @@
 -- How an answer is read, written once: by the filters' query over steps, and for single answers by quality.contradictions_in.
 -- An answer is `Thought … Action …`; quoted text is taken out first: what a page says proves nothing.
 create or replace temp macro stripped(text) as regexp_replace(text, '^\s+|\s+$', '', 'g');
--- Where quotes come in pairs, what stands between them is every other part: half the time of the expression, which gives the same.
-create or replace temp macro unquoted(response) as case
-    when not contains(response, '"') then response
-    when len(string_split(response, '"')) % 2 = 1 then array_to_string(string_split(response, '"')[1:len(string_split(response, '"')):2], '""')
+-- `pieces` are what stands between quotes: where these come in pairs every other piece is quoted, and the expression is not needed.
+create or replace temp macro unquoted(response, pieces) as case
+    when len(pieces) = 1 then response
+    when len(pieces) % 2 = 1 then array_to_string(pieces[1:len(pieces):2], '""')
     else regexp_replace(response, '"[^"]*"', '""', 'g')
 end;
 create or replace temp macro thought_of(text) as stripped(regexp_replace(stripped(text), '^Thought', ''));
@@ -18,8 +18,9 @@ create or replace temp macro words_written(fields) as
 create or replace temp macro on_grid(coordinates) as list_transform(coordinates, lambda c: round_even(try_cast(c as double) / 8, 0)::integer);
 create or replace temp macro names(found) as array_to_string(
     list_transform(list_sort(list_distinct(list_transform(found, lambda i: try_cast(i as hugeint)))), lambda i: '[' || i || ']'), ' ');
+-- Not `in`, of which DuckDB would make a join, which looks at every row.
 create or replace temp macro is_verb(word) as
-    word in ('click', 'type', 'press', 'scroll', 'drag', 'select', 'double_click', 'right_click', 'run', 'wait', 'finished');
+    regexp_full_match(word, 'click|type|press|scroll|drag|select|double_click|right_click|run|wait|finished');
 create or replace temp macro first_word(text) as regexp_extract(text, '^\S+');
 -- Whether it is plain that a thought (as it stands before `Action`) does not contradict an action: it begins with the same word and names
 -- its one element, if there is one. That is most answers of a compact grammar; of the others `contradiction` tells.

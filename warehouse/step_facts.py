@@ -43,7 +43,8 @@ class Spool:
         if folder is not None:
             part = f"case when is_new then n // {self._part_episodes} else -1 end"
             self._con.execute(
-                f"copy (select *, {part} as part from ({query})) to {quoted(str(folder))} (format parquet, partition_by (part), compression lz4)"
+                f"copy (select *, {part} as part from ({query})) to {quoted(str(folder))} (format parquet, partition_by (part), compression uncompressed, "
+                "dictionary_size_limit 1)"
             )
         if folder is not None and folder.is_dir():
             self._con.execute(f"create or replace temp view all_{name} as {_files(folder / '*')}")
