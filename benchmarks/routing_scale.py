@@ -74,7 +74,7 @@ def measure(folder: Path, num_episodes: int, arguments: argparse.Namespace) -> l
             with duckdb.connect() as con:
                 con.execute(_NESTED.format(folder=folder, target=nested))
         python = python_of(Path(".bench/hf-datasets"), DATASETS)
-        for processes in (1, 2):
+        for processes in (1, 2) if num_episodes <= 10_000 else (1,):
             name = f"datasets, {processes} process{'es' * (processes > 1)}"
             rows.append(run(name, [str(python.absolute()), "filter_datasets.py", str(nested.absolute()), str(processes)], PEERS))
     digests = {row["digest"] for row in rows if "digest" in row}

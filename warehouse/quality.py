@@ -1,8 +1,9 @@
 """Rows of the table `verdicts`: the environment verifier's V(s) and every quality filter, for each episode that is to be routed.
 
-One source of truth, in SQL: quality_steps.sql reads the texts once and keeps a short row a step, quality_episodes.sql makes verdicts of
-those, part by part, so that memory is bounded whatever the size. Computed from stored rows alone, so history can be judged again with other
-thresholds or newer versions: change what a filter computes, and its version must go up. Where an episode then goes is routing.sql's.
+One source of truth, in SQL: quality_deeds.sql reads what was answered and done, then quality_screens.sql the screens and prompts, once;
+both keep a short row a step, of which quality_episodes.sql makes verdicts, part by part, so that memory is bounded whatever the size.
+Computed from stored rows alone, so history can be judged again with other thresholds or newer versions: change what a filter computes,
+and its version must go up. Where an episode then goes is routing.sql's.
 """
 
 from __future__ import annotations
@@ -39,11 +40,10 @@ _HERE = Path(__file__).parent
 _ACTIONS, _DEEDS, _SCREENS, _EPISODES = (_HERE / f"quality_{name}.sql" for name in ("actions", "deeds", "screens", "episodes"))
 
 
-def iteration_verdicts(warehouse: Warehouse, iteration: str, config: QualityConfig) -> pa.Table:
-    """Rows for one iteration, compared with all earlier ones, in the order of episodes and judges."""
+def iteration_verdicts(warehouse: Warehouse, iteration: str, config: QualityConfig) -> Iterator[pa.Table]:
+    """Rows for one iteration, compared with all earlier ones, in the order of episodes and judges; those of one episode come together."""
     with connect_to_scan(warehouse, ("episodes", "steps", "screenshots")) as con:
-        parts = list(judge(con, config, iteration=iteration, spool=warehouse.home.spool))
-    return pa.concat_tables(parts) if parts else VERDICTS_SCHEMA.empty_table()
+        yield from judge(con, config, iteration=iteration, spool=warehouse.home.spool)
 
 
 def judge(
@@ -91,7 +91,7 @@ from extras x join part p using (n)
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """By number of the episode, then what gives V, then the name of the judge. DuckDB would sort the texts along: that takes thrice the time."""
+    """By number of the episode, then what gives V, then the name of the judge. DuckDB would sort the texts along, which takes longer."""
     kinds, judges = (rows[name].combine_chunks().dictionary_encode() for name in ("kind", "judge"))
     names = judges.dictionary.to_pylist()
     of_name = np.argsort(np.argsort(np.array(names, str))) if names else np.zeros(0, np.int64)

@@ -1,5 +1,5 @@
-"""Where what is known of each step lies while episodes are judged: in a temporary table of DuckDB while they are few, else in Parquet files,
-those of one part of the episodes in a folder, so that a part is read without the others and memory is bounded whatever the size.
+"""Where what is known of each step lies while episodes are judged: in a temporary table of DuckDB where they are few, else in Parquet
+files, those of one part of the episodes in a folder, so that a part is read without the others and memory is bounded whatever the size.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Spool:
         if folder is not None:
             part = f"case when is_new then n // {self._part_episodes} else -1 end"
             self._con.execute(
-                f"copy (select *, {part} as part from ({query})) to {quoted(str(folder))} (format parquet, partition_by (part), compression uncompressed, "
-                "dictionary_size_limit 1)"
+                f"copy (select *, {part} as part from ({query})) to {quoted(str(folder))} "
+                "(format parquet, partition_by (part), compression uncompressed, dictionary_size_limit 1)"
             )
         if folder is not None and folder.is_dir():
             self._con.execute(f"create or replace temp view all_{name} as {_files(folder / '*')}")

@@ -25,7 +25,9 @@ JUDGES = (
     "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short",
 )  # fmt: skip
 """In the order in which the digest has their scores."""
-MINIMUM = {"contradiction": 1.0, "format": 1.0, "loop": 0.7, "no_op": 0.5, "repeats": 1.0, "settled": 0.0, "too_long": 1.0, "too_short": 1.0}
+MINIMUM = {
+    "contradiction": 1.0, "format": 1.0, "loop": 0.7, "no_op": 0.5, "repeats": 1.0, "settled": 0.0, "too_long": 1.0, "too_short": 1.0,
+}  # fmt: skip
 """Filters that demote below their threshold."""
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.warehouse import quality_reference
-from tests.warehouse.judging import CLICK_OK, Row, by_judge, episode_row, judged, step_row, steps_of
+from tests.warehouse.judging import CLICK_OK, Row, by_judge, episode_row, judged, step_row, steps_of, verdicts_of
 from warehouse.catalogue import TABLES
 from warehouse.contradictions import contradictions_in
 from warehouse.errors import ConfigError
 from warehouse.home import Home
-from warehouse.quality import VERDICTS_SCHEMA, iteration_verdicts
+from warehouse.quality import VERDICTS_SCHEMA
 from warehouse.quality_config import QualityConfig
 from warehouse.tables import Warehouse
 
@@ -174,12 +174,12 @@ def test_history_is_judged_again_from_the_tables_alone(tmp_path: Path) -> None:
         warehouse.replace_partition("episodes", [bare], **place)
         own = [{name: value for name, value in step.items() if name not in place} for step in steps[row["episode_id"]]]
         warehouse.replace_partition("steps", own, **place)
-    rows = iteration_verdicts(warehouse, "0002", CONFIG)
+    rows = verdicts_of(warehouse, "0002")
     warehouse.replace_partition("verdicts", rows, iteration="0002", stage="verdicts")
     assert rows.to_pylist() == judged(episodes[:2], [*steps["a"], *steps["b"]], iteration="0002"), "later iterations are not looked at"
     assert by_judge(rows.to_pylist(), "duplicate")["b"]["reasons"] == ["1.00 like a"]
-    assert by_judge(iteration_verdicts(warehouse, "0002", QualityConfig(min_novelty=0.0)).to_pylist(), "duplicate")["b"]["passed"]
-    assert iteration_verdicts(warehouse, "0009", CONFIG).num_rows == 0
+    assert by_judge(verdicts_of(warehouse, "0002", QualityConfig(min_novelty=0.0)).to_pylist(), "duplicate")["b"]["passed"]
+    assert verdicts_of(warehouse, "0009").num_rows == 0
     assert not any(warehouse.home.spool.glob("quality-*"))
 
 
