@@ -24,6 +24,16 @@ from warehouse.tables import Warehouse
 CONFIG = QualityConfig()
 
 
+def test_typed_words_may_stand_in_any_prompt_so_far_and_in_no_later_one() -> None:
+    def step(index: int, shown: str, typed: str = "") -> Row:
+        action = {"kind": "type", "text": typed} if typed else {"kind": "wait", "seconds": 1.0}
+        prompt = [{"role": "user", "content": shown, "screenshot_id": None, "loss": 0.0}]
+        return step_row(index, action=json.dumps(action), messages=prompt)
+
+    found = verdict("leak", [step(0, "Alphabet"), step(1, "nothing", "ALPHABET lateword"), step(2, "lateword"), step(3, "", "lateword")])
+    assert found["reasons"] == ["step 1: 'lateword' was nowhere to be read"]
+
+
 def verdict(name: str, steps: list[Row], config: QualityConfig = CONFIG, **episode: Any) -> Row:
     return by_judge(judged([episode_row(**episode)], steps, config), name)["episode-1"]
 
@@ -194,7 +204,10 @@ ACTIONS: list[dict[str, Any]] = [
 ]  # fmt: skip
 RESPONSES = (
     CLICK_OK, "Thought click [1] Action click [3]", "Thought type Action click [2] [2]", "  ", "Action click", "no such",
-    "Thought: a [2] Actions Action drag [1] [4]",
+    "Thought: a [2] Actions Action drag [1] [4]", 'Thought click "the [3]" [1] Action click [1]',
+    'Thought click "[1]" [2] Action click [1]', 'Thought say "an Action click [2]', 'Thoughtclick [1] Action click [1] "Action"',
+    "Thought  click\n[1] Action\ttype [1]",
+    "Thought click Action click [1]", 'Thought "" click [2] Action "" click [3]', "Thought click Action  click",
 )  # fmt: skip
 CONTENTS = ("Click hello", '{"a": 1}', "SecretWord here\nWOB_X", "answerword  \n", None)
 
