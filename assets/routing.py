@@ -17,6 +17,7 @@ from warehouse.routed_samples import store_routed_samples
 from warehouse.routing import route_iteration
 from warehouse.samples import samples_from_routes
 from warehouse.svg import as_markdown
+from warehouse.verdict_tally import VerdictTally
 
 GROUP = "routing"
 
@@ -31,15 +32,13 @@ GROUP = "routing"
 def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
-    rows = without_verifier(warehouse, iteration_verdicts(warehouse, iteration, settings.quality), settings.verdicts.unverified_domains)
-    version = warehouse.replace_partition("verdicts", rows, iteration=iteration, stage="verdicts")
-    scores = [rows[name].to_pylist() for name in ("episode_id", "judge", "score", "passed")]
-    failed: dict[str, int] = {}
-    for _, judge, _, passed in zip(*scores, strict=True):
-        failed[f"failed/{judge}"] = failed.get(f"failed/{judge}", 0) + (not passed)
+    hidden = settings.verdicts.unverified_domains
+    tally = VerdictTally()
+    parts = (without_verifier(warehouse, part, hidden) for part in iteration_verdicts(warehouse, iteration, settings.quality))
+    version = warehouse.replace_partition_by_parts("verdicts", tally.counting(parts), iteration=iteration, stage="verdicts")
     return dg.MaterializeResult(
-        data_version=data_version(sorted(zip(*scores[:3], strict=True))),
-        metadata=describe(config=settings.quality, counts={"verdicts": rows.num_rows, **failed}, read=read, wrote={"verdicts": version}),
+        data_version=data_version(tally.digest),
+        metadata=describe(config=settings.quality, counts=tally.counts, read=read, wrote={"verdicts": version}),
     )
 
 

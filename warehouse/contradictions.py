@@ -18,8 +18,7 @@ def contradictions_in(responses: Sequence[str]) -> list[str | None]:
         con.execute(MACROS.read_text())
         con.register("responses", pa.table({"i": range(len(responses)), "response": pa.array(responses, pa.string())}))
         found = con.execute("""
-            with parts as (select i, string_split(unquoted(response), 'Action') as parts from responses),
-            texts as (select i, stripped(parts[-1]) as action,
-                stripped(regexp_replace(stripped(array_to_string(parts[:-2], 'Action')), '^Thought', '')) as thought from parts)
-            select contradiction(thought, action, indices(thought), indices(action)) from texts order by i""").fetchall()
+            with parts as (select i, string_split(unquoted(response, string_split(response, '"')), 'Action') as parts from responses),
+            texts as (select i, stripped(parts[-1]) as action, thought_of(array_to_string(parts[:-2], 'Action')) as thought from parts)
+            select contradiction(thought, action, indices(action)) from texts order by i""").fetchall()
     return [row[0] for row in found]

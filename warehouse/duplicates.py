@@ -7,12 +7,13 @@ episode is a duplicate of annotated ones only: a rollout that was made before ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import duckdb
 import numpy as np
@@ -28,34 +29,46 @@ MARGIN = 0.1
 """The mean over steps may differ from the Jaccard index of the whole by so much before a candidate is missed."""
 NEAREST_SCHEMA = pa.schema([("n", pa.int32()), ("similarity", pa.float64()), ("other", pa.string())])
 
+CHUNK_STEPS = 100_000
+"""About so many steps are compared at a time; those of one bucket always together."""
+
 Screens: TypeAlias = "list[frozenset[int] | bytes | str]"
 """Of each step: hashes of its element lines, else its picture's perceptual hash, else the picture's id."""
 
 _TWINS = """
 create or replace temp table twins as
-with keyed as (
-    select e.n, e.episode_id, e.iteration, e.purpose, k.screens_key, hash(e.task_id, e.instruction, k.actions_key) as bucket
-    from episodes_to_judge e join keys k using (n)
-    where e.outcome <> 'crashed' and e.split = 'train'
-)
 select
-    *, count(*) over b as num,
-    min(screens_key) over b <> max(screens_key) over b or min(purpose) over b <> max(purpose) over b as is_mixed
-from keyed window b as (partition by bucket) qualify num > 1
+    e.n, e.episode_id, e.iteration, e.purpose, hash(e.task_id, e.instruction, k.actions_key) as bucket,
+    count(*) over (partition by bucket) as num
+from episodes_to_judge e join keys k using (n)
+where e.outcome <> 'crashed' and e.split = 'train' qualify num > 1
+"""
+_MIXED = """
+create or replace temp table mixed_buckets as
+with keyed as (select n, bit_xor(hash(step_index, state)) as screens_key from all_screens semi join twins using (n) group by n)
+select bucket from twins join keyed using (n) group by bucket
+having $always or min(screens_key) <> max(screens_key) or min(purpose) <> max(purpose)
 """
 _ALIKE = """
 select n, 1.0::double as similarity, original as other from (
     select n, row_number() over w as place, first_value(episode_id) over w as original
-    from twins where not is_mixed window w as (partition by bucket order by iteration, purpose, episode_id)
+    from twins anti join mixed_buckets using (bucket) window w as (partition by bucket order by iteration, purpose, episode_id)
 ) where place > 1
 """
 """Where all screens are the same too, the first is the original of the rest."""
-_LINES = """
-select t.n, s.step_index, s.observation = '' as is_picture, s.screenshot_id,
-    list_distinct(list_transform(string_split(regexp_replace(s.observation, '\\n$', ''), chr(10)), lambda line: hash(line))) as lines
-from steps s join episodes_to_judge e on e.episode_id = s.episode_id and e.iteration = s.iteration and e.stage = s.stage
-join twins t on t.n = e.n where t.is_mixed
-order by t.n, s.step_index
+_MIXED_SCREENS = """
+create or replace temp table mixed_screens as
+with placed as (
+    select t.*, s.step_index, s.picture, s.lines, num <= $exhaustive and min(state) over w = max(state) over w as is_same
+    from all_screens s join twins t using (n) semi join mixed_buckets using (bucket) window w as (partition by bucket, step_index)
+)
+select * exclude (picture, lines), case when not is_same then picture end as picture, case when not is_same then lines end as lines
+from placed
+"""
+"""A step at which all of a bucket's screens are the same needs no looking at."""
+_CHUNK = """
+select bucket, n, episode_id, purpose, picture, lines from mixed_screens where bucket % $num = $chunk
+order by bucket, iteration, purpose, episode_id, step_index
 """
 
 
@@ -67,35 +80,40 @@ class _Member:
     screens: Screens
 
 
-def nearest(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> pa.Table:
-    """(n, similarity, other) of the episodes that have an original like them, from the tables `episodes_to_judge`, `keys` and `steps`."""
+def find_twins(con: duckdb.DuckDBPyConnection) -> None:
+    """The table `twins`: episodes with the same task, instruction and actions as others, from `episodes_to_judge` and `keys`."""
     con.execute(_TWINS)
-    if config.min_novelty == 0:
-        con.execute("update twins set is_mixed = true")
-    alike = con.sql(_ALIKE).to_arrow_table().cast(NEAREST_SCHEMA)
-    rows = [
-        {"n": n, "similarity": similarity, "other": other}
-        for bucket in _mixed_buckets(con, screens)
-        for n, similarity, other in _nearest_of(bucket, config)
-    ]
-    return pa.concat_tables([alike, pa.Table.from_pylist(rows, schema=NEAREST_SCHEMA)])
 
 
-def _mixed_buckets(con: duckdb.DuckDBPyConnection, hashes: ScreenHashes) -> Iterator[list[_Member]]:
+def nearest(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> pa.Table:
+    """(n, similarity, other) of the episodes that have an original like them, from the tables `twins` and `all_screens`."""
+    con.execute(_MIXED, {"always": config.min_novelty == 0})
+    tables = [con.sql(_ALIKE).to_arrow_table().cast(NEAREST_SCHEMA)]
+    con.execute(_MIXED_SCREENS, {"exhaustive": EXHAUSTIVE})
+    (num_steps,) = con.execute("select count(*) from mixed_screens").fetchall()[0]
+    num_chunks = math.ceil(num_steps / CHUNK_STEPS)
+    for chunk in range(num_chunks):
+        steps = con.sql(_CHUNK, params={"num": num_chunks, "chunk": chunk}).to_arrow_table()
+        rows = [
+            {"n": n, "similarity": similarity, "other": other}
+            for bucket in _buckets(steps, screens)
+            for n, similarity, other in _nearest_of(bucket, config)
+        ]
+        tables.append(pa.Table.from_pylist(rows, schema=NEAREST_SCHEMA))
+    return pa.concat_tables(tables)
+
+
+def _buckets(steps: pa.Table, hashes: ScreenHashes) -> Iterator[list[_Member]]:
     """The members of each bucket, earliest first, with their screens."""
-    if con.execute("select count(*) from twins where is_mixed").fetchall() == [(0,)]:
-        return
-    steps = con.sql(_LINES).to_arrow_table()
-    pictures = steps.filter(steps["is_picture"])["screenshot_id"].to_pylist()
-    known = hashes.of({id_ for id_ in pictures if id_ is not None})
-    screens: dict[int, Screens] = {}
-    names = ("n", "is_picture", "screenshot_id", "lines")
-    for n, is_picture, screenshot_id, lines in zip(*(steps[name].to_pylist() for name in names), strict=True):
-        state: Any = known.get(screenshot_id, screenshot_id or "") if is_picture else frozenset(lines)
-        screens.setdefault(n, []).append(state)
-    query = "select bucket, n, episode_id, purpose from twins where is_mixed order by bucket, iteration, purpose, episode_id"
-    for _, rows in groupby(con.execute(query).fetchall(), itemgetter(0)):
-        yield [_Member(n, episode_id, purpose == "annotation", screens[n]) for _, n, episode_id, purpose in rows]
+    known = hashes.of({id_ for id_ in steps["picture"].to_pylist() if id_ is not None})
+    rows = zip(*(steps[name].to_pylist() for name in steps.column_names), strict=True)
+    for _, of_bucket in groupby(rows, itemgetter(0)):
+        yield [
+            _Member(n, episode_id, purpose == "annotation", [
+                frozenset(lines) if lines is not None else known.get(picture, picture or "") for *_, picture, lines in of_episode
+            ])
+            for (n, episode_id, purpose), of_episode in groupby(of_bucket, itemgetter(1, 2, 3))
+        ]  # fmt: skip
 
 
 def _nearest_of(members: list[_Member], config: QualityConfig) -> Iterator[tuple[int, float, str]]:

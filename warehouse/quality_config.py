@@ -1,4 +1,4 @@
-"""Settings of the quality filters. What each computes is quality_episodes.sql's and quality_steps.sql's; this module is light to import."""
+"""Settings of the quality filters. What each computes is that of warehouse/quality_*.sql; this module is light to import."""
 
 from __future__ import annotations
 

@@ -1,35 +1,32 @@
--- The verdicts on one part of the episodes, in the order of their numbers and of the judges: (n, episode_id, judge, …).
+-- The verdicts on one part of the episodes: (n, episode_id, judge, …).
 --
 --   part               episodes_to_judge, as far as they are judged now
---   facts              what quality_steps.sql knows of their steps
+--   deeds, screens     what quality_deeds.sql and quality_screens.sql know of their steps
+--   keys               (n, num_steps, num_written, num_active, ends_active): counts of an episode's steps
 --   typical            (task_id, typical_steps): median length of a task's solved episodes
 --   leaks              (n, reasons); nearest (n, similarity, other); ranks (n, rank): what needs more than the episode itself
-with sequenced as (
-    select n, step_index, signature, is_active, lead(screen) over (partition by n order by step_index) as next_screen, screen from facts
+with revisited as (select distinct n from (select n from screens group by n, state having count(*) > 1)),
+-- Only an episode that saw a screen twice can idle or loop.
+looked_back as (
+    select n, step_index, signature, state, is_active, screen, lead(screen) over (partition by n order by step_index) as next_screen
+    from deeds join screens using (n, step_index) semi join revisited using (n)
 ),
-counts as (
-    select
-        n, count(*) as num, count(*) filter (is_written) as num_written, count(*) filter (is_active) as num_active,
-        bool_or(not is_blank) as has_screens
-    from facts group by n
-),
-paired as (select n, count(*) as num_pairs from sequenced where is_active and next_screen is not null group by n),
-visits as (select n, state, signature, min(step_index) as first_seen from facts group by n, state, signature having count(*) > 1),
+visits as (select n, state, signature, min(step_index) as first_seen from looked_back group by n, state, signature having count(*) > 1),
 -- What is wrong with single steps; few rows.
 told as (
-    select n, step_index, 'format' as judge, invalid as reason from facts where invalid is not null
-    union all select n, step_index, 'no_op', 'changed nothing' from sequenced where is_active and next_screen = screen
-    union all select f.n, f.step_index, 'loop', 'repeats step ' || v.first_seen
-        from facts f join visits v using (n, state, signature) where f.step_index > v.first_seen
-    union all select n, step_index, 'too_short', 'is empty' from facts where not is_written
-    union all select n, step_index, 'contradiction', contradicts from facts where contradicts is not null
-    union all select f.n, f.step_index, 'settled', 'was taken on a screen that ' || f.unsettled
-        from facts f join counts c using (n) where f.unsettled is not null and (not f.is_blank or c.has_screens)
+    select n, step_index, 'format' as judge, invalid as reason from deeds where invalid is not null
+    union all select n, step_index, 'no_op', 'changed nothing' from looked_back where is_active and next_screen = screen
+    union all select r.n, r.step_index, 'loop', 'repeats step ' || v.first_seen
+        from looked_back r join visits v using (n, state, signature) where r.step_index > v.first_seen
+    union all select n, step_index, 'too_short', 'is empty' from deeds where not is_written
+    union all select n, step_index, 'contradiction', contradicts from deeds where contradicts is not null
+    union all select n, step_index, 'settled', 'was taken on a screen that ' || unsettled
+        from screens s join deeds d using (n, step_index)
+        where unsettled is not null and is_active and (not is_blank or exists (from screens o where o.n = s.n and not o.is_blank))
 ),
 wrong as (
-    select
-        n, judge,
-        list('step ' || step_index || case when judge in ('format', 'contradiction') then ': ' else ' ' end || reason order by step_index) as reasons
+    select n, judge, list_transform(list_sort(list({place: step_index, text: 'step ' || step_index
+        || case when judge in ('format', 'contradiction') then ': ' else ' ' end || reason})), lambda told: told.text) as reasons
     from told group by n, judge
 ),
 seen as (
@@ -42,7 +39,7 @@ seen as (
 -- Only an episode of more than $max_repeats steps can have so long a run.
 changes as (
     select n, step_index, lag(signature) over (partition by n order by step_index) is distinct from signature as is_new_run
-    from sequenced semi join (select n from counts where num > $max_repeats) using (n)
+    from deeds semi join (select n from keys where num_steps > $max_repeats) using (n)
 ),
 numbered as (select n, step_index, count(*) filter (is_new_run) over (partition by n order by step_index) as run from changes),
 runs as (
@@ -53,15 +50,16 @@ runs as (
 figures as (
     select
         p.*,
-        coalesce(c.num, 0) as num, coalesce(q.num_pairs, 0) as num_pairs, coalesce(c.num_written, 0) as num_written,
-        coalesce(c.num_active, 0) as num_active, coalesce(s.invalid, []) as invalid, coalesce(s.idle, []) as idle,
+        coalesce(c.num_steps, 0) as num, coalesce(c.num_written, 0) as num_written, coalesce(c.num_active, 0) as num_active,
+        -- what the last action changed is not stored
+        coalesce(c.num_active - c.ends_active::integer, 0) as num_pairs, coalesce(s.invalid, []) as invalid, coalesce(s.idle, []) as idle,
         coalesce(s.repeated, []) as repeated, coalesce(s.empty, []) as empty, coalesce(s.contradicts, []) as contradicts,
         coalesce(s.unsettled, []) as unsettled, r.longest, r.from_step, r.to_step,
         coalesce(t.typical_steps, 0.0) as typical_steps,
         greatest($length_floor::double, $max_length_ratio * coalesce(t.typical_steps, 0.0)) as longest_allowed,
         coalesce(l.reasons, []) as leaked, coalesce(d.similarity, 0.0) as similarity, d.other, k.rank
     from part p
-    left join counts c using (n) left join paired q using (n) left join seen s using (n) left join runs r using (n)
+    left join keys c using (n) left join seen s using (n) left join runs r using (n)
     left join leaks l using (n) left join nearest d using (n) left join ranks k using (n)
     left join typical t on t.task_id = p.task_id
 ),

@@ -1,7 +1,13 @@
 -- How an answer is read, written once: by the filters' query over steps, and for single answers by quality.contradictions_in.
 -- An answer is `Thought … Action …`; quoted text is taken out first: what a page says proves nothing.
 create or replace temp macro stripped(text) as regexp_replace(text, '^\s+|\s+$', '', 'g');
-create or replace temp macro unquoted(response) as regexp_replace(response, '"[^"]*"', '""', 'g');
+-- `pieces` are what stands between quotes: where these come in pairs every other piece is quoted, and the expression is not needed.
+create or replace temp macro unquoted(response, pieces) as case
+    when len(pieces) = 1 then response
+    when len(pieces) % 2 = 1 then array_to_string(pieces[1:len(pieces):2], '""')
+    else regexp_replace(response, '"[^"]*"', '""', 'g')
+end;
+create or replace temp macro thought_of(text) as stripped(regexp_replace(stripped(text), '^Thought', ''));
 create or replace temp macro indices(text) as regexp_extract_all(text, '\[(\d+)\]', 1);
 create or replace temp macro long_words(text, letters) as list_filter(regexp_extract_all(text, '\p{L}+'), lambda w: length(w) >= letters);
 create or replace temp macro action_fields(action) as
@@ -12,13 +18,19 @@ create or replace temp macro words_written(fields) as
 create or replace temp macro on_grid(coordinates) as list_transform(coordinates, lambda c: round_even(try_cast(c as double) / 8, 0)::integer);
 create or replace temp macro names(found) as array_to_string(
     list_transform(list_sort(list_distinct(list_transform(found, lambda i: try_cast(i as hugeint)))), lambda i: '[' || i || ']'), ' ');
+-- Not `in`, of which DuckDB would make a join, which looks at every row.
 create or replace temp macro is_verb(word) as
-    word in ('click', 'type', 'press', 'scroll', 'drag', 'select', 'double_click', 'right_click', 'run', 'wait', 'finished');
+    regexp_full_match(word, 'click|type|press|scroll|drag|select|double_click|right_click|run|wait|finished');
 create or replace temp macro first_word(text) as regexp_extract(text, '^\S+');
+-- Whether it is plain that a thought (as it stands before `Action`) does not contradict an action: it begins with the same word and names
+-- its one element, if there is one. That is most answers of a compact grammar; of the others `contradiction` tells.
+create or replace temp macro agrees(thought, action, done) as
+    starts_with(ltrim(thought[9:]), split_part(ltrim(action), ' ', 1) || ' ') and starts_with(thought, 'Thought ')
+    and (not contains(thought, '[') or len(done) = 0 or (len(done) = 1 and contains(thought, '[' || done[1] || ']')));
 -- In what a thought contradicts its action, as far as both name elements or verbs; null where it does not.
-create or replace temp macro contradiction(thought, action, said, done) as case
-    when len(said) > 0 and len(done) > 0 and not list_has_all(said, done)
-        then 'the thought names ' || names(said) || ', the action ' || names(done)
+create or replace temp macro contradiction(thought, action, done) as case
+    when len(done) > 0 and contains(thought, '[') and len(indices(thought)) > 0 and not list_has_all(indices(thought), done)
+        then 'the thought names ' || names(indices(thought)) || ', the action ' || names(done)
     when is_verb(first_word(thought)) and is_verb(first_word(action)) and first_word(thought) <> first_word(action)
         then 'the thought says ' || first_word(thought) || ', the action ' || first_word(action)
 end;

@@ -8,8 +8,9 @@ every version stays readable. Every commit but a purge's carries {iteration, sta
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -88,6 +89,21 @@ class Warehouse:
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
         return self._commit(spec, data, partition_predicate(iteration, stage), iteration, stage)
+
+    def replace_partition_by_parts(self, table: str, parts: Iterable[pa.Table], *, iteration: str, stage: str) -> int:
+        """`replace_partition` with rows that need not fit memory: they are written aside as they come. Rows of one key come in one part."""
+        spec = _known(table)
+        check_partition(iteration, stage)
+        aside = self.home.spool / f"{table}-{uuid.uuid4().hex}.parquet"
+        try:
+            with pq.ParquetWriter(aside, spec.schema) as writer:
+                for part in parts:
+                    data = to_arrow(spec, part, iteration=iteration, stage=stage)
+                    check_key(spec, data)
+                    writer.write_table(data)
+            return self._commit(spec, aside, partition_predicate(iteration, stage), iteration, stage)
+        finally:
+            aside.unlink(missing_ok=True)
 
     def append_partition(self, table: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str, stage: str) -> int:
         """Add `rows` to partition (iteration, stage) in one commit; the caller sees to it that no key is added twice."""
@@ -228,13 +244,14 @@ class Warehouse:
             self._read_screenshot_files.add(uri)
         return self._known_screenshots
 
-    def _commit(self, spec: Table, data: pa.Table, predicate: str | None, iteration: str | None, stage: str | None) -> int:
-        """Replace what `predicate` selects, or add to the table where it is None."""
+    def _commit(self, spec: Table, data: pa.Table | Path, predicate: str | None, iteration: str | None, stage: str | None) -> int:
+        """Replace what `predicate` selects, or add to the table where it is None. `data` may be a Parquet file of rows."""
         metadata = {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
 
         def write() -> int:
             delta = self._open(spec, None) or self._create(spec)
-            _write(delta, spec, data, predicate, metadata)
+            with _read_aside(data) if isinstance(data, Path) else nullcontext(data) as rows:
+                _write(delta, spec, rows, predicate, metadata)
             return int(delta.version())
 
         version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", write)
@@ -334,7 +351,15 @@ def _known(table: str) -> Table:
         raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}") from None
 
 
-def _write(delta: DeltaTable, spec: Table, data: pa.Table, predicate: str | None, metadata: dict[str, str]) -> None:
+@contextmanager
+def _read_aside(path: Path) -> Iterator[pa.RecordBatchReader]:
+    with pq.ParquetFile(path) as file:
+        yield pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
+
+
+def _write(
+    delta: DeltaTable, spec: Table, data: pa.Table | pa.RecordBatchReader, predicate: str | None, metadata: dict[str, str]
+) -> None:
     """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None."""
     mode: Any = "append" if predicate is None else "overwrite"
     write_deltalake(

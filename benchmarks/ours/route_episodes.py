@@ -21,7 +21,14 @@ from warehouse.quality import judge
 from warehouse.quality_config import QualityConfig
 from warehouse.routing import route
 
-DIGEST = "select count(*), md5(string_agg(episode_id || route, ',' order by episode_id)) from routes"
+JUDGES = (
+    "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short",
+)  # fmt: skip
+_SCORES = ", ".join(f"max(score) filter (judge = '{judge}')" for judge in JUDGES)
+DIGEST = f"""
+with scores as (select episode_id, printf('{" %.4f" * len(JUDGES)}', {_SCORES}) as shown from verdicts group by episode_id)
+select count(*), md5(string_agg(episode_id || route || shown, ',' order by episode_id)) from routes join scores using (episode_id)
+"""
 
 
 def main() -> None:
@@ -67,13 +74,13 @@ def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
         judged = time.perf_counter()
         con.execute(f"create view verdicts as from read_parquet('{work}/verdicts.parquet')")
         routes = route(con)
-        routed = time.perf_counter()
+        routed, cpu_s, peak = time.perf_counter(), time.process_time() - cpu, peak_mb()
         con.register("routes", routes)
         num, digest = con.execute(DIGEST).fetchall()[0]
         by_route = dict(con.execute("select route, count(*) from routes group by 1 order by 1").fetchall())
     return {
         "episodes": num, "verdicts": num_verdicts, "filter_s": judged - began, "route_s": routed - judged, "seconds": routed - began,
-        "cpu_s": time.process_time() - cpu, "peak_mb": peak_mb(), "digest": digest,
+        "cpu_s": cpu_s, "peak_mb": peak, "digest": digest,
         "routes": by_route,
     }  # fmt: skip
 

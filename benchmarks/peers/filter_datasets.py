@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import datasets
-from filter_plain import digest, features, peak_mb, routes
+from filter_plain import digest, features, judged, peak_mb
 
 COLUMNS = ("episode_id", "task_id", "instruction", "split", "outcome", "reward")
 
@@ -24,15 +24,14 @@ def main() -> None:
         began, cpu = time.perf_counter(), time.process_time()
         rows = datasets.Dataset.from_parquet(sys.argv[1], cache_dir=cache)
         dropped = [name for name in rows.column_names if name not in COLUMNS]
-        judged = rows.map(features, remove_columns=dropped, num_proc=int(sys.argv[2]) if int(sys.argv[2]) > 1 else None)
-        found = routes(judged)
-        sft = judged.filter(lambda episode_id: found[episode_id] == "sft", input_columns="episode_id")
-        seconds = time.perf_counter() - began
+        scored = rows.map(features, remove_columns=dropped, num_proc=int(sys.argv[2]) if int(sys.argv[2]) > 1 else None)
+        found = judged(scored)
+        sft = scored.filter(lambda episode_id: found[episode_id][0] == "sft", input_columns="episode_id")
+        seconds, cpu_s, peak = time.perf_counter() - began, time.process_time() - cpu, peak_mb()
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(json.dumps({
-        "episodes": len(found), "sft": len(sft), "seconds": seconds,
-        "cpu_s": time.process_time() - cpu + children.ru_utime + children.ru_stime,
-        "peak_mb": peak_mb(), "digest": digest(found), "version": datasets.__version__,
+        "episodes": len(found), "sft": len(sft), "seconds": seconds, "cpu_s": cpu_s + children.ru_utime + children.ru_stime,
+        "peak_mb": peak, "digest": digest(found), "version": datasets.__version__,
     }))  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-from filter_plain import COORDINATES, PASSIVE, VERBS, WORD, digest, duplicates_of, peak_mb
+from filter_plain import COORDINATES, JUDGES, MINIMUM, PASSIVE, VERBS, WORD, digest, likeness_of, peak_mb
 
 TEXT = pd.ArrowDtype(pa.string())
 HIDDEN = (
@@ -73,25 +73,31 @@ def _action(text: str) -> tuple[Any, ...]:
     return action["kind"], rest, pixels, typed or ""
 
 
-def route(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, str]:
+def route(episodes: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """A row an episode with its route and a column a filter."""
     by = steps.groupby("episode_id", sort=False)
-    sums = by[["invalid", "idle", "pair", "repeated", "contradicts", "empty", "hidden"]].sum()
+    sums = by[["invalid", "idle", "pair", "repeated", "contradicts", "empty", "hidden", "active", "unsettled"]].sum()
     sums["num"], sums["longest"] = by.size(), by["run"].max()
     table = episodes.merge(sums, left_on="episode_id", right_index=True, how="left").fillna(dict.fromkeys([*sums.columns], 0))
     won = table["reward"].fillna(0) >= 0.999
-    typical = table["task_id"].map(table[won].groupby("task_id")["num"].median()).fillna(0.0)
-    table["leaked"] = (table["hidden"] > 0) | table["episode_id"].isin(_unread(table[won], steps))
-    table["demoted"] = (
-        (table["invalid"] > 0) | (1 - table["idle"] / table["pair"].clip(lower=1) < 0.5)
-        | (1 - table["repeated"] / table["num"].clip(lower=1) < 0.7)
-        | (table["contradicts"] > 0) | (table["empty"] > 0) | (table["num"] == 0) | (table["longest"] > 24)
-        | (table["num"] > (3 * typical).clip(lower=8))
-    )  # fmt: skip
-    table["duplicate"] = table["episode_id"].isin(_duplicates(table, steps))
-    out = (table["outcome"] == "crashed") | table["reward"].isna() | (table["split"] != "train") | table["leaked"] | table["duplicate"]
-    good = won & ~table["demoted"]
-    found = pd.Series("ct", index=table.index).mask(good, "sft").mask(out, "withheld")
-    return dict(zip(table["episode_id"], found, strict=True))
+    limit = (3 * table["task_id"].map(table[won].groupby("task_id")["num"].median()).fillna(0.0)).clip(lower=8)
+    steps_or_one = table["num"].clip(lower=1)
+    for judge, bad in (("format", "invalid"), ("loop", "repeated"), ("contradiction", "contradicts")):
+        table[judge] = ((table["num"] - table[bad]) / steps_or_one).where(table["num"] > 0, 1.0)
+    table["no_op"] = ((table["pair"] - table["idle"]) / table["pair"].clip(lower=1)).where(table["pair"] > 0, 1.0)
+    table["settled"] = ((table["active"] - table["unsettled"]) / table["active"].clip(lower=1)).where(table["active"] > 0, 1.0)
+    table["repeats"] = (24 / table["longest"].clip(lower=1)).clip(upper=1)
+    table["too_long"] = (limit / steps_or_one).where(table["num"] > limit, 1.0)
+    table["too_short"] = ((table["num"] - table["empty"]) / steps_or_one).clip(upper=1)
+    leaks = (table["hidden"] > 0).astype(bool) | table["episode_id"].isin(_unread(table[won], steps))
+    table["leak"] = (~leaks).astype(float)
+    table["duplicate"] = 1 - table["episode_id"].map(_likeness(table, steps)).fillna(0.0)
+    table["contamination"] = (table["split"] == "train").astype(float)
+    out = (table["outcome"] == "crashed") | table["reward"].isna() | (table["split"] != "train")
+    out |= (table["leak"] < 1) | (table["duplicate"] < 0.1)
+    good = won & (table[list(MINIMUM)] >= list(MINIMUM.values())).all(axis=1)
+    table["route"] = pd.Series("ct", index=table.index).mask(good, "sft").mask(out, "withheld")
+    return table[["episode_id", "route", *JUDGES]]
 
 
 def _unread(won: pd.DataFrame, steps: pd.DataFrame) -> set[str]:
@@ -106,23 +112,24 @@ def _unread(won: pd.DataFrame, steps: pd.DataFrame) -> set[str]:
     return found
 
 
-def _duplicates(table: pd.DataFrame, steps: pd.DataFrame) -> set[str]:
+def _likeness(table: pd.DataFrame, steps: pd.DataFrame) -> dict[str, float]:
     keys = steps.groupby("episode_id", sort=False)["signature"].agg("\n".join).rename("actions_key")
     usable = table[(table["outcome"] != "crashed") & (table["split"] == "train") & (table["num"] > 0)]
     usable = usable.merge(keys, left_on="episode_id", right_index=True)
     twins = usable[usable.duplicated(["task_id", "instruction", "actions_key"], keep=False)].sort_values("episode_id")
     screens = steps[steps["episode_id"].isin(twins["episode_id"])].groupby("episode_id", sort=False)["state"].apply(list).to_dict()
     rows = twins.rename(columns={"num": "num_steps"}).to_dict("records")
-    return duplicates_of([row | {"screens": screens[row["episode_id"]]} for row in rows])
+    return likeness_of([row | {"screens": screens[row["episode_id"]]} for row in rows])
 
 
 def main() -> None:
     began, cpu = time.perf_counter(), time.process_time()
     episodes, steps = read(Path(sys.argv[1]))
     found = route(episodes, judge(steps))
+    seconds, cpu_s, peak = time.perf_counter() - began, time.process_time() - cpu, peak_mb()
+    rows = {episode: (to, scores) for episode, to, *scores in found.itertuples(index=False, name=None)}
     print(json.dumps({
-        "episodes": len(found), "seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu,
-        "peak_mb": peak_mb(), "digest": digest(found), "version": pd.__version__,
+        "episodes": len(found), "seconds": seconds, "cpu_s": cpu_s, "peak_mb": peak, "digest": digest(rows), "version": pd.__version__,
     }))  # fmt: skip
 
 

@@ -21,7 +21,14 @@ HIDDEN = re.compile(
 )
 BUSY = re.compile(r'<progressbar>|<busy>|aria-busy|"[Ll]oading[ .…]*"|"[Pp]lease wait[ .…]*"')
 COORDINATES = ("x", "y", "to_x", "to_y")
-FEATURES = ("num_steps", "actions_key", "demoted", "leaked", "screens")
+JUDGES = (
+    "contamination", "contradiction", "duplicate", "format", "leak", "loop", "no_op", "repeats", "settled", "too_long", "too_short",
+)  # fmt: skip
+"""In the order in which the digest has their scores."""
+MINIMUM = {
+    "contradiction": 1.0, "format": 1.0, "loop": 0.7, "no_op": 0.5, "repeats": 1.0, "settled": 0.0, "too_long": 1.0, "too_short": 1.0,
+}  # fmt: skip
+"""Filters that demote below their threshold."""
 
 
 def split(response: str) -> tuple[str, str]:
@@ -38,8 +45,8 @@ def contradicts(thought: str, action: str) -> bool:
 
 
 def features(episode: dict[str, Any]) -> dict[str, Any]:
-    """What one episode's steps say: whether a filter but `too_long` demotes it, whether it leaks, and what it is compared by. `episode` has
-    lists observation, screenshot_id, prompt, response, action, in the order of steps, and its reward."""
+    """What one episode's steps say: the scores of the filters that need nothing else, and what it is compared by. `episode` has lists
+    observation, screenshot_id, prompt, response, action, in the order of steps, and its reward."""
     observations, responses, prompts = episode["observation"], episode["response"], episode["prompt"]
     actions = [json.loads(text) for text in episode["action"]]
     parts = [split(response) for response in responses]
@@ -59,16 +66,20 @@ def features(episode: dict[str, Any]) -> dict[str, Any]:
     for first, second in pairwise(signatures):
         run = run + 1 if first == second else 1
         longest = max(longest, run)
-    # Recorded, and by default without effect.
     acting = [text for text, action in zip(observations, actions, strict=True) if action["kind"] not in PASSIVE]
     unsettled = sum(BUSY.search(text) is not None for text in acting)
-    empty = any(not response.strip() for response in responses)
-    demoted = bool(invalid) or (pairs and 1 - idle / len(pairs) < 0.5) or (num and 1 - repeated / num < 0.7)
-    demoted = demoted or longest > 24 or empty or not num or any(contradicts(*part) for part in parts) or unsettled < 0
+    written = sum(bool(response.strip()) for response in responses)
     return {
-        "num_steps": num, "actions_key": hashlib.md5("\n".join(signatures).encode()).hexdigest(), "demoted": bool(demoted),
-        "leaked": leaks(prompts, actions, episode["reward"]), "screens": states,
+        "num_steps": num, "actions_key": hashlib.md5("\n".join(signatures).encode()).hexdigest(), "screens": states,
+        "format": share(invalid, num), "no_op": share(idle, len(pairs)), "loop": share(repeated, num), "repeats": min(1.0, 24 / longest),
+        "settled": share(unsettled, len(acting)), "contradiction": share(sum(contradicts(*part) for part in parts), num),
+        "too_short": 1.0 if num and written == num else min(written / 1, written / max(1, num)),
+        "leak": float(not leaks(prompts, actions, episode["reward"])),
     }  # fmt: skip
+
+
+def share(num_bad: int, num: int) -> float:
+    return (num - num_bad) / num if num else 1.0
 
 
 def leaks(prompts: Sequence[str], actions: Sequence[dict[str, Any]], reward: float | None) -> bool:
@@ -84,30 +95,37 @@ def leaks(prompts: Sequence[str], actions: Sequence[dict[str, Any]], reward: flo
     return False
 
 
-def routes(episodes: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """The route of each episode by its row and features: what needs more than the episode itself (lengths of solved ones, duplicates)."""
+def judged(episodes: Iterable[dict[str, Any]]) -> dict[str, tuple[str, list[float]]]:
+    """The route of each episode and its scores in the order of JUDGES, by its row and features: adds the filters that need more than the
+    episode itself (lengths of solved ones, duplicates)."""
     rows = sorted(episodes, key=lambda row: row["episode_id"])
     lengths: dict[str, list[int]] = {}
     for row in rows:
         if (row["reward"] or 0.0) >= 0.999:
             lengths.setdefault(row["task_id"], []).append(row["num_steps"])
     typical = {task: median(values) for task, values in lengths.items()}
-    duplicates = duplicates_of(rows)
+    likeness = likeness_of(rows)
     found = {}
     for row in rows:
-        is_out = row["outcome"] == "crashed" or row["reward"] is None or row["split"] != "train"
-        if is_out or row["leaked"] or row["episode_id"] in duplicates:
-            found[row["episode_id"]] = "withheld"
-            continue
         limit = max(8.0, 3.0 * typical.get(row["task_id"], 0.0))
-        good = row["reward"] >= 0.999 and not row["demoted"] and row["num_steps"] <= limit
-        found[row["episode_id"]] = "sft" if good else "ct"
+        scores = {judge: row[judge] for judge in JUDGES if judge in row} | {
+            "too_long": 1.0 if row["num_steps"] <= limit else limit / row["num_steps"],
+            "duplicate": 1 - likeness.get(row["episode_id"], 0.0), "contamination": float(row["split"] == "train"),
+        }  # fmt: skip
+        is_out = row["outcome"] == "crashed" or row["reward"] is None or row["split"] != "train"
+        if is_out or scores["leak"] < 1 or scores["duplicate"] < 0.1:
+            route = "withheld"
+        else:
+            good = row["reward"] >= 0.999 and all(scores[judge] >= least for judge, least in MINIMUM.items())
+            route = "sft" if good else "ct"
+        found[row["episode_id"]] = route, [scores[judge] for judge in JUDGES]
     return found
 
 
-def duplicates_of(rows: Sequence[dict[str, Any]]) -> set[str]:
+def likeness_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of each episode that is like an original before it, how much. Only episodes with the same actions are compared."""
     buckets: dict[tuple[str, str, str], list[list[Any]]] = {}
-    duplicates = set()
+    found = {}
     for row in rows:
         if row["outcome"] == "crashed" or row["split"] != "train" or not row["num_steps"]:
             continue
@@ -122,11 +140,10 @@ def duplicates_of(rows: Sequence[dict[str, Any]]) -> set[str]:
                 original[1] = [frozenset(text.splitlines()) for text in original[0]]
             scores = [len(a & b) / len(a | b) if a | b else 1.0 for a, b in zip(screens, original[1], strict=True)]
             best = max(best, sum(scores) / len(scores))
+        found[row["episode_id"]] = best
         if 1 - best >= 0.1:
             bucket.append([row["screens"], screens])
-        else:
-            duplicates.add(row["episode_id"])
-    return duplicates
+    return found
 
 
 def peak_mb() -> float:
@@ -135,6 +152,7 @@ def peak_mb() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def digest(found: dict[str, str]) -> str:
-    """As benchmarks/ours/route_episodes.py has it."""
-    return hashlib.md5(",".join(f"{episode}{found[episode]}" for episode in sorted(found)).encode()).hexdigest()
+def digest(found: dict[str, tuple[str, Sequence[float]]]) -> str:
+    """Of every episode's route and scores, as benchmarks/ours/route_episodes.py has it."""
+    rows = (episode + route + "".join(f" {score:.4f}" for score in scores) for episode, (route, scores) in sorted(found.items()))
+    return hashlib.md5(",".join(rows).encode()).hexdigest()

@@ -29,10 +29,10 @@ from sandbox.task import Split
 from tests.agent.judged_episodes import many, store
 from tests.models.judging_policy import new_policy
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, config, our_server
+from tests.warehouse.judging import verdicts_of
 from warehouse import registry
 from warehouse.errors import ConfigError, UnknownId
 from warehouse.home import Home
-from warehouse.quality import iteration_verdicts
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
@@ -235,7 +235,7 @@ def test_too_few_samples_pass_the_base_on_and_nothing_judges(tmp_path: Path) -> 
     made = registry.made_by(warehouse, "0001", "orm_model")
     assert made.checkpoint_id == "checkpoint-sft" and "are needed: checkpoint-sft is passed on" in made.note
     assert "has not been trained yet" in metadata_of(result, "judgements")["note"]
-    assert iteration_verdicts(warehouse, "0001", profiles.load("quickstart").quality).num_rows, "routing goes on by the verifier"
+    assert verdicts_of(warehouse, "0001", profiles.load("quickstart").quality).num_rows, "routing goes on by the verifier"
 
 
 def test_a_domain_without_verifier_needs_a_judge() -> None:

@@ -11,8 +11,9 @@ import duckdb
 import pyarrow as pa
 
 from warehouse.catalogue import TABLES
-from warehouse.quality import PART_EPISODES, judge
+from warehouse.quality import PART_EPISODES, VERDICTS_SCHEMA, iteration_verdicts, judge
 from warehouse.quality_config import QualityConfig
+from warehouse.tables import Warehouse
 
 CLICK_OK = 'Thought click "Ok" <button> [1] Action click [1]'
 Row = dict[str, Any]
@@ -58,6 +59,11 @@ def judged(
         spool.mkdir()
         parts = judge(con, config or QualityConfig(), iteration=iteration, spool=spool, part_episodes=part_episodes)
         return [row for part in parts for row in part.to_pylist()]
+
+
+def verdicts_of(warehouse: Warehouse, iteration: str, config: QualityConfig | None = None) -> pa.Table:
+    """What the filters say of an iteration's episodes, not stored."""
+    return pa.concat_tables([VERDICTS_SCHEMA.empty_table(), *iteration_verdicts(warehouse, iteration, config or QualityConfig())])
 
 
 def by_judge(rows: list[Row], name: str) -> dict[str, Row]:

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.warehouse.judging import episode_row, step_row
+from tests.warehouse.judging import episode_row, step_row, verdicts_of
 from warehouse.errors import ConfigError, UnknownId
 from warehouse.explain import explain
 from warehouse.home import Home
-from warehouse.quality import iteration_verdicts
-from warehouse.quality_config import QualityConfig
 from warehouse.query import connect
 from warehouse.reroute import reroute
 from warehouse.routing import RoutingConfig, Rule, route_iteration
@@ -35,8 +33,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
     steps = [step_row(i, name, observation=screen) for name, seen in screens.items() for i, screen in enumerate(seen)]
     house.replace_partition("episodes", [without_place(row) for row in episodes], iteration="0001", stage="rollouts")
     house.replace_partition("steps", [without_place(row) for row in steps], iteration="0001", stage="rollouts")
-    verdicts = iteration_verdicts(house, "0001", QualityConfig())
-    house.replace_partition("verdicts", verdicts, iteration="0001", stage="verdicts")
+    house.replace_partition("verdicts", verdicts_of(house, "0001"), iteration="0001", stage="verdicts")
     with connect(house) as con:
         house.replace_partition("routes", route_iteration(con, "0001"), iteration="0001", stage="routing")
     with connect(house) as con:

@@ -12,16 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.warehouse import quality_reference
-from tests.warehouse.judging import CLICK_OK, Row, by_judge, episode_row, judged, step_row, steps_of
+from tests.warehouse.judging import CLICK_OK, Row, by_judge, episode_row, judged, step_row, steps_of, verdicts_of
 from warehouse.catalogue import TABLES
 from warehouse.contradictions import contradictions_in
 from warehouse.errors import ConfigError
 from warehouse.home import Home
-from warehouse.quality import VERDICTS_SCHEMA, iteration_verdicts
+from warehouse.quality import VERDICTS_SCHEMA
 from warehouse.quality_config import QualityConfig
 from warehouse.tables import Warehouse
 
 CONFIG = QualityConfig()
+
+
+def test_typed_words_may_stand_in_any_prompt_so_far_and_in_no_later_one() -> None:
+    def step(index: int, shown: str, typed: str = "") -> Row:
+        action = {"kind": "type", "text": typed} if typed else {"kind": "wait", "seconds": 1.0}
+        prompt = [{"role": "user", "content": shown, "screenshot_id": None, "loss": 0.0}]
+        return step_row(index, action=json.dumps(action), messages=prompt)
+
+    found = verdict("leak", [step(0, "Alphabet"), step(1, "nothing", "ALPHABET lateword"), step(2, "lateword"), step(3, "", "lateword")])
+    assert found["reasons"] == ["step 1: 'lateword' was nowhere to be read"]
 
 
 def verdict(name: str, steps: list[Row], config: QualityConfig = CONFIG, **episode: Any) -> Row:
@@ -174,12 +184,12 @@ def test_history_is_judged_again_from_the_tables_alone(tmp_path: Path) -> None:
         warehouse.replace_partition("episodes", [bare], **place)
         own = [{name: value for name, value in step.items() if name not in place} for step in steps[row["episode_id"]]]
         warehouse.replace_partition("steps", own, **place)
-    rows = iteration_verdicts(warehouse, "0002", CONFIG)
+    rows = verdicts_of(warehouse, "0002")
     warehouse.replace_partition("verdicts", rows, iteration="0002", stage="verdicts")
     assert rows.to_pylist() == judged(episodes[:2], [*steps["a"], *steps["b"]], iteration="0002"), "later iterations are not looked at"
     assert by_judge(rows.to_pylist(), "duplicate")["b"]["reasons"] == ["1.00 like a"]
-    assert by_judge(iteration_verdicts(warehouse, "0002", QualityConfig(min_novelty=0.0)).to_pylist(), "duplicate")["b"]["passed"]
-    assert iteration_verdicts(warehouse, "0009", CONFIG).num_rows == 0
+    assert by_judge(verdicts_of(warehouse, "0002", QualityConfig(min_novelty=0.0)).to_pylist(), "duplicate")["b"]["passed"]
+    assert verdicts_of(warehouse, "0009").num_rows == 0
     assert not any(warehouse.home.spool.glob("quality-*"))
 
 
@@ -194,7 +204,10 @@ ACTIONS: list[dict[str, Any]] = [
 ]  # fmt: skip
 RESPONSES = (
     CLICK_OK, "Thought click [1] Action click [3]", "Thought type Action click [2] [2]", "  ", "Action click", "no such",
-    "Thought: a [2] Actions Action drag [1] [4]",
+    "Thought: a [2] Actions Action drag [1] [4]", 'Thought click "the [3]" [1] Action click [1]',
+    'Thought click "[1]" [2] Action click [1]', 'Thought say "an Action click [2]', 'Thoughtclick [1] Action click [1] "Action"',
+    "Thought  click\n[1] Action\ttype [1]",
+    "Thought click Action click [1]", 'Thought "" click [2] Action "" click [3]', "Thought click Action  click",
 )  # fmt: skip
 CONTENTS = ("Click hello", '{"a": 1}', "SecretWord here\nWOB_X", "answerword  \n", None)
 

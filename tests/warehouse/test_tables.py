@@ -58,6 +58,18 @@ def test_running_a_stage_again_replaces_its_rows_and_nothing_else(warehouse: War
     assert _ids(warehouse) == ["kept"]
 
 
+def test_rows_in_parts_become_one_commit_or_none(warehouse: Warehouse, make: Any) -> None:
+    parts = [pa.Table.from_pylist([make.episode(name) for name in names]) for names in ("ab", "c")]
+    version = warehouse.replace_partition_by_parts("episodes", iter(parts), **FIRST)
+    assert warehouse.version("episodes") == version and _ids(warehouse, **FIRST) == ["a", "b", "c"]
+    broken = pa.Table.from_pylist([make.episode("d") | {"outcome": "unheard of"}])
+    with pytest.raises(SchemaMismatch, match="unheard of"):
+        warehouse.replace_partition_by_parts("episodes", iter([*parts, broken]), **FIRST)
+    assert warehouse.version("episodes") == version and not list(warehouse.home.spool.glob("episodes-*"))
+    warehouse.replace_partition_by_parts("episodes", iter([]), **FIRST)
+    assert _ids(warehouse) == []
+
+
 def test_each_replacement_is_one_commit_that_names_its_partition(warehouse: Warehouse, make: Any) -> None:
     warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
     warehouse.replace_partition("episodes", [], iteration="0002", stage="rollouts")
