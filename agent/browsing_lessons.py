@@ -17,6 +17,8 @@ from agent.shell_lessons import ENDINGS
 CHARACTER_WORDS = ("u00b0", "u00b2", "u00b3", "u00c5", "triple")
 """The escapes of °, ², ³ and Å, which units are written with: one token each. And half the name of an action."""
 ACCENTED = "áàâäãåāçčéèêëēíîïīñóôöõøōšúûüūýž"
+AGAIN = 4
+"""So many more questions are asked of a page at most."""
 UNITS = (" km²", " g/cm³", " Å", " u", " m", "%", " KB")
 
 
@@ -115,12 +117,27 @@ _READ = (
 )  # fmt: skip
 
 
+def read_again(pen: Pen, name: str, lines: Sequence[Row], but: Row) -> list[tuple[str, SiteMove]]:
+    """Questions about other lines of a page."""
+    others = [row for row in lines if row is not but]
+    asks = pen.rng.sample(others, min(len(others), AGAIN))
+    return [(pen.say(*_READ, label=asked(row.label), name=name), answer(row.value)) for row in asks]
+
+
+def open_again(pen: Pen, links: Sequence[Widget], but: Widget) -> list[tuple[str, SiteMove]]:
+    """Questions that other links of a list lead to."""
+    others = [link for link in links if link is not but]
+    asks = pen.rng.sample(others, min(len(others), AGAIN))
+    return [(pen.say(*_READ, label=asked(pen.label()), name=link.text), click(link)) for link in asks]
+
+
 def read(pen: Pen) -> Lesson:
     """The page is open: answer with what stands beside a label."""
     name, lines = title(pen), rows(pen, pen.rng.randint(2, 11))
     wanted = pen.rng.choice(lines)
     site = PracticeSite(page(pen, _head(pen), name, lines))
-    return Lesson(pen.say(*_READ, label=asked(wanted.label), name=name), site, [answer(wanted.value)])
+    instruction = pen.say(*_READ, label=asked(wanted.label), name=name)
+    return Lesson(instruction, site, [answer(wanted.value)], also={0: read_again(pen, name, lines, wanted)})
 
 
 def follow(pen: Pen) -> Lesson:
@@ -145,7 +162,7 @@ def follow(pen: Pen) -> Lesson:
     opened = next(widget for place, widget in enumerate(widgets) if widget.text == other and widgets[place - 1].text == via)
     moves = [click(opened, page(pen, head, other, there)), answer(wanted.value)]
     instruction = pen.say(*wordings, label=asked(wanted.label), via=asked(via), name=name)
-    return Lesson(instruction, site, moves, crux=pen.rng.randint(0, 1))
+    return Lesson(instruction, site, moves, crux=pen.rng.randint(0, 1), also={1: read_again(pen, other, there, wanted)})
 
 
 def open_entry(pen: Pen) -> Lesson:
@@ -159,13 +176,16 @@ def open_entry(pen: Pen) -> Lesson:
     line = pen.rng.choice(lines)
     moves: list[SiteMove] = [click(opened, page(pen, head, wanted, lines)), answer(line.value)]
     listed = [*head, Widget("text", pen.words(1, 2)), *entries]
+    also = {0: open_again(pen, entries, opened), 1: read_again(pen, wanted, lines, line)}
     if len(names) > 3 and pen.often(0.35):  # only the first are shown
         cut = pen.rng.randint(1, max(1, names.index(wanted)))
         if cut <= names.index(wanted):
             above = [*listed[: len(listed) - len(entries)], *entries[:cut]]
-            moves = [scroll_down(entries[pen.rng.randint(0, cut) :]), *moves]
+            moves = [scroll_down(shown := entries[pen.rng.randint(0, cut) :]), *moves]
             listed = above
-    return Lesson(pen.say(*_READ, label=asked(line.label), name=wanted), PracticeSite(listed), moves, crux=pen.rng.randrange(len(moves)))
+            also = {1: open_again(pen, shown, opened), 2: also[1]}
+    instruction = pen.say(*_READ, label=asked(line.label), name=wanted)
+    return Lesson(instruction, PracticeSite(listed), moves, crux=pen.rng.randrange(len(moves)), also=also)
 
 
 def search(pen: Pen) -> Lesson:
@@ -191,7 +211,8 @@ def search(pen: Pen) -> Lesson:
     fresh = [head[0], Widget("input", hint), head[2]]
     moves = [*fill(field, name), click(head[2], [*head, *found]), click(opened, page(pen, fresh, name, lines)), answer(wanted.value)]
     instruction = pen.say(*_READ, label=asked(wanted.label), name=name)
-    return Lesson(instruction, PracticeSite(start), moves, crux=pen.rng.randint(0, 4))
+    also = {3: open_again(pen, results, opened), 4: read_again(pen, name, lines, wanted)}
+    return Lesson(instruction, PracticeSite(start), moves, crux=pen.rng.randint(0, 4), also=also)
 
 
 _FIELDS = {
