@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.browsing_lessons import BROWSING_LESSONS
+from agent.browsing_lessons import BROWSING_LESSONS, follow, open_entry, read, search
 from agent.curricula import CURRICULA
 from agent.grammars.compact import CompactGrammar
 from agent.grammars.elements import ANSWER_ROLES, source_of_text
@@ -126,6 +126,25 @@ def test_on_a_practice_site_every_answer_can_be_read_where_it_is_given() -> None
                     assert source_of_text(action.answer, page, ANSWER_ROLES), (make.__name__, action.answer)
                 lesson.page.carry_out(move)
     assert answers > 300 and seen == {"click", "type", "scroll", "finished", "tool"}
+
+
+def test_what_else_is_asked_of_a_page_follows_as_turns_of_its_conversation() -> None:
+    grammar, builder, num_more = CompactGrammar(), PromptBuilder("compact"), 0
+    for make in (read, follow, open_entry, search):
+        for index in range(40):
+            lesson = make(Pen(random.Random(index), words("browsing")))
+            again = worked_example(lesson, builder, goes_on=True)
+            for place, (prompt, *turns) in enumerate(again):
+                page = lesson.page.observe(lesson.instruction)
+                asked = lesson.also.get(place, ())
+                assert [turn.role for turn in turns] == ["assistant", *["user", "assistant"] * len(asked)]
+                assert [turn.content for turn in turns[1::2]] == [question for question, _ in asked]
+                for (_, move), turn in zip(asked, turns[2::2], strict=True):
+                    num_more += 1
+                    assert grammar.parse(turn.content, page).actions == (lesson.page.action(move),)
+                    assert turn.content != turns[0].content or "finished" in turn.content, "another link, or a line that says the same"
+                assert all(turn.loss == 1.0 for turn in (prompt, *turns))
+    assert num_more > 200
 
 
 def test_a_placeholder_is_gone_once_something_is_typed() -> None:
