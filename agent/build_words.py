@@ -12,7 +12,7 @@ import random
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from agent.curricula import CURRICULA, Lessons
 from agent.decider import OracleDecider
@@ -28,13 +28,13 @@ from sandbox.task import Split
 
 INSTANCES_PER_TASK = 60
 MIN_INSTANCES = 3
-"""A word counts once an instance seed, because equal seeds draw equal random strings in different tasks."""
 LESSONS_DRAWN = 6000
 MIN_LESSONS = 12
 
 
-async def page_words(task_lists: Sequence[str]) -> set[str]:
-    """Words of the training pages of some task lists. A task without an oracle shows none: nobody plays it."""
+async def page_words(task_lists: Sequence[str], min_instances: int) -> set[str]:
+    """Words of the training pages of some task lists that were seen on `min_instances` instances, in whatever case. A task without an
+    oracle shows none: nobody plays it."""
     tasks = [task for task in tasks_in(task_lists).values() if not task.held_out]
     requests = [
         EpisodeRequest(purpose="seed", task=task, seed=seed, policy_id="oracle", screenshots=False)
@@ -50,7 +50,16 @@ async def page_words(task_lists: Sequence[str]) -> set[str]:
             suggested |= items
             for word in shown:
                 seeds[word].add(episode.request.seed)
-    return {word for word, found in seeds.items() if len(found) >= MIN_INSTANCES} - suggested
+    return frequent(seeds, min_instances) - suggested
+
+
+def frequent(seeds: Mapping[str, Set[int]], min_instances: int) -> set[str]:
+    """Words that were seen often, whether with a capital or without: a form of its own takes MIN_INSTANCES. A word counts once an instance
+    seed, because equal seeds draw equal random strings in different tasks."""
+    forms: defaultdict[str, set[int]] = defaultdict(set)
+    for word, found in seeds.items():
+        forms[word.lower()] |= found
+    return {word for word, found in seeds.items() if len(found) >= MIN_INSTANCES and len(forms[word.lower()]) >= min_instances}
 
 
 def words_of(steps: Iterable[Step]) -> tuple[set[str], set[str]]:
@@ -81,7 +90,8 @@ def lesson_words(lessons: Lessons) -> set[str]:
 def main(names: Sequence[str] = tuple(CURRICULA)) -> None:
     for name in names:
         curriculum = CURRICULA[name]
-        found = asyncio.run(page_words(curriculum.task_lists)) | lesson_words(curriculum.lessons) | set(curriculum.words)
+        seen = asyncio.run(page_words(curriculum.task_lists, curriculum.min_instances))
+        found = seen | lesson_words(curriculum.lessons) | set(curriculum.words)
         words_file(name).write_text("\n".join(sorted(found)) + "\n", encoding="ascii")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from agent.browsing_lessons import BROWSING_LESSONS, CHARACTER_WORDS
 from agent.lessons import LESSONS, Lesson
 from agent.pen import Pen
 from agent.shell_lessons import SHELL_LESSONS, SHELL_WORDS
@@ -21,16 +22,24 @@ Lessons = tuple[tuple[Callable[[Pen], Lesson], float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curriculum:
-    """`task_lists` are selections of sandbox/sources.py, of whose training instances the words are taken; `words` join them."""
+    """`task_lists` are selections of sandbox/sources.py, of whose training instances the words are taken: those that were seen on so many
+    of them (`min_instances`). `words` join them."""
 
     lessons: Lessons
     task_lists: tuple[str, ...]
     words: tuple[str, ...] = ()
+    min_instances: int = 3
 
 
 CURRICULA: Mapping[str, Curriculum] = {
     "web": Curriculum(lessons=LESSONS, task_lists=("miniwob:wide",)),
     "shell": Curriculum(lessons=SHELL_LESSONS, task_lists=("terminal:small", "terminal:memory"), words=SHELL_WORDS),
+    "browsing": Curriculum(
+        lessons=BROWSING_LESSONS,
+        task_lists=("browsing:small", "web:small", "hybrid:generated-small"),
+        words=CHARACTER_WORDS,
+        min_instances=6,  # these pages are full of names, which are there to be spelled
+    ),
     "screens": Curriculum(  # words alone: how to act there is learned from demonstrations
         lessons=(), task_lists=("games:quick-elements", "games:memory-elements", "hybrid:small"), words=WINDOW_WORDS
     ),

@@ -7,8 +7,8 @@ A lesson teaches one skill of reading a screen: find what is named, count, fill 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent.pen import Pen
@@ -37,12 +37,13 @@ class Practice(Protocol):
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """A page or shell at its beginning, what is asked, and how it is done, move by move. `crux` is the move that teaches most, if any
-    does."""
+    does; `also` has, by the number of a move, what else may be asked of the page that it is made on, with the move that answers."""
 
     instruction: str
     page: Practice
     moves: Sequence[Any]
     crux: int | None = None
+    also: Mapping[int, Sequence[tuple[str, Any]]] = field(default_factory=dict)
 
 
 def find(pen: Pen) -> Lesson:

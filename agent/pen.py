@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
 
 from agent.practice_page import PracticePage, Widget
 from agent.vocabulary import words
@@ -29,6 +30,11 @@ class Pen:
     def words(self, *counts: int) -> str:
         """Running text of as many words as one of `counts`."""
         return " ".join(self.word() for _ in range(self.rng.choice(counts)))
+
+    def label(self) -> str:
+        """What a line of a page may be called: one or two words, the first with a capital, of those whose small form is a word too."""
+        label = self.rng.choice(_both_cases(tuple(self._words)) or self._words).capitalize()
+        return f"{label} {self.word().lower()}" if self.often(0.3) else label
 
     def string(self, longest: int = 8, shortest: int = 1) -> str:
         return "".join(self.rng.choice(CHARACTERS) for _ in range(self.rng.randint(shortest, longest)))
@@ -81,3 +87,10 @@ class Pen:
             for _ in range(self.rng.randint(1, 2)):
                 widgets.insert(self.rng.randint(0, len(widgets)), Widget("text", self.words(1, 2, 3, 6)))
         return PracticePage(widgets)
+
+
+@cache
+def _both_cases(vocabulary: tuple[str, ...]) -> tuple[str, ...]:
+    """Words that are there with a capital as well."""
+    known = set(vocabulary)
+    return tuple(word for word in vocabulary if word.islower() and word.capitalize() in known)

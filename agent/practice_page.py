@@ -27,6 +27,8 @@ class Widget:
     shows_when: Callable[[], bool] | None = None
     fills: Widget | None = None
     """The field that takes this suggestion's text when it is clicked."""
+    is_hint: bool = False
+    """What the field shows is its placeholder: gone once something is typed."""
 
     @property
     def shown_text(self) -> str:
@@ -91,7 +93,8 @@ class PracticePage:
         """Change the page as a browser would."""
         widget = move.widget
         if move.verb == "type":
-            widget.text = move.text if "selected" in widget.states else widget.text + move.text
+            widget.text = move.text if "selected" in widget.states or widget.is_hint else widget.text + move.text
+            widget.is_hint = False
             widget.states.discard("selected")
             return
         for other in self.widgets:
@@ -99,7 +102,7 @@ class PracticePage:
         if move.verb == "select":
             widget.text = move.text
         if widget.role in (*FIELD_ROLES, "select"):
-            widget.states |= {"focused"} | ({"selected"} if move.verb == "triple_click" and widget.text else set())
+            widget.states |= {"focused"} | ({"selected"} if move.verb == "triple_click" and widget.text and not widget.is_hint else set())
         elif widget.fills is not None:
             widget.fills.text = widget.text
             widget.fills.states.add("focused")

@@ -40,7 +40,7 @@ def tutorial(rng: random.Random, lessons: Lessons, vocabulary: Sequence[str], bu
     lesson = rng.choices(makers, shares)[0](Pen(rng, vocabulary))
     is_crux = lesson.crux is not None and rng.random() < CRUX_SHARE
     shown = lesson.crux if is_crux else rng.randrange(len(lesson.moves))
-    return next(step for place, step in enumerate(worked_example(lesson, builder)) if place == shown)
+    return next(step for place, step in enumerate(worked_example(lesson, builder, goes_on=True)) if place == shown)
 
 
 def drill(rng: random.Random) -> tuple[Message, ...]:
@@ -52,14 +52,19 @@ def drill(rng: random.Random) -> tuple[Message, ...]:
     return tuple(turns)
 
 
-def worked_example(lesson: Lesson, builder: PromptBuilder) -> Iterator[tuple[Message, ...]]:
-    """A lesson acted out on its page, one training conversation a step, with the steps before it as history."""
+def worked_example(lesson: Lesson, builder: PromptBuilder, *, goes_on: bool = False) -> Iterator[tuple[Message, ...]]:
+    """A lesson acted out on its page, one training conversation a step, with the steps before it as history. `goes_on`: what else may be
+    asked of the step's page follows as turns of its conversation: a page is long, and read again for little."""
     memory = builder.start(lesson.instruction)
-    for move in lesson.moves:
+    for place, move in enumerate(lesson.moves):
         observation = lesson.page.observe(lesson.instruction)
         action = lesson.page.action(move)
         response = builder.grammar.format(None, action, observation)
         prompt = builder.build(memory, observation)
-        yield tuple(replace(message, loss=1.0) for message in training_messages(prompt, response))
+        turns = list(training_messages(prompt, response))
+        for question, answer in lesson.also.get(place, ()) if goes_on else ():
+            text = builder.grammar.format(None, lesson.page.action(answer), observation)
+            turns += [Message(role="user", content=question), Message(role="assistant", content=text)]
+        yield tuple(replace(message, loss=1.0) for message in turns)
         memory = builder.remember(memory, observation, response, ParsedResponse(thought=None, actions=(action,)))
         lesson.page.carry_out(move)

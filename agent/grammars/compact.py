@@ -4,9 +4,10 @@
     Thought click "Ok" <button> [2] Action click [2]          an answer (agent writes)
 
 Role and number stand after the name, so that a model which has found the name copies the rest of the line by induction; states stand
-before it, so that what it reads of a name knows them. A text to type that stands on the page is first read there:
+before it, so that what it reads of a name knows them. A text to type or to answer with that stands on the page is first read there:
 
     Thought type "Year" <text> [7] "1984" <text> [8] Action type "1984"
+    Thought finished "Year" <text> [7] "1984" <text> [8] Action finished "1984"
 
 The prompt around the lines is agent/prompt.py's business; the lines are elements.py's, the escapes between quotes quoting.py's.
 """
@@ -33,7 +34,7 @@ from agent.grammars.base import (
     to_pixels,
     validation_reason,
 )
-from agent.grammars.elements import MAX_ELEMENTS, element_index_at, source_of_text, spoken_element
+from agent.grammars.elements import ANSWER_ROLES, MAX_ELEMENTS, element_index_at, source_of_text, spoken_element
 from agent.grammars.quoting import escape, unescape
 from sandbox.actions import (
     Action,
@@ -289,6 +290,8 @@ class CompactGrammar:
         words = [self.write_action(action, observation).split(" ", 1)[0]]
         if isinstance(action, TypeText):
             words += [spoken_element(observation, index) for index in source_of_text(action.text, observation)]
+        elif isinstance(action, Finished) and action.answer:
+            words += [spoken_element(observation, index) for index in source_of_text(action.answer, observation, ANSWER_ROLES)]
         fields = action.model_dump()
         for x, y in ((fields.get("x"), fields.get("y")), (fields.get("to_x"), fields.get("to_y"))):
             index = None if x is None or y is None else element_index_at(x, y, observation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from agent.grammars.quoting import escape
 from sandbox.session import Element, Observation
 
@@ -13,6 +15,8 @@ MAX_OUTPUT_LINES = 12
 """Of what a tool printed, so many of the last lines."""
 VALUE_ROLES = ("input", "textarea")
 """Elements whose text is what a person typed: shown to the character. All other text has its white space collapsed."""
+ANSWER_ROLES = ("text", "link")
+"""Elements whose text may be an answer."""
 
 
 def element_line(element: Element, index: int) -> str:
@@ -67,11 +71,11 @@ def element_index_at(x_px: int, y_px: int, observation: Observation) -> int | No
     return next((index for index in hits if observation.elements[index - 1].role != "text"), hits[0] if hits else None)
 
 
-def source_of_text(text: str, observation: Observation) -> tuple[int, ...]:
-    """Where a text can be read on the page: the number of the running text that is it, after that of the running text before it, which
-    is often its label. Empty where the page does not show it."""
+def source_of_text(text: str, observation: Observation, roles: Collection[str] = ("text",)) -> tuple[int, ...]:
+    """Where a text can be read on the page: the number of the element of one of `roles` that is it, after that of the running text before
+    it, which is often its label. Empty where the page does not show it."""
     shown = observation.elements[:MAX_ELEMENTS]
-    index = next((index for index, element in enumerate(shown, start=1) if element.role == "text" and element.text == text), None)
+    index = next((index for index, element in enumerate(shown, start=1) if element.role in roles and element.text == text), None)
     if index is None:
         return ()
     return (index - 1, index) if index > 1 and shown[index - 2].role == "text" else (index,)

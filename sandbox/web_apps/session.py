@@ -18,7 +18,7 @@ from sandbox.page_task import PageMoment, PageSettings, Progress, Surroundings, 
 from sandbox.session import Transition, Verdict
 from sandbox.task import Task
 from sandbox.web_apps.apps import CLOCK_VERSION, PORT
-from sandbox.web_apps.oracle import Oracle
+from sandbox.web_apps.oracle import Oracle, on_element
 from sandbox.web_apps.running import RunningApp, prepare
 from sandbox.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, web_instance
 from sandbox.web_apps.state import State, difference
@@ -122,4 +122,5 @@ class _Site(EpisodePage[_Episode]):
             found = difference(episode.before, episode.running.state())
         except WebAppSpoiled:
             return None
-        return await Oracle(instance=episode.instance, found=found, last=last, evaluate=moment.evaluate).next_action()
+        action = await Oracle(instance=episode.instance, found=found, last=last, evaluate=moment.evaluate).next_action()
+        return on_element(action, moment.observation)

@@ -239,6 +239,19 @@ def test_a_text_that_stands_on_the_page_is_read_there_before_it_is_typed() -> No
     assert GRAMMAR.describe(TypeText(text="1984"), table) == 'type "1984"'
 
 
+def test_an_answer_that_stands_on_the_page_is_read_there_before_it_is_given() -> None:
+    shown = (("text", "Year"), ("text", "1984"), ("text", "Country"), ("link", "Italy"), ("button", "Ok"))
+    table = screen(*(element(role, text, 40, 10 + 20 * place) for place, (role, text) in enumerate(shown)))
+    read = 'Thought finished "Country" <text> [3] "Italy" <link> [4] Action finished "Italy"'
+    assert GRAMMAR.format(None, Finished(answer="Italy"), table) == read
+    assert GRAMMAR.parse(read, table).actions == (Finished(answer="Italy"),)
+    year = 'Thought finished "Year" <text> [1] "1984" <text> [2] Action finished "1984"'
+    assert GRAMMAR.format(None, Finished(answer="1984"), table) == year
+    assert GRAMMAR.format(None, Finished(answer="Ok"), table) == 'Thought finished Action finished "Ok"', "a button says nothing"
+    assert GRAMMAR.format(None, Finished(), table) == "Thought finished Action finished"
+    assert GRAMMAR.describe(Finished(answer="1984"), table) == 'finished "1984"'
+
+
 def test_history_lines() -> None:
     assert GRAMMAR.describe(Click(x=30, y=60), SCREEN) == 'click "Ok" <button> [2]'
     assert GRAMMAR.describe(TypeText(text="a" * 80), SCREEN) == f'type "{"a" * 48}"'

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.actions import Click, Finished, SelectOption
+from sandbox.session import Element, Observation
 from sandbox.sources import SOURCES
 from sandbox.task import Split, Task
 from sandbox.web_apps.apps import APPS
@@ -17,6 +19,7 @@ from sandbox.web_apps.drafts import row_split
 from sandbox.web_apps.functions import load_map, path_of
 from sandbox.web_apps.html import read_page
 from sandbox.web_apps.install import install
+from sandbox.web_apps.oracle import on_element
 from sandbox.web_apps.source import facts, load_tasks, task_file, web_instance
 from sandbox.web_apps.state import Change, State, difference, unmet
 from sandbox.web_apps.tasks import plain
@@ -158,3 +161,15 @@ def test_a_missing_application_says_how_to_mend_it(tmp_path: Path, monkeypatch: 
     with pytest.raises(WebAppMissing, match=r"could not be installed .* pip must be in"):
         install("none", ("flywheel-web-application==1",))
     assert not [path for path in (tmp_path / "flywheel" / "web-apps").iterdir() if path.is_dir()], "something half-made was left"
+
+
+def test_an_oracle_clicks_where_the_element_that_it_means_is_clicked() -> None:
+    """So that whoever reads elements can say it by its number."""
+    shown = (("text", 100, 60, 200, 20), ("input", 140, 60, 120, 20), ("link", 100, 160, 180, 40), ("button", 60, 160, 60, 20))
+    elements = tuple(Element(role=role, text="", x_px=x, y_px=y, width_px=width, height_px=height) for role, x, y, width, height in shown)
+    screen = Observation(instruction="", elements=elements, screenshot=None, width_px=320, height_px=200, time_ms=0.0)
+    assert on_element(Click(x=100, y=62), screen) == Click(x=140, y=60)
+    assert on_element(Click(x=50, y=152, count=3), screen) == Click(x=60, y=160, count=3), "the smaller of two"
+    assert on_element(SelectOption(x=180, y=150, option="A"), screen) == SelectOption(x=100, y=160, option="A")
+    for action in (Click(x=10, y=10), Finished(answer="A"), None):
+        assert on_element(action, screen) == action
