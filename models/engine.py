@@ -197,15 +197,19 @@ class EmbeddedEngine:
                 if not messages and not self._answers:
                     self._is_working = False
                     return
-            try:
-                for message in messages:
-                    message()
-                if is_closed:
-                    self._fail(ModelError(f"the engine of {self.policy_id} was closed while it answered"))
-                elif self._answers:
-                    self._step()
-            except Exception as error:  # whatever a tensor library raises: those who wait must hear of it, and the next one starts afresh
-                self._fail(error)
+            for message in messages:
+                self._guarded(message)
+            if is_closed:
+                self._fail(ModelError(f"the engine of {self.policy_id} was closed while it answered"))
+            elif self._answers:
+                self._guarded(self._step)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        """Whatever a tensor library raises: those who are being answered hear of it; what is still in the inbox starts afresh."""
+        try:
+            do()
+        except Exception as error:
+            self._fail(error)
 
     def _take(self, prompt: Prompt, answer: Future[Response]) -> None:
         """Make a row of a prompt, or answer it at once where its answer has no room."""

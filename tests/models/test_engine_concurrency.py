@@ -197,6 +197,53 @@ def test_broken_weights_are_an_error_and_good_ones_mend_it(make_model: Callable[
     engine.close()
 
 
+def test_a_message_that_fails_strands_none_of_those_behind_it(
+    make_model: Callable[..., Any], endless: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace, state = Pace(endless), make_model(seed=1)[0].state_dict()
+
+    def broken(_: object) -> None:
+        raise RuntimeError("no memory left to move a row")
+
+    async def scene() -> None:
+        leaves, stays = (asyncio.create_task(endless.act([prompt(text, 500)])) for text in ("see Find", "then"))
+        pace.allow(2)
+        await until(lambda: endless.counts.steps == 2)
+        monkeypatch.setattr(endless._scheduler, "cancel", broken)
+        leaves.cancel()
+        await until(lambda: len(endless._inbox) == 1)
+        swap = asyncio.create_task(asyncio.to_thread(endless.load_weights, state, "checkpoint-b", 2))
+        await until(lambda: len(endless._inbox) == 2)
+        late = asyncio.create_task(endless.act([prompt("hello", 3)]))
+        await until(lambda: len(endless._inbox) == 3)
+        pace.open()
+        await swap
+        assert (await late)[0].versions == (2, 2, 2)
+        with pytest.raises(ModelError, match="no memory left to move a row"):
+            await stays
+
+    play(scene)
+
+
+def test_who_has_read_enough_of_an_answer_leaves_the_conversation_as_far_as_it_went(endless: EmbeddedEngine) -> None:
+    """A server's stop text ends an answer this way. The next turn reads on from there."""
+    pace, text = Pace(endless), "see Find then hello " * 4
+
+    async def scene() -> None:
+        running = asyncio.create_task(endless.act([prompt(text, 500, conversation="one")]))
+        pace.allow(4)
+        await until(lambda: endless.counts.steps == 4)
+        running.cancel()
+        await until(lambda: bool(endless._inbox))
+        pace.open()
+        await until(lambda: endless._scheduler.is_idle)
+        again = (await endless.act([prompt(text, 3, conversation="one")]))[0]
+        assert endless.counts.tokens_reused == len(again.prompt_token_ids) - 1
+        assert again.token_ids == (await endless.act([prompt(text, 3)]))[0].token_ids
+
+    play(scene)
+
+
 class TouchyCodec(WordCodec):
     def encode(
         self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0
