@@ -62,9 +62,12 @@ class Scheduler:
 
     @torch.inference_mode()
     def cancel(self, row: Row) -> None:
-        """Forget a row that is waiting or running."""
+        """Let a row go that is waiting or running. What was computed for its conversation stays: whoever has read enough of an answer, up
+        to a text that ends it, say, goes on from there."""
         if row in self._running:
-            self._leave(self._running.index(row))
+            place = self._running.index(row)
+            self._keep(place)
+            self._leave(place)
         elif row in self._waiting:
             self._waiting.remove(row)
 
@@ -154,12 +157,17 @@ class Scheduler:
         for place in range(len(self._running) - 1, -1, -1):
             row = self._running[place]
             if row.is_done:
-                if row.request.conversation is not None and self.settings.conversations_mib and not row.crossed_swap:
-                    snapshot = self.backend.arena.save(place, row.num_cached)
-                    self.conversations.keep(row.request.conversation, [*row.keys, *row.answer][: row.num_cached], snapshot)
+                self._keep(place)
                 done.append(row)
                 self._leave(place)
         return done
+
+    def _keep(self, place: int) -> None:
+        """Keep what was computed for a row that belongs to a conversation, unless other weights computed a part of it."""
+        row = self._running[place]
+        if row.request.conversation is not None and self.settings.conversations_mib and row.num_cached and not row.crossed_swap:
+            snapshot = self.backend.arena.save(place, row.num_cached)
+            self.conversations.keep(row.request.conversation, [*row.keys, *row.answer][: row.num_cached], snapshot)
 
     def _leave(self, place: int) -> None:
         """Take a row out; the last one moves to its place."""
