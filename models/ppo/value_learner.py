@@ -89,9 +89,12 @@ class ValueLearner:
         return length_adaptive_lambda(item.num_response_tokens, alpha=config.lambda_alpha, floor=config.lambda_floor)
 
     def pretrain(self, trajectories: Sequence[Trajectory], estimates: Estimates, generator: np.random.Generator) -> float:
-        """Fit Monte-Carlo returns on most of a round and judge the gate on the rest; the last epoch's loss."""
-        share = self._config.gate_holdout
-        held_out = [stable_fraction("value_gate", item.episode_id) < share for item in trajectories]
+        """Fit Monte-Carlo returns on most of a round and judge the gate on the rest, all attempts at an instance on the same side; the last
+        epoch's loss."""
+        share, first_attempts = self._config.gate_holdout, dict[str, str]()
+        for item in trajectories:
+            first_attempts.setdefault(item.instance or item.episode_id, item.episode_id)
+        held_out = [stable_fraction("value_gate", first_attempts[item.instance or item.episode_id]) < share for item in trajectories]
         fitted = [i for i, held in enumerate(held_out) if not held]
         loss = self._fit(trajectories, estimates.returns, fitted, self._config.pretraining_epochs, generator)
         checked = [i for i, held in enumerate(held_out) if held]

@@ -298,6 +298,24 @@ def test_value_pretraining_holds_the_policy_and_passes_on_unseen_episodes(model:
     assert max(np.abs(values).max() for values in second.advantages) <= config.highest_advantage == 2.0
 
 
+def test_the_gate_sees_no_instance_that_the_critic_was_fitted_to(model: ShiftQwen3ForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All attempts at an instance are on one side; where each has one, the side is its episode's."""
+    items = random_trajectories(model, 80)
+    learner = ValueLearner(Critic.of_policy(model), PpoConfig(gate_holdout=0.4), pad_id=0)
+    fitted: list[int] = []
+    monkeypatch.setattr(learner, "_fit", lambda *given: fitted.extend(given[2]))
+
+    def split(items: Sequence[Trajectory]) -> tuple[set[int], set[int]]:
+        fitted.clear()
+        learner.pretrain(items, learner.estimate(items), np.random.default_rng(0))
+        return set(fitted), set(range(80)) - set(fitted)
+
+    pairs = [replace(item, instance=f"one/{number // 2}") for number, item in enumerate(items)]
+    ours, gates = split(pairs)
+    assert {number // 2 for number in ours}.isdisjoint(number // 2 for number in gates) and 20 < len(ours) < 70
+    assert split([replace(item, instance=f"one/{number}") for number, item in enumerate(items)]) == split(items)
+
+
 def test_a_critic_of_adapters_passes_the_gate_beside_the_policys_frozen_weights(tmp_path: Path, model: ShiftQwen3ForCausalLM) -> None:
     policy, again, other = (copy.deepcopy(model) for _ in range(3))
     config = PpoConfig(
