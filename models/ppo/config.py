@@ -207,7 +207,7 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     )] = False  # fmt: skip
     min_batch_episodes: Annotated[int | None, Field(
         ge=1, description="finished episodes that start a streaming update, in whole groups; null: a round's. The run has rounds x "
-        "episodes_per_task x tasks episodes either way, so that a smaller batch means more updates"
+        "episodes_per_task x tasks episodes either way, so that a smaller batch means more updates, and none is larger than that"
     )] = None  # fmt: skip
     batches_ahead: Annotated[int, Field(
         ge=0, description="an episode is admitted while episodes before it fill at most so many batches more than were learned from: "

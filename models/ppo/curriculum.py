@@ -74,9 +74,10 @@ def stream_requests(
 
 
 def batch_episodes(config: PpoConfig, num_tasks: int) -> int:
-    """Episodes of a streaming batch, in whole groups."""
+    """Episodes of a streaming batch, in whole groups, and never more than the whole run has."""
     wanted = config.min_batch_episodes or config.episodes_per_task * num_tasks
-    return -(-wanted // config.group_size) * config.group_size
+    num_groups = config.rounds * config.episodes_per_task * num_tasks // config.group_size
+    return max(1, min(-(-wanted // config.group_size), num_groups)) * config.group_size
 
 
 def num_rounds(config: PpoConfig, num_tasks: int) -> int:

@@ -142,6 +142,19 @@ def test_open_tasks_get_more_turns_and_groups_stay_together() -> None:
     lonely = stream_requests(tasks, 60, {}, dict.fromkeys(rates, 1.0) | {tasks[0].task_id: 0.5}, {}, config, "p")[0]
     assert Counter(r.task.name for r in lonely)["task-0"] == 30  # no task takes more than twice its part
     assert batch_episodes(config.model_copy(update={"min_batch_episodes": 64}), 4) == 66
+    assert batch_episodes(PpoConfig(streaming=True, rounds=1, episodes_per_task=8, min_batch_episodes=64), 2) == 16
+
+
+@given(
+    rounds=st.integers(1, 5), per_task=st.integers(1, 12), num_tasks=st.integers(1, 5), group=st.integers(1, 4), wanted=st.integers(1, 90)
+)
+def test_a_run_asks_for_no_more_than_it_has_however_large_a_batch_is_to_be(
+    rounds: int, per_task: int, num_tasks: int, group: int, wanted: int
+) -> None:
+    config = PpoConfig(streaming=True, rounds=rounds, episodes_per_task=per_task, group_size=group, min_batch_episodes=wanted)
+    size, has = batch_episodes(config, num_tasks), rounds * per_task * num_tasks
+    assert size % group == 0 and size * num_rounds(config, num_tasks) <= max(has, group)
+    assert size >= min(wanted, has - group + 1)
 
 
 def test_no_task_takes_more_than_twice_its_part_of_a_run_however_small_its_batches() -> None:
