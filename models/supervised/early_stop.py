@@ -17,13 +17,17 @@ CURVE_FILE = "held_out.json"
 
 def hold_out(samples: Sequence[EncodedSample], fraction: float) -> tuple[list[EncodedSample], list[EncodedSample]]:
     """Samples to train on and samples to measure on. Which is which is decided by a hash of the tokens alone: a sample keeps its side in
-    every run, and equal ones are never on both. Raises ConfigError when a side would be empty."""
+    every run, and equal ones are never on both. A sample of weight 0, which is never drawn, is not measured on either. Raises ConfigError
+    when a side would be empty."""
     if fraction == 0:
         return list(samples), []
     trained: list[EncodedSample] = []
     held: list[EncodedSample] = []
     for sample in samples:
-        (held if stable_fraction(list(sample.token_ids)) < fraction else trained).append(sample)
+        if stable_fraction(list(sample.token_ids)) >= fraction:
+            trained.append(sample)
+        elif sample.weight > 0:
+            held.append(sample)
     if not held or not any(sample.weight > 0 for sample in trained):
         raise ConfigError(
             f"eval_fraction {fraction} of {len(samples)} samples holds out {len(held)} and trains on {len(trained)}: neither may be none; "

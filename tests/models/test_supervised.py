@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,8 @@ def test_held_out_samples_are_chosen_by_content() -> None:
     assert hold_out(encoded[::-1], 0.2)[1] == held[::-1]
     with pytest.raises(ConfigError, match="eval_fraction"):
         hold_out(encoded[:1], 0.2)
+    never_drawn = [replace(sample, weight=0.0) for sample in held]
+    assert hold_out([*never_drawn, *trained, held[0]], 0.2) == (trained, [held[0]]), "what never counts has no loss to measure"
 
 
 def test_nothing_to_learn_and_no_checkpoint_are_told(seed_checkpoint: Path, tmp_path: Path) -> None:
