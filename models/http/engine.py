@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,7 @@ class HttpEngine:
             raise ConfigError("send is token_ids, which wants a codec: open the engine with HttpEngine.of_checkpoint")
         self._config, self._codec, self._folder = config, codec, folder
         self._client, self._running = HttpClient(config), set[asyncio.Future[Response]]()
+        self._adapter: Path | None = None
         self._loop, self._is_closed = LoopThread("http-engine"), False
         try:
             self._capabilities, self._extras = self._loop.run(probe(self._client, config, codec))
@@ -114,10 +115,18 @@ class HttpEngine:
         if (reason := self._capabilities.why_not_learnable(temperature, top_p)) is not None:
             raise ModelError(f"{self._config.base_url} cannot serve reinforcement learning: {reason}. Which servers can: docs/serving.md")
 
-    def require_updatable(self) -> None:
-        """Raises ModelError, which says what is missing, where a learner's weights could not be handed over."""
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether the server loads adapters, and nothing else."""
+        return self._capabilities.loads == "adapters"
+
+    def require_updatable(self, *, adapters: bool = False) -> None:
+        """Raises ModelError, which says what is missing, where a learner's weights could not be handed over; `adapters`: adapters are all
+        that it trains."""
         if self._config.exchange is None or self._folder is None:
             raise ModelError(NO_EXCHANGE)
+        if adapters and self.takes_adapters:
+            return
         self._loading_of("a learner's weights", "checkpoints")
         exchange = Path(self._config.exchange).absolute()
         if not self._run(may_load_from(self._client, self._capabilities, exchange)):
@@ -234,12 +243,34 @@ class HttpEngine:
         finally:
             shutil.rmtree(handed_over, ignore_errors=True)
 
+    def load_adapter(self, save: Callable[[Path], None], checkpoint_id: str, version: int = 0) -> None:
+        """Answer with a learner's adapter on the weights that the server was started on: `save` writes it, as peft reads it, and the server
+        is told to load it from the `exchange` folder. There it stays until the next one is loaded, for a server may read it again. Raises
+        ModelError where it cannot."""
+        if self._config.exchange is None:
+            raise ModelError(NO_EXCHANGE)
+        folder = Path(self._config.exchange).absolute() / checkpoint_id
+        shutil.rmtree(folder, ignore_errors=True)
+        save(folder)
+        try:
+            self.load_checkpoint(folder, checkpoint_id, version)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        self._drop_adapter()
+        self._adapter = folder
+
+    def _drop_adapter(self) -> None:
+        if self._adapter is not None:
+            shutil.rmtree(self._adapter, ignore_errors=True)
+
     def close(self) -> None:
         """End the connections and the thread; answers under way end in ModelError. May be called twice."""
         self._is_closed = True
         if not self._loop.is_closed:
             self._loop.run(self._end())
             self._loop.close()
+        self._drop_adapter()
 
     async def _end(self) -> None:
         """Answers first: one whose connection is closed under it would be asked for again."""

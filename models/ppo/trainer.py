@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from agent.collector import Collector
 from agent.episode import Episode
 from agent.policy import Policy
 from models import checkpoint
-from models.adapters import merged_state, prepare_for_training, without_adapters
+from models.adapters import merged_state, prepare_for_training, save_adapter, without_adapters
 from models.chat import ChatCodec
 from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
@@ -64,6 +65,20 @@ class LivePolicy(Policy, Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesAdapters(Protocol):
+    """A live policy that can be handed what a learner with adapters trains, instead of whole weights (HttpEngine before vLLM)."""
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether it is to be handed adapters, and nothing else."""
+        ...
+
+    def load_adapter(self, save: Callable[[Path], None], checkpoint_id: str, version: int = 0) -> None:
+        """As `load_weights`; `save` writes the adapter into a folder, as peft reads it."""
+        ...
 
 
 PolicyFactory = Callable[[PreTrainedModel, ChatCodec, str], LivePolicy]
@@ -212,7 +227,7 @@ class _Trainer:
         if self.counters.round_index >= self.num_rounds:
             return
         if self.counters.version:
-            live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
+            self._hand_over(live)
         policy = MeteredPolicy(live, version=self.counters.version)
         patience = Patience(self._config, self.num_rounds)
         async with RolloutPool(collector, policy, self.spool, num_learned=self.counters.round_index) as pool:
@@ -287,7 +302,7 @@ class _Trainer:
         learned_s = time.perf_counter()
         if is_changed:
             self.policy_id = self._live_id()
-            live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
+            self._hand_over(live)
         return metrics | {
             "update_s": learned_s - started_s,
             "swap_s": time.perf_counter() - learned_s,
@@ -304,6 +319,12 @@ class _Trainer:
         return weighting.metrics | self._learner.update(
             items, weighting.advantages, generator, version=self.counters.version, unscaled_E=weighting.unscaled_E
         )
+
+    def _hand_over(self, live: LivePolicy) -> None:
+        if isinstance(live, TakesAdapters) and live.takes_adapters:
+            live.load_adapter(partial(save_adapter, self.model, config=self._config), self.policy_id, self.counters.version)
+        else:
+            live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
 
     def _save(self, index: int) -> None:
         """Have the state written by the trainer's thread, before whatever it does next; rollouts and waiting go on meanwhile."""

@@ -113,8 +113,8 @@ async def _train(request: RlRequest, context: WorkerContext, training: PpoRun, c
 
 
 def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
-    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come. A
-    server that could not take them is refused here, before anything is collected."""
+    """Who acts while the policy learns: the engine of this process, or the profile's server, which is handed the weights as they come (the
+    adapter alone, where it takes nothing else). A server that could not take them is refused here, before anything is collected."""
     engine_choice, choice = request.acting.engine, request.acting.engine.http
     if choice is None:
         return partial(engine_of_learner, choice=engine_choice)
@@ -123,7 +123,7 @@ def _policy_factory(request: RlRequest, init: Path) -> PolicyFactory:
         engine = HttpEngine.of_checkpoint(choice, init)
         try:
             engine.require_learnable(request.config.temperature)
-            engine.require_updatable()
+            engine.require_updatable(adapters=bool(request.config.lora_rank))
         except BaseException:
             engine.close()
             raise

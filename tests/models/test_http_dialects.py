@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from agent.policy import Message, Prompt, Sampling
+from models.adapter_config import AdapterConfig
+from models.adapters import prepare_for_training, save_adapter
 from models.checkpoint import read_card
-from models.families import load_codec
+from models.families import load_codec, load_policy
 from models.http.config import Capabilities, ServerKind
 from models.http.engine import HttpEngine
 from models.http.kinds import KINDS
@@ -93,9 +96,36 @@ def test_vllm_started_on_a_checkpoint_answers_for_it(roots: Path) -> None:
         learner = HttpEngine.of_checkpoint(config(played.url, exchange="x"), roots / "a")
         with pytest.raises(ModelError, match="a learner's weights: it loads adapters"):
             learner.require_updatable()
+        learner.require_updatable(adapters=True)
         learner.close()
         with pytest.raises(ModelError, match="it loads adapters"):
             HttpEngine.of_checkpoint(config(played.url), roots / "b")
+
+
+def test_vllm_is_handed_a_learners_adapter_and_answers_with_it(roots: Path, tmp_path: Path) -> None:
+    """The folder is there, whole, when the server is told of it, and goes when the next one is loaded."""
+    seen: list[list[str]] = []
+    plain = vllm(processed=True, root=str(roots / "a"))
+
+    def reply(method: str, path: str, body: Any) -> Reply:
+        if path == "/v1/load_lora_adapter":
+            seen.append(sorted(file.name for file in Path(body["lora_path"]).iterdir()))
+        return plain(method, path, body)
+
+    trained = AdapterConfig(lora_rank=2)
+    model = load_policy(roots / "a")
+    prepare_for_training(model, trained)
+    with played_server(reply) as played:
+        engine = HttpEngine.of_checkpoint(config(played.url, exchange=str(tmp_path)), roots / "a")
+        assert engine.takes_adapters
+        for version in (1, 2):
+            engine.load_adapter(partial(save_adapter, model, config=trained), f"checkpoint-{version}", version)
+            answer = act(engine, prompt())[0]
+            assert (answer.policy_id, answer.versions) == (f"checkpoint-{version}", (version,))
+            assert [folder.name for folder in tmp_path.iterdir()] == [f"checkpoint-{version}"]
+        engine.close()
+    assert len(seen) == 2 and all({"adapter_config.json", "adapter_model.safetensors"} <= set(names) for names in seen)
+    assert not list(tmp_path.iterdir())
 
 
 def test_sglang_is_asked_by_its_own_route(roots: Path) -> None:

@@ -18,15 +18,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 
 from agent.collector import Collector, Requests
 from agent.episode import Episode, Outcome
 from agent.grammars.registry import grammar_named
-from agent.policy import Policy
+from agent.policy import Policy, Prompt, Response
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder, training_messages
 from models import checkpoint
 from models.batching import EncodedSample, tensors
+from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
 from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
@@ -367,6 +369,42 @@ def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: 
     # The same batches in the same order make the same weights: nothing was trained on twice or left out, before or after the kill.
     shutil.rmtree(result.state)
     assert weights_of(train(run, Dying(0))) == weights_of(result)
+
+
+class AdapterEngine:
+    """An engine that takes nothing but adapters: peft puts them on the checkpoint it was opened with."""
+
+    is_continuous, takes_adapters = True, True
+
+    def __init__(self, folder: Path, checkpoint_id: str, scratch: Path) -> None:
+        self._folder, self._scratch = folder, scratch
+        self._engine = EmbeddedEngine(load_policy(folder), load_codec(folder), checkpoint_id)
+
+    @property
+    def policy_id(self) -> str:
+        return self._engine.policy_id
+
+    async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
+        return await self._engine.act(prompts)
+
+    def load_weights(self, state: object, checkpoint_id: str, version: int = 0) -> None:
+        raise AssertionError(f"{checkpoint_id} was handed over whole")
+
+    def load_adapter(self, save: Callable[[Path], None], checkpoint_id: str, version: int = 0) -> None:
+        save(self._scratch / checkpoint_id)
+        whole: Any = PeftModel.from_pretrained(load_policy(self._folder), str(self._scratch / checkpoint_id))
+        self._engine.load_weights(whole.merge_and_unload().state_dict(), checkpoint_id, version)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's
+def test_a_policy_that_takes_adapters_alone_answers_with_what_was_learned(weak: Weak, tmp_path: Path) -> None:
+    run = make_run(weak, tmp_path, algorithm="reinforce", lora_rank=4, warmup_steps=1, learning_rate=3e-3)
+    result = train(run, collector(), make_policy=lambda model, codec, name: AdapterEngine(weak[0], name, tmp_path))
+    assert [metrics["updates"] > 0 for metrics in result.metrics] == [True, True]
+    assert all(metrics["mismatch_kl"] < 1e-4 for metrics in result.metrics), "what was sampled from is what learns"
 
 
 @pytest.mark.slow
