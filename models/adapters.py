@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,21 @@ def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
     whole = copy.deepcopy(model)
     merge_adapters(whole)
     return whole
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """Within, the model computes as if nothing had been learned, in evaluation mode; what is trained and its gradients stay."""
+    layers, was_training = [layer for _, layer in _adapted(model)], model.training
+    model.eval()
+    for layer in layers:
+        layer._disable_adapters = True  # enable_adapters(False) would also freeze them, and thaw frozen ones afterwards
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+        model.train(was_training)
 
 
 def save_adapter(model: nn.Module, folder: Path, config: AdapterConfig) -> None:

@@ -184,7 +184,9 @@ class _Trainer:
         self._never = placeholder_ids(self.model.config)
         if isinstance(self.codec, VisionCodec) and not run.config.screenshots:
             raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
-        reference = load_policy(run.init_checkpoint, device=device) if run.config.kl_coefficient else None
+        reference = None
+        if run.config.kl_coefficient:  # what learns through adapters is its own reference, without them
+            reference = self.model if run.config.lora_rank else load_policy(run.init_checkpoint, device=device)
         critic = Critic.of_policy(self.model, run.config, seed=run.config.seed) if run.config.algorithm == "ppo" else None
         prepare_for_training(self.model, run.config, seed=run.config.seed)
         self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 from transformers import PreTrainedModel
 
-from models.adapters import trained_parameters
+from models.adapters import adapters_off, trained_parameters
 from models.generation.vision_units import placeholder_ids
 from models.ppo.advantages import Floats, normalised
 from models.ppo.buffer import StepBatch, Trajectory, gathered, step_batches
@@ -81,6 +82,7 @@ class PolicyLearner:
         self._pad_id = pad_id
         self._replay = replay
         self._reference = reference
+        """May be the model itself, where it learns through adapters: it is the reference without them."""
         self._loss = loss_settings(config)
         betas = (config.adam_beta1, config.adam_beta2)
         self.optimizer = torch.optim.Adam(trained_parameters(model), lr=config.learning_rate, betas=betas)
@@ -134,7 +136,11 @@ class PolicyLearner:
         """The reference policy's log-probabilities of all response tokens, where a KL penalty belongs to the reward; else None."""
         if self._reference is None or self._config.kl_placement != "reward":
             return None
-        return self.logprobs(trajectories, range(len(trajectories)), model=self._reference)
+        with self._as_reference():
+            return self.logprobs(trajectories, range(len(trajectories)), model=self._reference)
+
+    def _as_reference(self) -> AbstractContextManager[None]:
+        return adapters_off(self.model) if self._reference is self.model else nullcontext()
 
     def _is_active(self, item: Trajectory, advantages: Floats) -> bool:
         """Whether anything of the loss is about this episode: its advantages, its success, or a term on every token."""
@@ -276,7 +282,8 @@ class PolicyLearner:
     def _reference_logprobs(self, steps: StepBatch) -> Tensor | None:
         if self._reference is None or not self._loss.kl_coefficient:
             return None
-        reference_NV = response_log_distribution(self._reference, steps, self._config.temperature)
+        with self._as_reference():
+            reference_NV = response_log_distribution(self._reference, steps, self._config.temperature)
         return reference_NV.gather(1, steps.targets_N[:, None])[:, 0]
 
     def _replay_gradient(self, generator: np.random.Generator, minibatch: Tally) -> None:

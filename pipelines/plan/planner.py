@@ -81,8 +81,10 @@ class _Planner:
         trained = estimates.policy_parameters(self._shape, config)
         has_critic = config.algorithm == "ppo"
         critic = self._critic_bytes(work, memory, image_share) if has_critic else 0.0
+        reference = estimates.checkpoint_bytes(self._shape, bytes_each=4) if config.kl_coefficient and not config.lora_rank else 0.0
         resumed = trained + (estimates.critic_parameters(self._shape, config) if has_critic else 0)
         handed = max(0.0, self._merged_bytes() - memory.activations - memory.logits) if config.lora_rank else 0.0
+        beside = critic + handed + reference
         is_beside = not self._is_served and self._answers_on_gpus == self._trains_on_gpus
         generating = self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4) if is_beside else 0.0
         update = self._training_seconds(self._update_flops(work), 1) + self._exchange_seconds(work)
@@ -90,8 +92,8 @@ class _Planner:
         collect = self._collect_seconds(work, cores=cores)
         return self._row(
             work, seconds=max(collect, update) if config.streaming and self._is_served else collect + update,
-            memory=memory.total + (critic + handed) * estimates.FRAGMENTATION + generating + self._host_bytes(self._trains_on_gpus),
-            parts=_parts(memory, critic=critic, merged=handed, engine=generating),
+            memory=memory.total + beside * estimates.FRAGMENTATION + generating + self._host_bytes(self._trains_on_gpus),
+            parts=_parts(memory, critic=critic, merged=handed, reference=reference, engine=generating),
             gpus=1 if self._trains_on_gpus else 0, disk=self._weights_bytes() + self._rows_bytes(work),
             passing=estimates.resume_bytes(resumed, bytes_each=estimates.FLOAT32), server=self._server_bytes(work),
         )  # fmt: skip

@@ -394,6 +394,25 @@ def test_a_penalty_for_leaving_the_reference_comes_off_each_tokens_reward(model:
     assert np.concatenate(found) == pytest.approx((flat - flat.mean()) / flat.std(), abs=1e-6)
 
 
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+def test_what_learns_through_adapters_is_its_own_reference_without_them(model: ShiftQwen3ForCausalLM, placement: str) -> None:
+    items = random_trajectories(model, 4)
+    config = PpoConfig.model_validate({"kl_coefficient": 1.0, "kl_placement": placement, "lora_rank": 2, "warmup_steps": 1})
+    adapted, separate = copy.deepcopy(model), copy.deepcopy(model)
+    learners = []
+    for made, reference in ((adapted, adapted), (separate, copy.deepcopy(model))):
+        prepare_for_training(made, config)
+        learners.append(PolicyLearner(made, config, pad_id=0, replay=ReplayPool(), reference=reference))
+    for _ in range(2):
+        first, second = (one.update(items, per_token(items, [1.0, -1.0] * 2), np.random.default_rng(0)) for one in learners)
+        assert first == second and first["updates"] > 0
+    given = [one.reference_logprobs(items) for one in learners]
+    if placement == "reward":
+        assert given[0] is not None and given[1] is not None
+        assert all(np.array_equal(a, b) for a, b in zip(*given, strict=True))
+    assert [parameter.requires_grad for parameter in adapted.parameters()] == [p.requires_grad for p in separate.parameters()]
+
+
 def test_a_bonus_for_entropy_is_paid_for_an_episode_that_teaches_nothing_else(model: ShiftQwen3ForCausalLM) -> None:
     items = random_trajectories(model, 4)
     learner = PolicyLearner(model, PpoConfig(entropy_coefficient=1.0, warmup_steps=1, epochs=1), pad_id=0, replay=ReplayPool())

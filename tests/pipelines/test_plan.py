@@ -117,6 +117,15 @@ def test_zero_shares_states_out_and_adapters_do_without_them() -> None:
     assert stage(plan_of("full-2b", card, **adapters), "sft_model").memory_bytes < memory[1] - 25e9
 
 
+def test_a_penalty_for_leaving_the_first_policy_keeps_it_in_memory_unless_adapters_can_be_left_out() -> None:
+    card = Machine(num_cores=64, num_gpus=8, gpu_memory_bytes=80 * GIB)
+    name = next(row.stage for row in plan_of("full-2b", card).first if row.stage.startswith("rl"))
+    for rank, least in ((0, 4 * 1.54e9), (64, 0.0)):
+        plans = [plan_of("full-2b", card, rl__lora_rank=rank, rl__kl_coefficient=weight) for weight in (0.0, 0.1)]
+        without, with_it = (stage(plan, name).memory_bytes for plan in plans)
+        assert with_it - without >= least and (with_it == without) == (rank > 0)
+
+
 def test_episodes_of_the_home_go_before_assumptions(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     with connect(warehouse) as con:
