@@ -20,7 +20,7 @@ from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
-from models.http.config import EngineChoice
+from models.engine_choice import EngineChoice
 from models.merging.config import MethodConfig
 from models.ppo.config import PpoConfig
 from models.ppo.curriculum import HIGHEST_QUOTA

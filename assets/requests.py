@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from annotation.config import ScriptedAnnotatorConfig
 from assets.profile import ActingSettings, CollectionSettings, EvaluationSettings, MergeSettings, PolicySettings, SeedSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
-from models.http.config import EngineChoice
+from models.engine_choice import EngineChoice
 from models.ppo.config import PpoConfig
 from models.supervised.config import SupervisedConfig
 

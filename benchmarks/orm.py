@@ -44,7 +44,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from benchmarks.common.small_policy import Bar, demonstrations, make_start
 from models.checkpoint import read_card
 from models.engine import EmbeddedEngine
-from models.http.config import EngineChoice
+from models.engine_choice import EngineChoice
 from models.judges.judge import Case
 from pipelines import profiles
 from pipelines.sandboxes import open_collector

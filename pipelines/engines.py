@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agent.policy import Policy
-from models.http.config import EngineChoice
+from models.engine_choice import EngineChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

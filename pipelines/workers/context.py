@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agent.episode import EpisodeRequest, Purpose
 from assets.profile import TaskSettings
-from models.http.config import EngineChoice
+from models.engine_choice import EngineChoice
 from pipelines.engines import ClosablePolicy, open_engine
 from pipelines.progress import Progress
 from sandbox.sources import tasks_in

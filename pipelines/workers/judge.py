@@ -20,7 +20,7 @@ from agent.judging import JudgeBuilder, Record
 from agent.judging_samples import Known, known_episodes, records
 from assets.requests import JudgeRequest, StageResult
 from assets.verdict_settings import OrmSettings, VerdictSettings
-from models.http.config import EngineChoice
+from models.engine_choice import EngineChoice
 from models.judges.judge import Case, Judge, Judgement
 from models.supervised.run import TrainingSample
 from models.vision import screenshot_ids

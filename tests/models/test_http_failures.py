@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from models.http.config import EngineChoice, HttpEngineConfig
+from models.engine_choice import EngineChoice
+from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from tests.models.policy_servers import OK, Reply, act, chat_answer, config, flaky, played_server, prompt
 from warehouse.errors import EngineUnreachable, ModelError

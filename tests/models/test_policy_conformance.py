@@ -16,8 +16,9 @@ from agent.policy import Message, Policy, Prompt, Sampling
 from benchmarks.common.tiny_vision import tiny_vision_policy
 from models.checkpoint import read_card, save
 from models.engine import EmbeddedEngine
+from models.engine_choice import EngineChoice
 from models.families import load_codec
-from models.http.config import EngineChoice, HttpEngineConfig
+from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from pipelines.engines import open_engine
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, OurServer, our_server, prompt

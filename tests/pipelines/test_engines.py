@@ -13,9 +13,10 @@ from assets.profile import ActingSettings, TaskSettings
 from assets.requests import RlRequest
 from models.checkpoint import save
 from models.engine import EmbeddedEngine
+from models.engine_choice import EngineChoice
 from models.families import device_named, load_codec, load_policy
 from models.generation.settings import EngineSettings
-from models.http.config import EngineChoice, HttpEngineConfig
+from models.http.config import HttpEngineConfig
 from models.ppo.config import PpoConfig
 from pipelines import profiles
 from pipelines.engines import engine_of_learner, open_engine

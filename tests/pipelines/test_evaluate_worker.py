@@ -10,7 +10,7 @@ import pytest
 from agent.policy import Policy, Prompt, Response
 from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest
-from models.http.config import EngineChoice
+from models.engine_choice import EngineChoice
 from pipelines.work_folder import work_folder
 from pipelines.workers import context as contexts
 from pipelines.workers import evaluate, initialise
