@@ -54,7 +54,7 @@ def judge(
     A crashed episode has no V: only its filters are recorded. What does not fit memory lies in a folder of `spool` until the end. The
     connection must not be sealed; temporary tables and macros stay on it. Raises ConfigError for a pattern that RE2 cannot read.
     """
-    check_patterns(con, config)
+    _check_patterns(con, config)
     con.execute(MACROS.read_text())
     con.execute(_EPISODES_TO_JUDGE, {"iteration": iteration, "solved": config.success_threshold})
     con.execute(f"create or replace temp view steps_to_read as from steps {f'where iteration <= {quoted(iteration)}' if iteration else ''}")
@@ -171,7 +171,7 @@ def _with_settings(sql: str, config: QualityConfig) -> str:
     return Template(sql).safe_substitute(values)
 
 
-def check_patterns(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> None:
+def _check_patterns(con: duckdb.DuckDBPyConnection, config: QualityConfig) -> None:
     for pattern in (*config.leak_patterns, *config.busy_patterns):
         try:
             con.execute("select regexp_matches('', ?)", [pattern]).fetchall()
