@@ -57,13 +57,17 @@ class Questions(Maker):
                     f'In the {self.app.title}, which {described.singular} has the {first} "{wanted[first]}" and the {second} '
                     f'"{wanted[second]}"? Finish with its {described.title}.'
                 )
-                look = self._look(table, key, str(wanted[second]), by=first)
+                rarer, other = sorted((first, second), key=lambda name: self._num_with(table, name, wanted[name]))  # all on one page
+                look = self._look(table, key, str(wanted[other]), by=rarer)
                 if len(others) > 1:
                     yield Draft(refused="several rows fit")
-                elif sum(row.get(first) == wanted[first] for row in self.rows[table].values()) == 1:
+                elif self._num_with(table, first, wanted[first]) == 1:
                     yield Draft(refused="one condition is enough")
                 else:
                     yield self._asked(text, (look,), answer, start=self.app.start, effort=8, source=table)
+
+    def _num_with(self, table: str, name: str, value: object) -> int:
+        return sum(row.get(name) == value for row in self.rows[table].values())
 
     def hop(self) -> Iterator[Draft]:
         """From a row over one that refers to it to another row, of which something is asked: that one is of the split."""
