@@ -410,7 +410,14 @@ def _below(pid: int) -> list[psutil.Process]:
 
 
 def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in processes if _runs(process)]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _wait_gone(processes: list[psutil.Process]) -> None:

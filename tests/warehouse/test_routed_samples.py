@@ -16,7 +16,7 @@ from warehouse.salvage import SalvageConfig
 from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
 
-EVERYTHING = SalvageConfig(corrections=True, reflections=True)
+EVERYTHING = SalvageConfig(corrections=True, reflections=True, solved_attempts_tell=True)
 SHORT_ONLY = RoutingConfig(rules={"too_long": Rule(threshold=0.9)})
 
 
