@@ -48,15 +48,16 @@ def store_routed_samples(warehouse: Warehouse, iteration: str, samples: Mapping[
 
 def follow_routes(warehouse: Warehouse, iteration: str, salvage: SalvageConfig) -> Stored | None:
     """Make the corrections and reflections of an iteration anew after routes of an earlier one have changed; None where it has none and
-    `salvage` asks for none. What was made once is made again, whatever `salvage` says now."""
+    `salvage` asks for none. What was made once is made again, whatever `salvage` says now, and nothing else that it does not ask for."""
     stored = warehouse.read("sft_samples", iteration=iteration, stage=STAGE)
     is_pair = pc.is_in(stored["origin"], value_set=pa.array(PAIR_ORIGINS, pa.string()))
     made = set(stored.filter(is_pair)["origin"].to_pylist())
-    wanted = SalvageConfig(corrections=salvage.corrections or "correction" in made, reflections=salvage.reflections or "reflection" in made)
-    if not (wanted.corrections or wanted.reflections):
+    if not (made or salvage.corrections or salvage.reflections):
         return None
+    once = SalvageConfig(corrections="correction" in made, reflections="reflection" in made, solved_attempts_tell=True)
+    known = set(stored["sample_id"].to_pylist())
     with connect(warehouse) as con:
-        pairs = pair_rows(con, iteration, wanted)
+        pairs = [*pair_rows(con, iteration, salvage), *(row for row in pair_rows(con, iteration, once) if row["sample_id"] in known)]
     others = stored.filter(pc.and_(pc.invert(is_pair), pc.invert(stored["withdrawn"]))).drop_columns(["iteration", "stage"]).to_pylist()
     return _store(warehouse, "sft_samples", list({row["sample_id"]: row for row in [*others, *pairs]}.values()), iteration)
 

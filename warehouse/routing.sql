@@ -50,7 +50,7 @@ spoken as (
 ),
 judged as (
     select
-        episode_id, place, effect, judge, score >= coalesce(own_threshold, threshold) as passed,
+        episode_id, place, effect, judge, score >= coalesce(own_threshold, threshold) as is_passed,  -- not `passed`, which is by the stored threshold
         origin in ('judge', 'orm') and coalesce(own_threshold, threshold) >= 1 as abstains,
         {judge: judge, score: score, threshold: coalesce(own_threshold, threshold), why: coalesce(': ' || reasons[1], '')} as told
     from (
@@ -58,12 +58,12 @@ judged as (
         union all
         select n.*, own_threshold, effect, place from newest n join judges using (judge, kind)
     )
-    where case when effect = 'decide' then abstains or passed is not null else not passed end
+    where case when effect = 'decide' then abstains or is_passed is not null else not is_passed end
 ),
 summary as (
     select
         episode_id,
-        arg_min(passed, place) filter (effect = 'decide' and not abstains) as solved,
+        arg_min(is_passed, place) filter (effect = 'decide' and not abstains) as solved,
         arg_min(told, place) filter (effect = 'decide' and not abstains) as decided,
         string_agg(judge, ', ' order by judge) filter (effect = 'decide' and abstains) as abstaining,
         arg_min(told, place) filter (effect = 'withhold') as withheld,
