@@ -19,8 +19,12 @@ console = Console()
 
 HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]
 ProfileOption = Annotated[
-    str, typer.Option("--profile", envvar="FLYWHEEL_PROFILE", help="A profile's name (quickstart, smoke) or the path of a YAML file.")
-]
+    str,
+    typer.Option(
+        "--profile", envvar="FLYWHEEL_PROFILE",
+        help="A profile's name (quickstart, smoke, sandbox, generated, full-2b, full-7b) or the path of a YAML file.",
+    ),
+]  # fmt: skip
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]
 AsOfOption = Annotated[str | None, typer.Option("--as-of", help="See the tables as they were after this iteration, e.g. 0002.")]
 

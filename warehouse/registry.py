@@ -74,7 +74,9 @@ def made_by(warehouse: Warehouse, iteration: str, stage: str) -> Registered:
     """What a stage made. Raises CheckpointError when it has made nothing yet."""
     rows = warehouse.read("checkpoints", iteration=iteration, stage=stage).to_pylist()
     if not rows:
-        raise CheckpointError(f"stage {stage} of iteration {iteration} has no checkpoint; materialize it first")
+        table = warehouse.read("checkpoints").select(["iteration", "stage"]).to_pylist()
+        there_are = ", ".join(sorted(f"{row['iteration']}/{row['stage']}" for row in table)) or "none yet"
+        raise CheckpointError(f"stage {stage} of iteration {iteration} has made no checkpoint; there are {there_are}")
     return _registered(warehouse, rows[0])
 
 
