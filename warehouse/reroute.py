@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TypedDict
 
 from warehouse.errors import ConfigError
 from warehouse.query import connect
 from warehouse.routed_samples import STAGE, Stored, follow_routes, store_routed_samples
-from warehouse.routing import RoutingConfig, reason_label, route
+from warehouse.routing import DEFAULT_RULES, RoutingConfig, reason_label, route
 from warehouse.salvage import SalvageConfig
 from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
@@ -57,16 +58,25 @@ def routed_iterations(warehouse: Warehouse) -> list[str]:
     return sorted(set(warehouse.read("routes", columns=["iteration"])["iteration"].to_pylist()))
 
 
+def _check_judges(warehouse: Warehouse, config: RoutingConfig) -> None:
+    """A mistyped judge would look like a rule that moves nothing."""
+    spoken = set(warehouse.read("verdicts", columns=["judge"])["judge"].to_pylist()) | set(DEFAULT_RULES)
+    for judge in sorted(set(config.rules) - spoken):
+        hint = "".join(f"is {meant} meant? " for meant in get_close_matches(judge, spoken, n=1))
+        raise ConfigError(f"nobody called {judge!r} has judged; {hint}there are {', '.join(sorted(spoken))}")
+
+
 def reroute(
     warehouse: Warehouse, config: RoutingConfig, iterations: Sequence[str], salvage: SalvageConfig | None = None, *, dry_run: bool = False
 ) -> list[Rerouted]:
     """Route the episodes of `iterations` again, and make what later iterations have learned from pairs with these anew. Run a second time
     it changes nothing. Nothing else may route meanwhile: hold the lock of the iteration. Returns these iterations, then the later ones
-    whose samples have changed. Raises ConfigError for an iteration that was never routed."""
+    whose samples have changed. Raises ConfigError for an iteration that was never routed and for a rule of nobody who ever judged."""
     known = routed_iterations(warehouse)
     for iteration in iterations:
         if iteration not in known:
             raise ConfigError(f"iteration {iteration} was never routed: the routed ones are {', '.join(known) or 'none'}")
+    _check_judges(warehouse, config)
     wanted, settings = sorted(set(iterations)), salvage or SalvageConfig()
     results = [_reroute(warehouse, config, iteration, settings, dry_run) for iteration in wanted]
     if not dry_run and wanted:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.warehouse.conftest import Make
+from warehouse.errors import ConfigError
 from warehouse.query import connect
 from warehouse.reroute import reroute
 from warehouse.routed_samples import store_routed_samples
@@ -96,3 +97,8 @@ def test_an_iteration_that_is_routed_anew_drops_nothing_that_a_dataset_may_hold(
     act(turned, "0001", "another", "ABC", "xyz", is_solved=True)
     turn(turned, "0001")
     assert {name for name, *_ in samples(turned, "sft_samples", "0001")} == {"another"}, "of what was played no more nothing is left"
+
+
+def test_a_rule_of_nobody_who_ever_judged_is_a_mistake(turned: Warehouse) -> None:
+    with pytest.raises(ConfigError, match="nobody called 'to_long' has judged; is too_long meant"):
+        reroute(turned, RoutingConfig(rules={"to_long": Rule(threshold=0.9)}), ["0001"])
