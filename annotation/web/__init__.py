@@ -1,0 +1,1 @@
+"""Layer 1 of annotation: the pages that people work in, and the HTTP interface beneath them."""
