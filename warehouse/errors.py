@@ -40,6 +40,14 @@ outside the project can catch it without importing it.
     │   ├── EngineUnreachable (ConnectionError)  a policy server does not answer, or only with failures
     │   ├── ValueGateNotPassed (RuntimeError)  value pretraining ended and the critic may not steer
     │   └── TrainingDiverged (ArithmeticError)
+    ├── AnnotationError
+    │   ├── DatabaseUnusable (RuntimeError) the annotation database cannot be opened, or its tables are of another release
+    │   ├── UnknownSubject (LookupError)    no user, campaign, assignment, run … of that id, or it is somebody else's
+    │   ├── AssignmentLost (LookupError)    an assignment is no longer leased to whoever works on it
+    │   ├── OutOfDate (RuntimeError)        it was decided on something that has changed since
+    │   ├── NotNow (RuntimeError)           what was asked does not go with the state that the subject is in
+    │   ├── LoginRefused (PermissionError)  name and password do not go together, or nobody is logged in
+    │   └── TooManyAttempts (PermissionError)  so many failed or in such haste that the next has to wait
     └── PipelineError
         ├── IterationLocked (RuntimeError)  another iteration is running
         └── StageFailed (RuntimeError)      a stage's subprocess ended badly
@@ -206,6 +214,45 @@ class ValueGateNotPassed(ModelError, RuntimeError):
 
 class TrainingDiverged(ModelError, ArithmeticError):
     """The loss is not a number, or the policy left the trust region for good."""
+
+
+class AnnotationError(FlywheelError):
+    """The annotation server cannot do what it was asked."""
+
+
+class DatabaseUnusable(AnnotationError, RuntimeError):
+    """The annotation database cannot be opened or reached, or its tables are those of another release."""
+
+
+class UnknownSubject(AnnotationError, LookupError):
+    """There is no user, campaign, assignment, run or picture of this id, or it is somebody else's: which of the two is not told."""
+
+
+class AssignmentLost(AnnotationError, LookupError):
+    """An assignment is no longer leased to whoever works on it: the lease ran out, and it went to the next."""
+
+
+class OutOfDate(AnnotationError, RuntimeError):
+    """It was decided on something that has changed since; look again."""
+
+
+class NotNow(AnnotationError, RuntimeError):
+    """What was asked does not go with the state that a run, campaign, review or account is in."""
+
+
+class LoginRefused(AnnotationError, PermissionError):
+    """Name and password do not go together, a login or token has ended, or there is none."""
+
+
+class TooManyAttempts(AnnotationError, PermissionError):
+    """So many attempts failed, or came in such haste, that the next has to wait."""
+
+    def __init__(self, message: str, retry_after_s: float = 60.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[type[TooManyAttempts], tuple[str, float]]:
+        return type(self), (str(self), self.retry_after_s)
 
 
 class PipelineError(FlywheelError):
