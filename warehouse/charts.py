@@ -19,7 +19,7 @@ from warehouse.statistics import Estimate
 from warehouse.svg import COLOURS, Axis, Drawing, legend
 
 ROUTE_STYLE = {"sft": "teal", "ct": "amber", "withheld": "grey"}
-DECISION_STYLE = {"accept": "teal", "override": "violet", "beyond_repair": "grey"}
+DECISION_STYLE = {"accept": "teal", "edit": "blue", "override": "violet", "beyond_repair": "grey"}
 COMPONENT_STYLE = {
     "demonstration": "amber", "correction": "violet", "approved": "teal", "rollout": "blue", "tutorial": "grey", "failure": "rose",
     "demoted": "olive", "in_situ": "cyan", "general": "brown",

@@ -25,7 +25,7 @@ create or replace temp view first_wrong_steps as
 with told as (
     -- an annotator corrected it afterwards, or found it beyond repair
     select episode_id, step_index from annotations
-    where mode = 'relabel' and decision in ('override', 'beyond_repair') and not withdrawn
+    where mode = 'relabel' and decision in ('edit', 'override', 'beyond_repair') and not withdrawn
     union all
     -- the environment took a reward back
     select episode_id, step_index from salvage_steps where not is_solved and reward < 0

@@ -39,7 +39,7 @@ from annotations a
 join routes r on r.episode_id = a.episode_id and r.iteration = a.iteration
 join episodes e on e.episode_id = a.episode_id and e.iteration = a.iteration
 where a.iteration = $iteration and r.route <> 'withheld'
-    and a.decision in ('accept', 'override') and not a.withdrawn and trim(coalesce(a.response, '')) <> ''
+    and a.decision in ('accept', 'edit', 'override') and not a.withdrawn and trim(coalesce(a.response, '')) <> ''
 order by a.annotation_id
 """
 

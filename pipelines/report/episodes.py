@@ -53,7 +53,7 @@ _KINDS = {
     "solved": "r.route = 'sft' and e.purpose = 'rollout'",
     "failed": "r.reason like 'V=0%' and e.purpose = 'rollout'",
     "corrected": "r.route <> 'withheld' and e.purpose = 'annotation' and exists (from annotations a "
-    "where a.episode_id = e.episode_id and a.decision = 'override' and not a.withdrawn)",
+    "where a.episode_id = e.episode_id and a.decision in ('edit', 'override') and not a.withdrawn)",
 }
 _COLUMNS = "e.episode_id, e.task_name, e.domain, e.seed, coalesce(e.instruction, ''), e.outcome, e.num_steps"
 _ROUTED = f"""
@@ -122,7 +122,7 @@ _STEPS = """
 select s.step_index, s.observation, s.thought, s.response, s.action, s.policy_id <> e.policy_id and e.purpose <> 'rl',
     i.data, i.format, i.width_px, i.height_px,
     (select a.response from annotations a where a.episode_id = s.episode_id and a.step_index = s.step_index
-        and a.iteration = s.iteration and a.decision = 'override' and a.mode = 'relabel' limit 1)
+        and a.iteration = s.iteration and a.decision in ('edit', 'override') and a.mode = 'relabel' limit 1)
 from steps s join episodes e using (episode_id, iteration, stage) left join screenshots i using (screenshot_id)
 where s.iteration = ? and s.episode_id = ? order by s.step_index limit ?
 """

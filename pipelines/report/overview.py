@@ -60,7 +60,9 @@ def tiles(con: duckdb.DuckDBPyConnection, seconds: Mapping[str, Mapping[str, flo
     num, crashed, steps = _one(con, "select count(*), count(*) filter (outcome = 'crashed'), coalesce(sum(num_steps), 0) from episodes")
     result.append(Tile(label="episodes", value=f"{num:,}", note=f"{steps:,} steps, {crashed} crashed"))
     overrides, accepts = _one(
-        con, "select count(*) filter (decision = 'override'), count(*) filter (decision = 'accept') from annotations where not withdrawn"
+        con,
+        "select count(*) filter (decision in ('edit', 'override')), count(*) filter (decision = 'accept') from annotations "
+        "where not withdrawn",
     )
     result.append(Tile(label="corrections", value=f"{overrides:,}", note=f"{accepts:,} steps approved"))
     total = sum(sum(of.values()) for of in seconds.values())
