@@ -14,7 +14,7 @@ from rich.markup import escape
 from pipelines.explain_command import explain, reroute
 from pipelines.import_commands import imports
 from pipelines.merge_command import merge
-from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, overrides, warehouse_of
+from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, profile_of, warehouse_of
 from pipelines.policy_command import policy
 from pipelines.sandbox_command import sandbox
 from pipelines.table_commands import export, lineage, replay, restore, sql, withdraw
@@ -38,7 +38,7 @@ app.add_typer(tasks, name="tasks")
 @app.command()
 def run(
     iterations: Annotated[int, typer.Option(min=1, help="Go on until so many iterations are complete in this home.")] = 3,
-    profile: ProfileOption = "quickstart",
+    profile: ProfileOption = None,
     set_: SetOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: check the profile, print what each stage takes of time, memory, disk.")
@@ -49,14 +49,15 @@ def run(
     if dry_run:
         from pipelines.plan.dry_run import dry_run as plan_run
 
-        sys.exit(plan_run(home_of(home), profile, overrides(set_), iterations, console))
+        place = home_of(home)
+        sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console))
     from pipelines.instance import open_instance
     from pipelines.report.build import build_report
     from pipelines.run import turn_until
     from pipelines.status import read_status, success_table
 
     place = home_of(home)
-    turn_until(iterations, place, profile, overrides(set_), console)
+    turn_until(iterations, place, *profile_of(place, profile, set_), console)
     warehouse = warehouse_of(place)
     with open_instance(place) as instance:
         console.print(success_table(read_status(warehouse, instance)))
@@ -67,14 +68,15 @@ def run(
 @app.command()
 def ui(
     port: Annotated[int, typer.Option(help="Port of the Dagster UI on 127.0.0.1.")] = 3000,
-    profile: ProfileOption = "quickstart",
+    profile: ProfileOption = None,
     set_: SetOption = None,
     home: HomeOption = None,
 ) -> None:
     """Start Dagster, and the Prefect server it needs, on loopback."""
     from pipelines.ui import serve
 
-    sys.exit(serve(home_of(home), port, profile, overrides(set_), console))
+    place = home_of(home)
+    sys.exit(serve(place, port, *profile_of(place, profile, set_), console))
 
 
 @app.command()
@@ -105,20 +107,19 @@ def evaluate(
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="With --step-budgets: write the curve.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="With --step-budgets: write the figures.")] = None,
-    profile: ProfileOption = "quickstart",
+    profile: ProfileOption = None,
     set_: SetOption = None,
     home: HomeOption = None,
 ) -> None:
     """Greedy success of any checkpoint, per task, without storing it as a stage."""
     from pipelines.evaluate import evaluate_budgets, evaluate_checkpoint
 
-    warehouse = warehouse_of(home_of(home))
+    place = home_of(home)
+    warehouse, settings = warehouse_of(place), profile_of(place, profile, set_)
     if step_budgets is None:
-        evaluate_checkpoint(warehouse, checkpoint, split, per_task, profile, overrides(set_), console)
+        evaluate_checkpoint(warehouse, checkpoint, split, per_task, *settings, console)
     else:
-        evaluate_budgets(
-            warehouse, checkpoint, split, per_task, step_budgets, profile, overrides(set_), console, svg=svg, as_json=json_
-        )
+        evaluate_budgets(warehouse, checkpoint, split, per_task, step_budgets, *settings, console, svg=svg, as_json=json_)
 
 
 ELSEWHERE: tuple[Callable[..., None], ...] = (

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from pipelines.options import HomeOption, ProfileOption, SetOption, console, made_home, overrides, warehouse_of
+from pipelines.options import HomeOption, ProfileOption, SetOption, console, made_home, overrides, profile_of, warehouse_of
 from warehouse.errors import ConfigError, IterationLocked
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ RULE_FIELDS = ("threshold", "effect", "precedence")
 def explain(
     episode: Annotated[str, typer.Argument(help="An episode's id, or the beginning of one that is unambiguous.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
-    profile: ProfileOption = "quickstart",
+    profile: ProfileOption = None,
     set_: SetOption = None,
     home: HomeOption = None,
 ) -> None:
@@ -35,8 +35,9 @@ def explain(
     from warehouse.explain import explain as told
     from warehouse.query import connect
 
-    rules = load(profile, overrides(set_)).routing
-    with connect(warehouse_of(made_home(home))) as con:
+    place = made_home(home)
+    rules = load(*profile_of(place, profile, set_)).routing
+    with connect(warehouse_of(place)) as con:
         found = told(con, episode, rules)
     if as_json:
         print(found.model_dump_json(indent=2))
@@ -54,7 +55,7 @@ def reroute(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing: show what would move.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
-    profile: ProfileOption = "quickstart",
+    profile: ProfileOption = None,
     home: HomeOption = None,
 ) -> None:
     """Route history again from its stored verdicts, under the profile's rules and --set, and show what moves.
@@ -67,7 +68,7 @@ def reroute(
     from warehouse.reroute import routed_iterations
 
     place = made_home(home)
-    settings, warehouse = load(profile), warehouse_of(place)
+    settings, warehouse = load(*profile_of(place, profile, None)), warehouse_of(place)
     rules = with_rules(settings.routing, set_ or [])
     wanted = [key.zfill(4) for key in iteration] if iteration else routed_iterations(warehouse)
     if not wanted:

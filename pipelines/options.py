@@ -19,10 +19,11 @@ console = Console()
 
 HomeOption = Annotated[Path | None, typer.Option("--home", envvar="FLYWHEEL_HOME", help="Where everything lives \\[default: .flywheel].")]
 ProfileOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--profile", envvar="FLYWHEEL_PROFILE",
-        help="A profile's name (quickstart, smoke, sandbox, generated, full-2b, full-7b) or the path of a YAML file.",
+        help="A profile's name (quickstart, smoke, sandbox, generated, full-2b, full-7b) or the path of a YAML file \\[default: the one "
+        "that this home was last turned under, else quickstart].",
     ),
 ]  # fmt: skip
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="Change one setting, e.g. --set seed=1 --set annotation.enabled=false.")]
@@ -49,6 +50,13 @@ def made_home(path: Path | None) -> Home:
     home = home_of(path)
     home.check_exists()
     return home
+
+
+def profile_of(home: Home, given: str | None, set_: list[str] | None) -> tuple[str, dict[str, Any]]:
+    """The profile that a command means, and the changes to it. Raises ConfigError."""
+    from pipelines.kept_profile import chosen
+
+    return chosen(home, given, overrides(set_))
 
 
 def overrides(items: list[str] | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from assets.profile import Profile
 from assets.resources import FINAL
-from pipelines import prefect_server, profiles
+from pipelines import kept_profile, prefect_server, profiles
 from pipelines.executor import lock_path, reap_dead_runs
 from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
@@ -53,6 +53,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         raise IterationLocked(
             f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
         )
+    kept_profile.keep(home, profile_name, overrides)
     with instance:
         reap_dead_runs(instance, home)
         server = _prepare(home) if len(completed(instance)) < num_iterations else None

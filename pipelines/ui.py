@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from pipelines import prefect_server, profiles
+from pipelines import kept_profile, prefect_server, profiles
 from pipelines.executor import reap_dead_runs
 from pipelines.instance import PROJECT, check_room, open_instance
 from pipelines.jobs import DAGSTER_URL_VARIABLE
@@ -36,6 +36,7 @@ def serve(home: Home, port: int, profile_name: str, overrides: Mapping[str, Any]
     profiles.export(profile_name, overrides)
     check_room(home)
     _check_port(port)
+    kept_profile.keep(home, profile_name, overrides)
     url = f"http://127.0.0.1:{port}"
     os.environ[DAGSTER_URL_VARIABLE] = url
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -8,7 +8,8 @@ FLYWHEEL_HOME
 ├── reports/       HTML reports, data docs, drawings
 ├── work/          one folder a stage: its request, its result, and what a relaunch picks up
 ├── spool/         scratch: images on their way into the tables, queries too large for memory
-└── locks/         one small file a lock
+├── locks/         one small file a lock
+└── profile.yaml   the profile that it was last turned under
 """
 
 from __future__ import annotations

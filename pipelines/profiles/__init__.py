@@ -44,7 +44,7 @@ def load(name_or_path: str, overrides: Mapping[str, Any] | None = None) -> Profi
 def export(name_or_path: str, overrides: Mapping[str, Any]) -> Profile:
     """The profile, and this process's environment set so that whatever it starts, in whatever folder, finds the same one."""
     profile = load(name_or_path, overrides)
-    os.environ[PROFILE_VARIABLE] = _located(name_or_path, Path.cwd())
+    os.environ[PROFILE_VARIABLE] = located(name_or_path, Path.cwd())
     os.environ[OVERRIDES_VARIABLE] = yaml.safe_dump(dict(overrides)) if overrides else ""
     return profile
 
@@ -103,11 +103,11 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
     parent = data.pop("extends", None)
-    return _merge(_read(_located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
+    return _merge(_read(located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
 
 
-def _located(name_or_path: str, folder: Path) -> str:
-    """A path, absolute; a name as it is."""
+def located(name_or_path: str, folder: Path) -> str:
+    """A path, absolute and counted from a folder; a name as it is."""
     return str((folder / name_or_path).resolve()) if _is_path(name_or_path) else name_or_path
 
 
