@@ -34,7 +34,8 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
     read = {table: warehouse.version(table) for table in ("episodes", "steps")}
     hidden = settings.verdicts.unverified_domains
     tally = VerdictTally()
-    parts = (without_verifier(warehouse, part, hidden) for part in iteration_verdicts(warehouse, iteration, settings.quality))
+    judged = iteration_verdicts(warehouse, iteration, settings.quality, unverified=hidden)
+    parts = (without_verifier(warehouse, part, hidden) for part in judged)
     version = warehouse.replace_partition_by_parts("verdicts", tally.counting(parts), iteration=iteration, stage="verdicts")
     return dg.MaterializeResult(
         data_version=data_version(tally.digest),

@@ -8,7 +8,7 @@ and its version must go up. Where an episode then goes is routing.sql's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -39,24 +39,29 @@ _HERE = Path(__file__).parent
 _ACTIONS, _DEEDS, _SCREENS, _EPISODES = (_HERE / f"quality_{name}.sql" for name in ("actions", "deeds", "screens", "episodes"))
 
 
-def iteration_verdicts(warehouse: Warehouse, iteration: str, config: QualityConfig) -> Iterator[pa.Table]:
-    """Rows for one iteration, compared with all earlier ones, in the order of episodes and judges; those of one episode come together."""
+def iteration_verdicts(
+    warehouse: Warehouse, iteration: str, config: QualityConfig, *, unverified: Sequence[str] = ()
+) -> Iterator[pa.Table]:
+    """Rows for one iteration, compared with all earlier ones, in the order of episodes and judges; those of one episode come together.
+    `unverified`: as in `judge`."""
     with connect_to_scan(warehouse, ("episodes", "steps", "screenshots")) as con:
-        yield from judge(con, config, iteration=iteration, spool=warehouse.home.spool)
+        yield from judge(con, config, iteration=iteration, spool=warehouse.home.spool, unverified=unverified)
 
 
 def judge(
-    con: duckdb.DuckDBPyConnection, config: QualityConfig, *, iteration: str | None = None, spool: Path, part_episodes: int = PART_EPISODES
-) -> Iterator[pa.Table]:
+    con: duckdb.DuckDBPyConnection, config: QualityConfig, *, iteration: str | None = None, spool: Path, unverified: Sequence[str] = (),
+    part_episodes: int = PART_EPISODES,
+) -> Iterator[pa.Table]:  # fmt: skip
     """Judge the episodes of `iteration` (None: of every one) seen through a connection with the views `episodes`, `steps`, `annotations`,
     `task_instances` and `screenshots`; earlier iterations are compared with, not judged. Yields VERDICTS_SCHEMA, in the order of ids.
 
-    A crashed episode has no V: only its filters are recorded. What does not fit memory lies in a folder of `spool` until the end. The
+    A crashed episode has no V: only its filters are recorded. Leaks are looked for where V may be 1: in solved episodes, in those of the
+    domains `unverified`, where others than the verifier judge, and where people had a hand in. What does not fit memory lies in a folder of `spool` until the end. The
     connection must not be sealed; temporary tables and macros stay on it. Raises ConfigError for a pattern that RE2 cannot read.
     """
     _check_patterns(con, config)
     con.execute(MACROS.read_text())
-    con.execute(_EPISODES_TO_JUDGE, {"iteration": iteration, "solved": config.success_threshold})
+    con.execute(_EPISODES_TO_JUDGE, {"iteration": iteration, "solved": config.success_threshold, "unverified": list(unverified)})
     con.execute(f"create or replace temp view steps_to_read as from steps {f'where iteration <= {quoted(iteration)}' if iteration else ''}")
     (num_new,) = con.execute("select count(*) filter (is_new) from episodes_to_judge").fetchall()[0]
     with Spool(con, spool, num_new, part_episodes) as facts:
@@ -106,7 +111,9 @@ select (row_number() over (order by not is_new, episode_id) - 1)::integer as n, 
 from (
     select
         episode_id, iteration, stage, purpose, task_id, split, coalesce(instruction, '') as instruction, outcome, reward,
-        $iteration is null or iteration = $iteration as is_new, coalesce(reward, 0) >= $solved as is_solved
+        $iteration is null or iteration = $iteration as is_new, coalesce(reward, 0) >= $solved as is_solved,
+        is_solved or list_contains($unverified, domain)
+            or episode_id in (select episode_id from annotations where origin = 'human' and not withdrawn) as may_pass
     from episodes
     where purpose in {ROUTED_PURPOSES} and ($iteration is null or iteration <= $iteration)
     qualify row_number() over (partition by episode_id order by iteration, purpose, stage) = 1

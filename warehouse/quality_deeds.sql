@@ -1,12 +1,12 @@
 -- What was answered and done at each step: one row a step, from its answer and its action alone, which are short beside the screens.
 --
---   episodes_to_judge   (n, episode_id, iteration, stage, is_new, is_solved): n numbers them in the order of ids
+--   episodes_to_judge   (n, episode_id, iteration, stage, is_new, may_pass): n numbers them in the order of ids
 --   actions             quality_actions.sql
 --   steps_to_read       the table `steps`, as far as it may matter
 --
 -- $name stands for a literal that warehouse/quality.py puts there. Hashes are of 64 bits and compared inside one run only.
 with placed as (
-    select e.n, e.is_new, e.is_solved, s.step_index, s.response, coalesce(s.action, '') as text, string_split(s.response, '"') as pieces
+    select e.n, e.is_new, e.may_pass, s.step_index, s.response, coalesce(s.action, '') as text, string_split(s.response, '"') as pieces
     from steps_to_read s
     join episodes_to_judge e on e.episode_id = s.episode_id and e.iteration = s.iteration and e.stage = s.stage
 ),
@@ -27,5 +27,5 @@ select
     invalid,
     case when is_new and not agrees(thought_text, action_text, done)
         then contradiction(thought_of(thought_text), stripped(action_text), done) end as contradicts,
-    case when is_new and is_solved and typed <> '' then long_words(typed, $leak_min_letters) end as typed
+    case when is_new and may_pass and typed <> '' then long_words(typed, $leak_min_letters) end as typed
 from named join actions using (text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def steps_of(episode: Row, num: int = 1, **changes: Any) -> list[Row]:
 
 def judged(
     episodes: list[Row], steps: list[Row], config: QualityConfig | None = None, *, iteration: str | None = None,
-    part_episodes: int = PART_EPISODES, **tables: list[Row],
+    part_episodes: int = PART_EPISODES, unverified: Sequence[str] = (), **tables: list[Row],
 ) -> list[Row]:
     """Rows of `verdicts`."""
     with duckdb.connect() as con, tempfile.TemporaryDirectory() as folder:
@@ -57,7 +58,7 @@ def judged(
             con.register(name, pa.Table.from_pylist(content, schema=TABLES[name].schema))
         spool = Path(folder, "spool")
         spool.mkdir()
-        parts = judge(con, config or QualityConfig(), iteration=iteration, spool=spool, part_episodes=part_episodes)
+        parts = judge(con, config or QualityConfig(), iteration=iteration, spool=spool, unverified=unverified, part_episodes=part_episodes)
         return [row for part in parts for row in part.to_pylist()]
 
 

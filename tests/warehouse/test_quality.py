@@ -140,6 +140,19 @@ def test_leak_of_hidden_data_and_of_words_that_were_nowhere() -> None:
     assert passes("leak", [step_row(0, messages=earlier), typed | {"step_index": 1}]), "it was read a step before"
 
 
+def test_leaks_are_looked_for_wherever_v_may_be_1() -> None:
+    failed = episode_row(reward=0.0, outcome="failure")
+    typed = [step_row(action=json.dumps({"kind": "type", "text": "secretword"}))]
+    of_a_person = {
+        "iteration": "0001", "stage": "human_annotations", "annotation_id": "a", "episode_id": "episode-1", "step_index": 0,
+        "annotator": "user", "origin": "human", "mode": "intervene", "decision": "override", "proposal": "", "response": "Action",
+        "messages": [], "withdrawn": False,
+    }  # fmt: skip
+    assert by_judge(judged([failed], typed), "leak")["episode-1"]["passed"]
+    for hidden in ({"unverified": ["d"]}, {"annotations": [of_a_person]}):
+        assert not by_judge(judged([failed], typed, **hidden), "leak")["episode-1"]["passed"], "another may call it good"
+
+
 def test_contamination_and_balance() -> None:
     assert passes("contamination", [step_row()])
     assert verdict("contamination", [step_row()], split="holdout")["reasons"] == ["the instance belongs to the holdout split"]
