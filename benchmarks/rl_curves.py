@@ -48,7 +48,7 @@ from warehouse.errors import ValueGateNotPassed
 from warehouse.home import atomic_write
 
 ROOT = Path(".bench/rl_curves")
-BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.rounds": 8}
+BOLD = {"rl.learning_rate": 5e-4, "rl.epochs": 3, "rl.minibatch_episodes": 32, "rl.max_kl": 0.1, "rl.kl_check": "minibatch", "rl.rounds": 8}
 CAREFUL = {
     "rl.learning_rate": 4e-4, "rl.epochs": 3, "rl.minibatch_episodes": 48, "rl.max_kl": 0.05, "rl.rounds": 10, "rl.replay_sft": 0,
 }  # fmt: skip

@@ -116,7 +116,11 @@ class PpoConfig(ShapingConfig, AdapterConfig):
     positive_nll_weight: Annotated[float, Field(
         ge=0, description="weight of the log-likelihood of successful episodes' tokens beside the policy loss (VAPO: 0.1)"
     )] = 0.0  # fmt: skip
-    max_kl: Annotated[Positive, Field(description="a round stops after an epoch whose approximate KL exceeds this, in nats a step")] = 0.04
+    max_kl: Annotated[Positive, Field(description="a round stops where its approximate KL exceeds this, in nats a step")] = 0.04
+    kl_check: Annotated[Literal["epoch", "minibatch"], Field(
+        description="epoch: a round's KL is that of a whole pass, looked at when the pass is over; minibatch: each minibatch's, before its "
+        "step is made, so that large steps cannot run far in one pass (Stable-Baselines3's target_kl)"
+    )] = "epoch"  # fmt: skip
     explosive_kl: Annotated[Positive, Field(
         description="a minibatch whose approximate KL exceeds this, in nats a step, ends the update at once: the policy has left what its "
         "samples speak of"

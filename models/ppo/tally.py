@@ -56,6 +56,8 @@ class UpdateTally:
     first_minibatch: Tally | None = None
     skipped: int = 0
     exploded_kl: float | None = None
+    reached_max_kl: bool = False
+    """Within a pass, by one minibatch (`kl_check`)."""
     rolled_back: bool = False
 
     def metrics(self, *, num_active: int, num_updates: int) -> dict[str, float]:

@@ -180,7 +180,7 @@ class PolicyLearner:
                 if minibatch is not None:
                     epoch.add(minibatch)
                     num_stepped += 1
-                if tally.exploded_kl is not None:
+                if tally.exploded_kl is not None or tally.reached_max_kl:
                     return
             if epoch.kl_per_step > config.max_kl:
                 break
@@ -191,7 +191,7 @@ class PolicyLearner:
             )
 
     def _step(self, batch: _Batch, chosen: Sequence[int], generator: np.random.Generator, tally: UpdateTally) -> Tally | None:
-        """One optimizer step; None where the minibatch was left out, because it is not finite or its KL exploded."""
+        """One optimizer step; None where the minibatch was left out, because it is not finite or its KL is too large."""
         config = self._config
         self.optimizer.zero_grad()
         minibatch = Tally()
@@ -199,6 +199,9 @@ class PolicyLearner:
             self._policy_gradient(batch, chosen, minibatch)
             if minibatch.kl_per_step > config.explosive_kl:
                 tally.exploded_kl = minibatch.kl_per_step
+                return None
+            if config.kl_check == "minibatch" and minibatch.kl_per_step > config.max_kl:
+                tally.reached_max_kl = True
                 return None
             self._replay_gradient(generator, minibatch)
             norm = float(nn.utils.clip_grad_norm_(trained_parameters(self.model), config.max_grad_norm))

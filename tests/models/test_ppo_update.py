@@ -117,6 +117,16 @@ def test_a_round_stops_when_the_policy_has_moved_too_far(model: ShiftQwen3ForCau
     assert metrics["kl"] > 0.04
 
 
+def test_a_round_can_stop_within_a_pass(model: ShiftQwen3ForCausalLM) -> None:
+    settings = {"epochs": 2, "learning_rate": 0.05, "warmup_steps": 1, "minibatch_episodes": 2, "max_kl": 0.04}
+    items, untouched = random_trajectories(model, 16), copy.deepcopy(model)
+    whole = updated(untouched, PpoConfig.model_validate(settings), items, [1.0, -1.0] * 8, ReplayPool())
+    cut = updated(model, PpoConfig.model_validate(settings | {"kl_check": "minibatch"}), items, [1.0, -1.0] * 8, ReplayPool())
+    assert (whole["epochs"], whole["updates"]) == (1, 8)
+    assert 1 <= cut["updates"] < 8
+    assert cut["kl"] < whole["kl"]
+
+
 EXPLODING = {"epochs": 2, "learning_rate": 0.3, "warmup_steps": 1, "minibatch_episodes": 4, "explosive_kl": 1.0, "max_kl": 100.0}
 
 
