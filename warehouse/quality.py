@@ -56,8 +56,9 @@ def judge(
     `task_instances` and `screenshots`; earlier iterations are compared with, not judged. Yields VERDICTS_SCHEMA, in the order of ids.
 
     A crashed episode has no V: only its filters are recorded. Leaks are looked for where V may be 1: in solved episodes, in those of the
-    domains `unverified`, where others than the verifier judge, and where people had a hand in. What does not fit memory lies in a folder of `spool` until the end. The
-    connection must not be sealed; temporary tables and macros stay on it. Raises ConfigError for a pattern that RE2 cannot read.
+    domains `unverified`, where others than the verifier judge, and where people had a hand in. What does not fit memory lies in a folder
+    of `spool` until the end. The connection must not be sealed; temporary tables and macros stay on it. Raises ConfigError for a pattern
+    that RE2 cannot read.
     """
     _check_patterns(con, config)
     con.execute(MACROS.read_text())
