@@ -67,13 +67,15 @@ class User(Base):
 
 
 class Invitation(Base):
-    """A link that makes one account."""
+    """A link that makes one account, or gives an account a new password. It is used once."""
 
     __tablename__ = "invitations"
     __table_args__ = (_one_of("role", ROLES),)
 
     token_digest: Mapped[str] = mapped_column(String(64), primary_key=True)
     role: Mapped[str] = mapped_column(String(16))
+    user_id: Mapped[str | None] = mapped_column(ForeignKey("users.user_id"))
+    """Whose new password it is for; null where it makes an account."""
     invited_by: Mapped[str | None] = mapped_column(ForeignKey("users.user_id"))
     """null: from the command line."""
     created_at_s: Mapped[float]
@@ -101,7 +103,7 @@ class Login(Base):
 
 
 class LoginAttempt(Base):
-    """What the limits by name and by address count."""
+    """What the limits by name (as its digest) and by address count."""
 
     __tablename__ = "login_attempts"
     __table_args__ = (Index("login_attempts_by_name", "name", "at_s"), Index("login_attempts_by_address", "address", "at_s"))
@@ -142,7 +144,7 @@ class Campaign(Base):
     """What annotators are told, as plain text."""
     mode: Mapped[str] = mapped_column(String(16))
     tasks: Mapped[list[Any]]
-    """Selections as profiles write them: `source`, `source:group`, or a task's name."""
+    """Selections as profiles write them, `source` or `source:group`; or `source/name` of one task; or `pool`, the newest task pool."""
     policy: Mapped[str]
     """A checkpoint id, or `newest`: the newest release when an episode begins."""
     num_candidates: Mapped[int]
@@ -173,6 +175,7 @@ class Assignment(Base):
     __table_args__ = (
         UniqueConstraint("campaign_id", "task_id", "seed", "copy", name="assignment_is_wanted_once"),
         Index("assignments_by_state", "campaign_id", "state", "priority"),
+        Index("assignments_by_user", "user_id", "state"),
         _one_of("state", ASSIGNMENT_STATES),
     )
 
@@ -192,10 +195,21 @@ class Assignment(Base):
     lease_number: Mapped[int]
     """Counts leases: whoever holds an earlier one can change nothing any more."""
     lease_until_s: Mapped[float | None]
-    skipped_by: Mapped[list[Any]]
-    """User ids that passed it on; they are not asked again."""
+    changed_at_s: Mapped[float]
+    """When it was last leased, returned, or brought to an end."""
     reason: Mapped[str | None]
-    """Why it was flagged or last skipped."""
+    """Why it was flagged or cancelled."""
+
+
+class Skip(Base):
+    """Somebody passed an assignment on; they are not asked again."""
+
+    __tablename__ = "skips"
+
+    assignment_id: Mapped[str] = mapped_column(ForeignKey("assignments.assignment_id"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.user_id"), primary_key=True)
+    reason: Mapped[str]
+    at_s: Mapped[float]
 
 
 class Run(Base):

@@ -95,6 +95,7 @@ def upgrade() -> None:
         "invitations",
         sa.Column("token_digest", sa.String(length=64), nullable=False),
         sa.Column("role", sa.String(length=16), nullable=False),
+        sa.Column("user_id", sa.String(length=32), nullable=True),
         sa.Column("invited_by", sa.String(length=32), nullable=True),
         sa.Column("created_at_s", sa.Double(), nullable=False),
         sa.Column("expires_at_s", sa.Double(), nullable=False),
@@ -102,6 +103,7 @@ def upgrade() -> None:
         sa.CheckConstraint("role in ('annotator', 'reviewer', 'admin')", name=op.f("ck_invitations_role_is_known")),
         sa.ForeignKeyConstraint(["invited_by"], ["users.user_id"], name=op.f("fk_invitations_invited_by")),
         sa.ForeignKeyConstraint(["used_by"], ["users.user_id"], name=op.f("fk_invitations_used_by")),
+        sa.ForeignKeyConstraint(["user_id"], ["users.user_id"], name=op.f("fk_invitations_user_id")),
         sa.PrimaryKeyConstraint("token_digest", name=op.f("pk_invitations")),
     )
     op.create_table(
@@ -153,7 +155,7 @@ def upgrade() -> None:
         sa.Column("user_id", sa.String(length=32), nullable=True),
         sa.Column("lease_number", sa.Integer(), nullable=False),
         sa.Column("lease_until_s", sa.Double(), nullable=True),
-        sa.Column("skipped_by", sa.JSON(), nullable=False),
+        sa.Column("changed_at_s", sa.Double(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.CheckConstraint("state in ('open', 'leased', 'finished', 'flagged', 'cancelled')", name=op.f("ck_assignments_state_is_known")),
         sa.ForeignKeyConstraint(["campaign_id"], ["campaigns.campaign_id"], name=op.f("fk_assignments_campaign_id")),
@@ -163,6 +165,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("assignments", schema=None) as batch_op:
         batch_op.create_index("assignments_by_state", ["campaign_id", "state", "priority"], unique=False)
+        batch_op.create_index("assignments_by_user", ["user_id", "state"], unique=False)
 
     op.create_table(
         "campaign_members",
@@ -245,6 +248,16 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_runs_assignment_id"), ["assignment_id"], unique=False)
         batch_op.create_index("runs_by_state", ["state", "user_id"], unique=False)
 
+    op.create_table(
+        "skips",
+        sa.Column("assignment_id", sa.String(length=32), nullable=False),
+        sa.Column("user_id", sa.String(length=32), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("at_s", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["assignment_id"], ["assignments.assignment_id"], name=op.f("fk_skips_assignment_id")),
+        sa.ForeignKeyConstraint(["user_id"], ["users.user_id"], name=op.f("fk_skips_user_id")),
+        sa.PrimaryKeyConstraint("assignment_id", "user_id", name=op.f("pk_skips")),
+    )
     op.create_table(
         "drafts",
         sa.Column("run_id", sa.String(length=32), nullable=False),

@@ -1,0 +1,192 @@
+"""The work queue's rows: which assignment is whose, for how long. Every change of hands is one transaction that locks the row, so that an
+assignment is never with two people.
+
+A lease has a number that grows with each: whoever still holds an earlier one finds out by `held_by` before anything is written. One that
+ran out may go on for as long as nobody else has taken the assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
+from sqlalchemy.orm import Session, aliased
+
+from annotation.storage.campaigns import may_work
+from annotation.storage.database import lock
+from annotation.storage.schema import Assignment, Campaign, Run, Skip
+from warehouse.errors import AssignmentLost, UnknownSubject
+
+SKIPS_UNTIL_FLAGGED = 3
+"""What so many people passed on is looked at before anybody else is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leased:
+    """An assignment that its holder may work on, and what was begun under this lease."""
+
+    assignment: Assignment
+    campaign: Campaign
+    run_id: str | None
+    is_new: bool
+    abandoned_run_id: str | None = None
+    """A run that somebody else left behind under an earlier lease."""
+
+
+def take(session: Session, user_id: str, campaign_id: str | None, *, now_s: float) -> Leased | None:
+    """The assignment that the user holds, whatever the campaign; else the most urgent one that is free to them, leased. None: there is
+    none. What is overdue is free to all."""
+    lock(session, f"work of {user_id}")
+    if (held := held_by_user(session, user_id, for_update=True)) is not None:
+        campaign = session.get_one(Campaign, held.campaign_id)
+        held.lease_until_s = now_s + campaign.lease_s
+        return Leased(assignment=held, campaign=campaign, run_id=live_run(session, held), is_new=False)
+    free = and_(Campaign.state == "active", may_work(user_id), _is_free(now_s), ~_has_passed_on(user_id), ~_has_other_copy(user_id))
+    query = select(Assignment).join(Campaign).where(free)
+    if campaign_id is not None:
+        query = query.where(Assignment.campaign_id == campaign_id)
+    order = (Assignment.priority.desc(), Assignment.copy, Assignment.assignment_id)
+    found = session.scalar(query.order_by(*order).limit(1).with_for_update(skip_locked=True, of=Assignment))
+    if found is None:
+        return None
+    abandoned = abandon_runs(session, found)
+    campaign = session.get_one(Campaign, found.campaign_id)
+    found.state, found.user_id, found.lease_number = "leased", user_id, found.lease_number + 1
+    found.lease_until_s, found.changed_at_s = now_s + campaign.lease_s, now_s
+    return Leased(assignment=found, campaign=campaign, run_id=None, is_new=True, abandoned_run_id=abandoned)
+
+
+def held_by_user(session: Session, user_id: str, *, for_update: bool = False) -> Assignment | None:
+    """What the user has on lease, overdue or not. At most one."""
+    query = select(Assignment).where(Assignment.user_id == user_id, Assignment.state == "leased").limit(1)
+    return session.scalar(query.with_for_update() if for_update else query)
+
+
+def held(session: Session, assignment_id: str, user_id: str, lease_number: int | None = None) -> Assignment:
+    """The row, locked, of what the user holds under this lease (None: any). Raises AssignmentLost where it is not theirs any more,
+    UnknownSubject where it never was: call it first in a transaction that writes anything about a run."""
+    assignment = session.get(Assignment, assignment_id, with_for_update=True, populate_existing=True)
+    if assignment is None:
+        raise UnknownSubject(f"there is no assignment {assignment_id[:80]!r}")
+    if assignment.state != "leased" or assignment.user_id != user_id or lease_number not in (None, assignment.lease_number):
+        raise AssignmentLost("this assignment is not yours any more: the lease ran out and somebody else has it, or it was ended elsewhere")
+    return assignment
+
+
+def renew(session: Session, assignment_id: str, user_id: str, *, now_s: float) -> float:
+    """A sign of life; until when the lease runs now. Raises AssignmentLost, UnknownSubject."""
+    assignment = held(session, assignment_id, user_id)
+    until_s = now_s + session.get_one(Campaign, assignment.campaign_id).lease_s
+    assignment.lease_until_s = until_s
+    return until_s
+
+
+def finish(session: Session, assignment: Assignment, *, now_s: float) -> None:
+    """Of what `held` gave: it is annotated."""
+    assignment.state, assignment.lease_until_s, assignment.changed_at_s = "finished", None, now_s
+
+
+def release(session: Session, assignment: Assignment, *, now_s: float) -> str | None:
+    """Of what `held` gave: back into the queue. The id of the run that was given up with it."""
+    assignment.state, assignment.user_id, assignment.lease_until_s, assignment.changed_at_s = "open", None, None, now_s
+    return abandon_runs(session, assignment)
+
+
+def skip(session: Session, assignment: Assignment, user_id: str, reason: str, *, now_s: float) -> str | None:
+    """Of what `held` gave: somebody else shall do it. The id of the run that was given up with it."""
+    session.add(Skip(assignment_id=assignment.assignment_id, user_id=user_id, reason=reason, at_s=now_s))
+    session.flush()
+    num = session.scalar(select(func.count()).select_from(Skip).where(Skip.assignment_id == assignment.assignment_id))
+    abandoned = release(session, assignment, now_s=now_s)
+    if (num or 0) >= SKIPS_UNTIL_FLAGGED:
+        assignment.state, assignment.reason = "flagged", f"passed on by {num} people, last: {reason}"
+    return abandoned
+
+
+def flag(session: Session, assignment: Assignment, reason: str, *, now_s: float) -> str | None:
+    """Of what `held` gave: something is wrong with the task, nobody shall do it. The id of the run that was given up with it."""
+    assignment.state, assignment.reason, assignment.lease_until_s, assignment.changed_at_s = "flagged", reason, None, now_s
+    return abandon_runs(session, assignment)
+
+
+def reopen(session: Session, assignment_id: str, *, now_s: float) -> Assignment:
+    """What was flagged goes back into the queue, also to whoever passed it on. Raises AssignmentLost, UnknownSubject."""
+    assignment = session.get(Assignment, assignment_id, with_for_update=True)
+    if assignment is None:
+        raise UnknownSubject(f"there is no assignment {assignment_id[:80]!r}")
+    if assignment.state != "flagged":
+        raise AssignmentLost(f"the assignment {assignment_id} is {assignment.state}, not flagged")
+    for passed in session.scalars(select(Skip).where(Skip.assignment_id == assignment_id)):
+        session.delete(passed)
+    assignment.state, assignment.user_id, assignment.reason, assignment.changed_at_s = "open", None, None, now_s
+    return assignment
+
+
+def live_run(session: Session, assignment: Assignment) -> str | None:
+    """The run that goes on under the assignment's present lease."""
+    return session.scalar(
+        select(Run.run_id).where(
+            Run.assignment_id == assignment.assignment_id, Run.lease_number == assignment.lease_number, Run.state == "live"
+        )
+    )
+
+
+def abandon_runs(session: Session, assignment: Assignment) -> str | None:
+    """Give up what goes on at an assignment; the run's id. Its sandbox is the caller's to end."""
+    where = and_(Run.assignment_id == assignment.assignment_id, Run.state == "live")
+    run_id = session.scalar(select(Run.run_id).where(where).limit(1))
+    if run_id is not None:
+        session.execute(update(Run).where(where).values(state="abandoned"))
+    return run_id
+
+
+def open_ones(session: Session, campaign_id: str) -> Sequence[Assignment]:
+    """What is in the queue and nobody has, locked."""
+    query = select(Assignment).where(Assignment.campaign_id == campaign_id, Assignment.state == "open").order_by(Assignment.assignment_id)
+    return session.scalars(query.with_for_update(skip_locked=True)).all()
+
+
+def instances(session: Session, campaign_id: str) -> dict[tuple[str, int], str]:
+    """State of every first copy, by (task id, seed)."""
+    query = select(Assignment.task_id, Assignment.seed, Assignment.state)
+    found = session.execute(query.where(Assignment.campaign_id == campaign_id, Assignment.copy == 0))
+    return {(task_id, seed): state for task_id, seed, state in found}
+
+
+def begun(session: Session, campaign_id: str) -> set[tuple[str, int]]:
+    """Instances of which one copy is with somebody, or done: the other copy is wanted whatever becomes of the queue."""
+    query = select(Assignment.task_id, Assignment.seed)
+    where = and_(Assignment.campaign_id == campaign_id, Assignment.state.in_(("leased", "finished")))
+    return {(task_id, seed) for task_id, seed in session.execute(query.where(where))}
+
+
+def cancel(assignments: Collection[Assignment], reason: str, *, now_s: float) -> None:
+    for assignment in assignments:
+        assignment.state, assignment.reason, assignment.changed_at_s = "cancelled", reason, now_s
+
+
+def flagged(session: Session, *, limit: int = 200) -> Sequence[Assignment]:
+    """What somebody has to look at, the newest first."""
+    query = select(Assignment).where(Assignment.state == "flagged").order_by(Assignment.changed_at_s.desc()).limit(limit)
+    return session.scalars(query).all()
+
+
+def _is_free(now_s: float) -> ColumnElement[bool]:
+    return or_(Assignment.state == "open", and_(Assignment.state == "leased", Assignment.lease_until_s <= now_s))
+
+
+def _has_passed_on(user_id: str) -> ColumnElement[bool]:
+    """One of the two copies, so that they are not asked for the other."""
+    copy = aliased(Assignment)
+    return exists().where(_same_instance(copy), Skip.assignment_id == copy.assignment_id, Skip.user_id == user_id)
+
+
+def _has_other_copy(user_id: str) -> ColumnElement[bool]:
+    """Two people annotate the two copies of an instance."""
+    copy = aliased(Assignment)
+    return exists().where(_same_instance(copy), copy.copy != Assignment.copy, copy.user_id == user_id)
+
+
+def _same_instance(copy: type[Assignment]) -> ColumnElement[bool]:
+    return and_(copy.campaign_id == Assignment.campaign_id, copy.task_id == Assignment.task_id, copy.seed == Assignment.seed)

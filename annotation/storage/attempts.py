@@ -1,0 +1,59 @@
+"""Attempts to log in, and how many of them may fail: by name, so that nobody tries the passwords of one account, and by address, so that
+nobody tries one password on all. They are counted in the database: a restart forgives nothing.
+
+Names are kept as digests: people type their password there by mistake. An attempt counts as failed from when it begins, so that a
+hundred at once are a hundred. A success forgives what failed under its name before it; what failed from its address stays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy.orm import Session
+
+from annotation.storage.database import lock
+from annotation.storage.ids import digest_of
+from annotation.storage.schema import LoginAttempt
+from warehouse.errors import TooManyAttempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Failures that are allowed within `window_s`. An address may stand for a whole office."""
+
+    by_name: int = 8
+    by_address: int = 100
+    window_s: float = 900.0
+
+
+def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: float) -> int:
+    """Count an attempt, as failed for now; its id. Raises TooManyAttempts where one has to wait. An empty name counts by address only."""
+    name = digest_of(name) if name else ""
+    lock(session, f"attempts from {address}")
+    if name:
+        lock(session, f"attempts as {name}")
+    since_s = now_s - limits.window_s
+    _check(session, LoginAttempt.address == address, since_s, limits.by_address, limits, now_s)
+    if name:
+        won_s = session.scalar(select(func.max(LoginAttempt.at_s)).where(LoginAttempt.name == name, LoginAttempt.succeeded))
+        _check(session, LoginAttempt.name == name, max(since_s, won_s or 0.0), limits.by_name, limits, now_s)
+    attempt = LoginAttempt(name=name, address=address, at_s=now_s, succeeded=False)
+    session.add(attempt)
+    session.flush()
+    return attempt.attempt_id
+
+
+def succeed(session: Session, attempt_id: int) -> None:
+    session.execute(update(LoginAttempt).where(LoginAttempt.attempt_id == attempt_id).values(succeeded=True))
+
+
+def _check(session: Session, whose: ColumnElement[bool], since_s: float, allowed: int, limits: Limits, now_s: float) -> None:
+    failed = select(LoginAttempt.at_s).where(whose, LoginAttempt.at_s > since_s, LoginAttempt.succeeded.is_(False))
+    newest = session.scalars(failed.order_by(LoginAttempt.at_s.desc()).limit(allowed)).all()
+    if len(newest) < allowed:
+        return
+    wait_s = max(1.0, math.ceil(newest[-1] + limits.window_s - now_s))
+    told = f"{allowed} attempts failed within {limits.window_s / 60:.0f} minutes: try again in {math.ceil(wait_s / 60)} minutes"
+    raise TooManyAttempts(told, wait_s)
