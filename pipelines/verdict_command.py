@@ -32,7 +32,8 @@ def verdict(
     word = "good" if is_good else "bad"
     console.print(
         f"{found['episode_id']} ({found['task_name']}, seed {found['seed']}) is {word}, says a person: verdicts version {version}. "
-        f"Its route of iteration {int(found['iteration'])} stands until that is routed again.",
+        f"Its route of iteration {int(found['iteration'])} stands until that is routed again: "
+        f"flywheel reroute --iteration {found['iteration']}",
         soft_wrap=True,
     )  # fmt: skip
 

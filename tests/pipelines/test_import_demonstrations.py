@@ -366,3 +366,10 @@ def test_a_file_that_is_not_there_and_a_format_that_is_none(tmp_path: Path, file
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ConfigError, match="no JSON document"):
         run(tmp_path / "home", "mind2web", tmp_path / "broken.json")
+
+
+def test_files_of_which_nothing_can_be_read_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"a": 1}\n{"b": 2}\n')
+    with pytest.raises(ConfigError, match=r"none of 2 records is a demonstration of the format agentnet: other\.jsonl:1"):
+        run(tmp_path / "home", "agentnet", path)
