@@ -86,11 +86,10 @@ def edited(proposal: str, thought: str | None, action: str, grammar: Grammar, ob
     """The same of a proposal that a person changed. A thought which the grammar had made of the proposal's own action, and which was left
     as it was, is made anew of the changed one. Raises UnreadableAnswer."""
     before = grammar.parse(proposal, observation)
-    is_kept = thought is not None and before.thought is not None and thought.split() == before.thought.split()
-    if is_kept and before.invalid is None and len(before.actions) == 1:
-        own = grammar.parse(grammar.format(None, before.actions[0], observation), observation)
-        if own.thought is not None and own.thought.split() == before.thought.split():
-            thought = None
+    words = thought.split() if thought else []
+    if words and words == (before.thought or "").split() and before.invalid is None and len(before.actions) == 1:
+        own = grammar.parse(grammar.format(None, before.actions[0], observation), observation).thought
+        thought = None if words == (own or "").split() else thought
     return composed(thought, action, grammar, observation)
 
 

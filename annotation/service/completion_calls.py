@@ -86,6 +86,8 @@ def complete_call(action: str, cursor: int, around: Surroundings) -> list[Comple
             key = _KEY.match(head, position)
             return [] if key is None else _keys_in_call(action, cursor, name, given, key.group(1), around)
         position = closing.end()
+    if position and not head[position:].strip() and "\n" not in head[position:]:
+        return []  # a whole call; another one goes on a line of its own
     word = _WORD.search(head)
     start = word.start() if word else cursor
     end = cursor + len(re.match(r"\w*", action[cursor:]).group())  # type: ignore[union-attr]  # it always matches

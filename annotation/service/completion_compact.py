@@ -63,7 +63,7 @@ def complete_compact(action: str, cursor: int, around: Surroundings) -> list[Com
     touched = tokens.pop() if tokens and tokens[-1].end == cursor and not (tokens[-1].kind != "word" and tokens[-1].is_closed) else None
     end = _end_of(action, cursor, touched)
     start = touched.start if touched else cursor
-    typed = touched.value if touched else ""
+    typed = "" if touched is None else f"[{touched.value}" if touched.kind == "index" else touched.value
     if not tokens:
         return ranked(_verbs(start, end, action, around), typed)
     verb = tokens[0].value

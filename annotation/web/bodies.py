@@ -51,7 +51,7 @@ class ProposalView(ActionView):
 
 
 class Box(_Body):
-    """A visible element: its role, name and place."""
+    """A visible element: its role, name and place; `x` and `y` are the upper left corner."""
 
     index: int
     role: str
