@@ -162,6 +162,12 @@ class SaveDraft(_Body):
     action: Text
 
 
+class Propose(_Body):
+    """POST …/propose: ask the policy for more candidates, or again where it did not answer."""
+
+    version: int
+
+
 class Check(_Body):
     """POST …/check: reads an answer without doing anything; answers an ActionView."""
 
