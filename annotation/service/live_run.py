@@ -164,8 +164,7 @@ class LiveRun:
         return self._view
 
     def _state(self) -> RunState:
-        plan, is_open = self.plan, self.phase in ("deciding", "executing")
-        task = plan.request.task
+        plan, task = self.plan, self.plan.request.task
         return RunState(
             run_id=plan.run_id,
             assignment_id=plan.assignment_id,
@@ -178,7 +177,7 @@ class LiveRun:
             policy_id=plan.served.policy_id,
             step_index=len(self.standing),
             screen=self.screen,
-            proposals=self._proposals() if self.open is not None and is_open else (),
+            proposals=self._proposals() if self.phase == "deciding" else (),
             history=(*(step.view for step in self.standing), *((self.closing,) if self.closing is not None else ())),
             draft=self.draft if self.draft is not None and self.draft.step_index == len(self.standing) else None,
             verifier=self.verifier,

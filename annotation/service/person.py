@@ -43,6 +43,7 @@ class Person:
         run.moment = moment
         run.show(moment.observation)
         if index < len(run.standing) and not await self._has_diverged(moment):
+            run.publish()
             return run.standing[index].base
         if run.stops:
             return None
@@ -80,7 +81,10 @@ class Person:
         run.lease_until_s = await surely(self._database.writing(runs.rewind, run.plan.run_id, index, now_s=self._clock(), by_person=False))
         del run.standing[index:]
         run.closing, run.stops, run.recovered = None, False, None
-        run.problem = f"The environment did not come back as it was at step {index + 1}: what was decided from there on no longer fits. Go on from here."
+        run.problem = (
+            f"The environment did not come back as it was at step {index + 1}: "
+            "what was decided from there on no longer fits and is set aside. Go on from here."
+        )
         return True
 
     async def _ask(self, moment: Moment) -> Open:

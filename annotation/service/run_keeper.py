@@ -21,6 +21,7 @@ from annotation.storage import runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.runs import Stored
+from annotation.storage.schema import Assignment
 from sandbox.pool_protocol import Pool
 from warehouse.errors import AssignmentLost, ConfigError, FlywheelError, NotNow
 
@@ -63,7 +64,7 @@ class RunKeeper:
         where the campaign's policy cannot be had."""
         campaign = await self._database.reading(runs.campaign_of, assignment_id)
         served = await self._policies.get(campaign.policy)
-        grammar, opened = served.builder.grammar.name, {"policy_id": served.policy_id, "grammar": grammar}
+        opened = {"policy_id": served.policy_id, "grammar": served.builder.grammar.name}
         async with self._starting:
             run_id, _ = await self._database.writing(
                 runs.begin, assignment_id, lease_number, user_id, **opened, now_s=self._clock()
@@ -76,22 +77,22 @@ class RunKeeper:
         return run_id
 
     async def recover(self) -> int:
-        """After the server was started: every live run whose lease still holds goes on where it was, the others are given up; how many
-        go on. From then on leases are watched."""
+        """After the server was started: every live run whose lease still runs goes on where it was; how many do. One that is overdue waits
+        for its person, those whose lease is gone are given up. From then on leases are watched."""
         found = await self._database.reading(runs.live_runs)
         num_back = 0
         for run, assignment in found:
             if run.run_id in self._live:
                 continue
-            is_late = (assignment.lease_until_s or 0.0) <= self._clock()
-            if not runs.holds(run, assignment) or is_late:
+            if not runs.holds(run, assignment):
                 await self._database.writing(runs.abandon, run.run_id, now_s=self._clock())
                 continue
-            stored = await self._database.reading(runs.load, run.run_id)
-            async with self._starting:
-                if run.run_id not in self._live:
-                    self._launch(await self._made(stored, await self._policy_of(stored)))
-                    num_back += 1
+            if self._is_overdue(assignment):
+                continue
+            try:
+                num_back += await self.wake(run.run_id)
+            except FlywheelError as error:
+                log.warning("run %s could not be brought back: %s", run.run_id, error)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep_for_ever(), name="leases of annotated runs")
         return num_back
@@ -104,12 +105,15 @@ class RunKeeper:
             self._let_go(run_id, "abandoned")
 
     async def sweep(self) -> None:
-        """Let go of runs whose assignment has been given back, finished, or leased to another."""
+        """Let go of runs whose assignment has been given back or leased to another; and of the sandboxes of those who went away."""
         if not self._live:
             return
-        held = {run.run_id for run, assignment in await self._database.reading(runs.live_runs) if runs.holds(run, assignment)}
-        for run_id in [run_id for run_id in self._live if run_id not in held]:
-            await self.abandon(run_id)
+        found = {run.run_id: (run, assignment) for run, assignment in await self._database.reading(runs.live_runs)}
+        for run_id in list(self._live):
+            if run_id not in found or not runs.holds(*found[run_id]):
+                await self.abandon(run_id)
+            elif self._is_overdue(found[run_id][1]):
+                await self._park(run_id)
 
     async def close(self) -> None:
         """Leave every run as it is in the database, for the next server to bring back. May be called twice."""
@@ -122,24 +126,49 @@ class RunKeeper:
             run.told()
         self._live.clear()
 
+    async def wake(self, run_id: str) -> bool:
+        """Bring a run back that is live in the database, by doing its steps again; whether that was needed. Raises UnknownSubject,
+        ModelError, ConfigError."""
+        if run_id in self._live:
+            return False
+        stored = await self._database.reading(runs.load, run_id)
+        if stored.run.state != "live" or not runs.holds(stored.run, stored.assignment):
+            return False
+        served = await self._policy_of(stored)
+        async with self._starting:
+            if run_id in self._live:
+                return False
+            self._launch(await self._made(await self._database.reading(runs.load, run_id), served))
+        return True
+
+    async def _park(self, run_id: str) -> None:
+        """Free the sandbox of a run that nobody has worked on for as long as a lease lasts."""
+        run = self._live[run_id]
+        async with run.lock:
+            await self._stop(run)
+            if self._live.pop(run_id, None) is not None:
+                run.told()
+
+    def _is_overdue(self, assignment: Assignment) -> bool:
+        return (assignment.lease_until_s or 0.0) <= self._clock()
+
     def live_ids(self) -> list[str]:
         return list(self._live)
 
     async def _policy_of(self, stored: Stored) -> Served:
         """The policy that a run began with; the campaign's, where that one is gone."""
         try:
-            served = await self._policies.get(stored.run.policy_id)
+            return await self._policies.get(stored.run.policy_id)
         except FlywheelError:
-            served = await self._policies.get(stored.campaign.policy)
-        return served
+            return await self._policies.get(stored.campaign.policy)
 
     async def _made(self, stored: Stored, served: Served) -> LiveRun:
         run, campaign = stored.run, stored.campaign
         options = self._options.get(run.run_id, EpisodeOptions())
         if served.builder.grammar.name != run.grammar:
             raise ConfigError(
-                f"run {run.run_id} is in the grammar {run.grammar}, and policy {served.policy_id} answers in {served.builder.grammar.name}: "
-                "serve the policy that it began with, or skip the task"
+                f"run {run.run_id} is in the grammar {run.grammar}, and policy {served.policy_id} answers in "
+                f"{served.builder.grammar.name}: serve the policy that it began with, or skip the task"
             )
         request = stored_runs.request_of(stored, screenshots=options.screenshots, temperature=options.temperature, attempt=options.attempt)
         plan = Plan(

@@ -225,6 +225,8 @@ class LiveRuns(RunKeeper):
         run.open.decision.set_result(None)
         await asyncio.wait({run.task}, timeout=END_TIMEOUT_S)
         phase: RunPhase = run.phase  # it has changed meanwhile
+        if phase == "abandoned":
+            raise AssignmentLost(run.problem or "the assignment is no longer leased to you")
         if phase != "ended":
             run.stops = False
             raise SandboxError(
@@ -258,8 +260,10 @@ class LiveRuns(RunKeeper):
             row = await self._database.reading(runs.get, run_id)
             if row.user_id != user_id:
                 raise runs.unknown(run_id)
-            told = "being brought back: try again in a moment" if row.state == "live" else f"{row.state}: nothing about it can be changed"
-            raise NotNow(f"run {run_id} is {told}")
+            await self.wake(run_id)
+            if run_id not in self._live:
+                raise NotNow(f"run {run_id} is {row.state}: nothing about it can be changed any more")
+            run = self._live[run_id]
         if run.plan.user_id != user_id:
             raise runs.unknown(run_id)
         return run
@@ -267,6 +271,8 @@ class LiveRuns(RunKeeper):
     @staticmethod
     def _check(run: LiveRun, version: int, *phases: RunPhase) -> None:
         """Raises OutOfDate for a request that was made on an earlier state, NotNow for one that the state does not allow."""
+        if run.phase == "abandoned":
+            raise AssignmentLost(run.problem or f"run {run.plan.run_id} was given up: its assignment is no longer leased to you")
         if version != run.version:
             raise OutOfDate(
                 f"run {run.plan.run_id} has changed since (version {version}, now {run.version}): look at it again before you decide"

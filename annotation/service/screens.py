@@ -61,8 +61,8 @@ def _box(element: Element, index: int) -> Box:
 
 
 def difference(stored_text: str, stored_screenshot_id: str | None, now: Observation) -> str | None:
-    """How a screen that came back differs from what was stored of it: "text", "pixels", or not at all. Where there are elements they decide:
-    a blinking cursor is no other screen."""
+    """How a screen that came back differs from what was stored of it: "text", "pixels", or not at all. Elements and output decide: a
+    cursor that blinks makes no other screen."""
     if stored_text != render_observation(now):
         return "text"
     if stored_screenshot_id is not None and now.screenshot is not None and stored_screenshot_id != now.screenshot_id:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from annotation.storage import landings, runs
+from annotation.storage import assignments, landings, runs
 from annotation.storage.schema import Assignment, Run
 
 
@@ -19,7 +19,7 @@ def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s:
     run, assignment = runs.hold(session, run_id, now_s=now_s)
     run.state, run.finished_at_s = "finished", now_s
     run.person_verdict, run.note = is_success, note or None
-    assignment.state, assignment.lease_until_s = "finished", None
+    assignments.finish(session, assignment, now_s=now_s)
     disputed = run.verifier_verdict is not None and run.verifier_verdict != is_success
     others = [other for other in _copies(session, assignment, run) if _differ(session, run, other)]
     run.review_state = "pending" if disputed or others else "none"

@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from annotation.storage import assignments
 from annotation.storage.ids import new_id
 from annotation.storage.schema import Assignment, Campaign, Draft, Proposal, Run, RunStep
-from warehouse.errors import AssignmentLost, NotNow, UnknownSubject
+from warehouse.errors import NotNow, UnknownSubject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,7 @@ def begin(
 ) -> tuple[str, bool]:
     """The run of a lease, and whether it is new; a lease has one. Runs of earlier leases are abandoned. Raises UnknownSubject,
     AssignmentLost."""
-    assignment = session.get(Assignment, assignment_id, with_for_update=True)
-    if assignment is None:
-        raise UnknownSubject(f"there is no assignment {assignment_id[:80]!r}")
-    if assignment.state != "leased" or assignment.lease_number != lease_number or assignment.user_id != user_id:
-        raise _lost(assignment_id)
+    assignments.held(session, assignment_id, user_id, lease_number)
     live = session.scalars(select(Run).where(Run.assignment_id == assignment_id, Run.state == "live")).all()
     for run in live:
         if run.lease_number == lease_number:
@@ -154,14 +151,12 @@ def holds(run: Run, assignment: Assignment) -> bool:
 def hold(session: Session, run_id: str, *, now_s: float, renew: bool = False) -> tuple[Run, Assignment]:
     """A live run and its assignment, locked until the transaction ends. `renew`: a sign of life of the person, which puts off the lease's
     end. Raises UnknownSubject, NotNow, AssignmentLost."""
-    found = session.get(Run, run_id, with_for_update=True)
-    if found is None:
-        raise unknown(run_id)
-    assignment = session.get_one(Assignment, found.assignment_id, with_for_update=True)
+    found = get(session, run_id)
+    # The assignment is locked first, as by everybody else.
+    assignment = assignments.held(session, found.assignment_id, found.user_id, found.lease_number)
+    session.refresh(found, with_for_update=True)
     if found.state != "live":
         raise NotNow(f"run {run_id} is {found.state}: nothing about it can be changed any more")
-    if not holds(found, assignment):
-        raise _lost(assignment.assignment_id)
     if renew:
         lease_s = session.get_one(Campaign, assignment.campaign_id).lease_s
         assignment.lease_until_s = max(assignment.lease_until_s or 0.0, now_s + lease_s)
@@ -282,10 +277,3 @@ def shows(session: Session, run_id: str, screenshot_id: str) -> bool:
 
 def unknown(run_id: str) -> UnknownSubject:
     return UnknownSubject(f"there is no run {run_id[:80]!r}, or it is somebody else's")
-
-
-def _lost(assignment_id: str) -> AssignmentLost:
-    return AssignmentLost(
-        f"assignment {assignment_id} is no longer leased to you: the lease ran out or was given back, and what you do here is not kept. "
-        "Take the next work."
-    )
