@@ -25,6 +25,8 @@ from sandbox.session import Observation, Session
 
 Intervene = Callable[[Moment, Response], Awaitable[str | None]]
 """An annotator beside the policy: gets the moment and the policy's proposal; a text overrides the proposal, None lets it stand."""
+Watch = Callable[[Step, Observation], Awaitable[None]]
+"""Told of each step once it has been carried out, and of the screen that it led to."""
 UNKNOWN_ENVIRONMENT = "unknown"
 
 
@@ -33,7 +35,9 @@ class EpisodeLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    policy_timeout_s: Annotated[float, Field(gt=0, description="wall clock that all decisions together may take, else `timeout`")] = 300.0
+    policy_timeout_s: Annotated[
+        float | None, Field(gt=0, description="wall clock of all decisions together, else `timeout`; null where a person decides")
+    ] = 300.0
     max_invalid_in_a_row: Annotated[int, Field(ge=1, description="so many bad answers in a row are outcome `invalid_action`")] = 3
     max_new_tokens: Annotated[int, Field(ge=1, description="tokens of the longest answer")] = 96
 
@@ -47,12 +51,13 @@ async def run_episode(
     *,
     intervene: Intervene | None = None,
     annotator: str = "oracle",
+    watch: Watch | None = None,
 ) -> Episode:
     """Run one episode on a session that is ours for that long. Raises SandboxError and ModelError; all else is an outcome.
 
     A step that `intervene` overrides records `annotator` as its policy, the policy's text as its proposal, and no tokens.
     """
-    run = _Run(request, session, decider, builder, limits or EpisodeLimits(), intervene, annotator)
+    run = _Run(request, session, decider, builder, limits or EpisodeLimits(), intervene, annotator, watch)
     return await run.to_the_end()
 
 
@@ -72,9 +77,10 @@ class _Run:
         limits: EpisodeLimits,
         intervene: Intervene | None,
         annotator: str,
+        watch: Watch | None,
     ) -> None:
         self._request, self._session, self._decider, self._builder = request, session, decider, builder
-        self._limits, self._intervene, self._annotator = limits, intervene, annotator
+        self._limits, self._intervene, self._annotator, self._watch = limits, intervene, annotator, watch
         self._steps: list[Step] = []
         self._actions: list[Action] = []
         self._screenshots: dict[str, bytes] = {}
@@ -130,6 +136,8 @@ class _Run:
         parsed = self._parse(response, observation)
         after, reward, outcome = await self._carry_out(parsed, observation)
         self._record(moment, response, proposal, parsed, reward, latency_ms=(time.monotonic() - started_s) * 1000)
+        if self._watch is not None:
+            await self._watch(self._steps[-1], after)
         memory = self._builder.remember(memory, observation, response.text, parsed)
         if outcome is not None:
             return memory, after, outcome
@@ -149,7 +157,8 @@ class _Run:
             if deadline.expired():
                 raise _OutOfTime from None
             raise
-        self._decision_time_left_s -= time.monotonic() - started_s
+        if self._decision_time_left_s is not None:
+            self._decision_time_left_s -= time.monotonic() - started_s
         if response is None or self._intervene is None:
             return response, None
         override = await self._intervene(moment, response)

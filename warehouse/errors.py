@@ -45,6 +45,7 @@ outside the project can catch it without importing it.
     │   ├── UnknownSubject (LookupError)    no user, campaign, assignment, run … of that id, or it is somebody else's
     │   ├── AssignmentLost (LookupError)    an assignment is no longer leased to whoever works on it
     │   ├── OutOfDate (RuntimeError)        it was decided on something that has changed since
+    │   ├── UnreadableAnswer (ValueError)   a person's thought or action is none in the grammar
     │   ├── NotNow (RuntimeError)           what was asked does not go with the state that the subject is in
     │   ├── LoginRefused (PermissionError)  name and password do not go together, or nobody is logged in
     │   └── TooManyAttempts (PermissionError)  so many failed or in such haste that the next has to wait
@@ -234,6 +235,10 @@ class AssignmentLost(AnnotationError, LookupError):
 
 class OutOfDate(AnnotationError, RuntimeError):
     """It was decided on something that has changed since; look again."""
+
+
+class UnreadableAnswer(AnnotationError, ValueError):
+    """A thought or an action that a person wrote is none in the grammar of their run; nothing was done."""
 
 
 class NotNow(AnnotationError, RuntimeError):

@@ -70,9 +70,7 @@ class Accounts:
         rehashed = await self.passwords.hashed(password) if self.passwords.needs_rehash(str(user.password_hash)) else None
         return await self.database.writing(self._open, user, attempt_id, address, instead_of, rehashed)
 
-    def _open(
-        self, session: Session, seen: User, attempt_id: int, address: str, instead_of: str | None, rehashed: str | None
-    ) -> Opened:
+    def _open(self, session: Session, seen: User, attempt_id: int, address: str, instead_of: str | None, rehashed: str | None) -> Opened:
         now_s = self.clock()
         user = accounts.get(session, seen.user_id, for_update=True)
         if user.disabled_at_s is not None or user.password_hash != seen.password_hash:

@@ -55,9 +55,7 @@ def _selected(selection: str, standing: Standing) -> Sequence[Task]:
     return named
 
 
-def next_instances(
-    tasks: Mapping[str, Task], standing: Standing, asked: Mapping[tuple[str, int], str], num: int
-) -> list[tuple[Task, int]]:
+def next_instances(tasks: Mapping[str, Task], standing: Standing, asked: Mapping[tuple[str, int], str], num: int) -> list[tuple[Task, int]]:
     """`num` instances that were never asked for (fewer where there are no more), so that the counts of all that is asked for are nearest
     to the tasks' weakness: each goes to the task that has the least beside its weight (D'Hondt). `asked`: states by (task id, seed)."""
     counts, used = dict.fromkeys(tasks, 0), {task_id: set[int]() for task_id in tasks}

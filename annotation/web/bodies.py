@@ -51,7 +51,7 @@ class ProposalView(ActionView):
 
 
 class Box(_Body):
-    """A visible element: its role, name and place."""
+    """A visible element: its role, name and place; `x` and `y` are the upper left corner."""
 
     index: int
     role: str
@@ -160,6 +160,12 @@ class SaveDraft(_Body):
     number: int
     thought: Text
     action: Text
+
+
+class Propose(_Body):
+    """POST …/propose: ask the policy for more candidates, or again where it did not answer."""
+
+    version: int
 
 
 class Check(_Body):

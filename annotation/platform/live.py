@@ -1,0 +1,88 @@
+"""Live sandboxes under annotated episodes: a session of a pool, of any kind, for as long as an episode runs; another one, and the episode
+once more, where the sandbox failed. Who decides in the episode is the service's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.decider import Moment
+from agent.episode import Episode, EpisodeRequest, Step
+from agent.episode_loop import EpisodeLimits, run_episode
+from agent.policy import Response
+from agent.prompt import PromptBuilder
+from sandbox.pool_protocol import Pool
+from sandbox.session import Observation, Session
+from warehouse.errors import SandboxError
+
+
+class Player(Protocol):
+    """Who plays an episode. Played again, it begins with what it has decided before."""
+
+    @property
+    def num_decided(self) -> int:
+        """How much has been decided so far: as long as that grows, failures are not in a row."""
+        ...
+
+    async def decide(self, moment: Moment) -> Response | None: ...
+
+    async def intervene(self, moment: Moment, response: Response) -> str | None: ...
+
+    async def watch(self, step: Step, after: Observation) -> None: ...
+
+    async def failed(self, error: SandboxError) -> None:
+        """The sandbox failed; the episode begins again on another session."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    max_in_a_row: int = 3
+    """Failures without a decision between them, after which the error is the caller's."""
+    pause_s: float = 0.3
+    """Before the first retry; doubles with each."""
+
+
+class LiveEpisode:
+    """One episode on the sessions of a pool."""
+
+    def __init__(self, pool: Pool, request: EpisodeRequest, retries: Retries | None = None) -> None:
+        self._pool, self._request, self._retries = pool, request, retries or Retries()
+        self._session: Session | None = None
+
+    @property
+    def session(self) -> Session | None:
+        """The session that the episode runs on now."""
+        return self._session
+
+    @property
+    def environment(self) -> str | None:
+        """Versions that pixels and behaviour depend on."""
+        told = getattr(self._session, "environment", None)
+        return str(told) if told else None
+
+    async def play(self, player: Player, builder: PromptBuilder, limits: EpisodeLimits, *, annotator: str) -> Episode:
+        """The episode, from its beginning. Raises SandboxError when one session after the other fails, ModelError."""
+        num_failures, decided = 0, player.num_decided
+        while True:
+            try:
+                return await self._play_once(player, builder, limits, annotator)
+            except SandboxError as error:
+                num_failures = 1 if player.num_decided > decided else num_failures + 1
+                decided = player.num_decided
+                if num_failures >= self._retries.max_in_a_row:
+                    raise
+                await player.failed(error)
+                await asyncio.sleep(self._retries.pause_s * 2 ** (num_failures - 1))
+
+    async def _play_once(self, player: Player, builder: PromptBuilder, limits: EpisodeLimits, annotator: str) -> Episode:
+        async with self._pool.lease(self._request.task, screenshots=self._request.screenshots) as session:
+            self._session = session
+            try:
+                return await run_episode(
+                    self._request, session, player, builder, limits, intervene=player.intervene, annotator=annotator, watch=player.watch
+                )
+            finally:
+                self._session = None

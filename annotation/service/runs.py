@@ -1,0 +1,290 @@
+"""LiveRuns: what people, pages and programs ask of annotated runs. Each request that changes something names the version that it was made
+on, so that a late or doubled one changes nothing; each is fenced by the assignment's lease (storage/runs.py).
+
+How an episode is played is person.py's, what is known of one run live_run.py's, starting and ending run_keeper.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from agent.decider import Moment
+from agent.episode import Episode
+from agent.grammars.elements import render_observation
+from annotation.service import stored_runs
+from annotation.service.answers import action_view, composed
+from annotation.service.at_point import at_point
+from annotation.service.choices import Choice, choice_of
+from annotation.service.completion import complete
+from annotation.service.completion_values import Surroundings
+from annotation.service.live_run import LiveRun, Open, Standing, history_step, surely
+from annotation.service.proposals import added, propose
+from annotation.service.run_keeper import RunKeeper
+from annotation.storage import run_endings, runs
+from annotation.web import bodies
+from annotation.web.bodies import ActionView, Completion, Decide, RunPhase, RunState
+from sandbox.session import Observation
+from sandbox.sources import SOURCES, kind_of
+from warehouse.errors import AssignmentLost, NotNow, OutOfDate, SandboxError, UnreadableAnswer
+
+T = TypeVar("T")
+END_TIMEOUT_S = 120.0
+"""How long a finish waits for the verifier."""
+
+
+class LiveRuns(RunKeeper):
+    """Methods that change a run take the user who asks: a run is its own annotator's. Raise UnknownSubject, AssignmentLost, OutOfDate,
+    NotNow."""
+
+    async def decide(self, run_id: str, user_id: str, body: Decide) -> RunState:
+        """Store what was decided and have it carried out. Raises UnreadableAnswer too; then nothing was done."""
+        run = await self._own(run_id, user_id)
+        async with run.lock:
+            if run.done == body:
+                return run.view()
+            self._check(run, body.version, "deciding")
+            await self._carry_out(run, choice_of(body, run.situation))
+            run.done = body
+            return run.view()
+
+    async def choose(self, run_id: str, version: int, choice: Choice) -> RunState:
+        """The same for programs, which make the choice themselves (choices.py)."""
+        run = self._live[run_id]
+        async with run.lock:
+            self._check(run, version, "deciding")
+            await self._carry_out(run, choice)
+            return run.view()
+
+    async def back(self, run_id: str, user_id: str, body: bodies.StepBack) -> RunState:
+        """Begin again and do the first `to_step` steps once more; the later ones are superseded."""
+        run = await self._own(run_id, user_id)
+        async with run.lock:
+            if run.done == body:
+                return run.view()
+            self._check(run, body.version, "deciding", "proposing", "ended", "broken")
+            if body.to_step > len(run.standing):
+                raise NotNow(f"run {run_id} has {len(run.standing)} steps: it cannot go back to step {body.to_step}")
+            await self._stop(run)
+            rewound = self._database.writing(runs.rewind, run_id, body.to_step, now_s=self._clock(), by_person=True)
+            run.lease_until_s = await self._fenced(run, rewound)
+            del run.standing[body.to_step :]
+            run.closing, run.stops, run.outcome, run.reward, run.verifier = None, False, None, None, None
+            run.problem, run.recovered, run.done = None, None, body
+            run.publish("rewinding")
+            self._launch(run)
+            return run.view()
+
+    async def finish(self, run_id: str, user_id: str, body: bodies.Finish) -> RunState:
+        """The person's verdict; where the episode still goes on it ends, and the verifier speaks first."""
+        try:
+            run = await self._own(run_id, user_id)
+        except NotNow:
+            return await self._finished_before(run_id, body)
+        async with run.lock:
+            if run.done == body:
+                return run.view()
+            self._check(run, body.version, "deciding", "ended")
+            if run.phase == "deciding":
+                await self._end_episode(run)
+            await self._fenced(
+                run,
+                self._database.writing(run_endings.finish, run_id, is_success=body.is_success, note=body.note, now_s=self._clock()),
+            )
+            run.done, run.problem = body, None
+            self._let_go(run_id, "finished")
+            return run.view()
+
+    async def save_draft(self, run_id: str, user_id: str, body: bodies.SaveDraft) -> bodies.DraftView:
+        """What stands now: the newer of the two. Drafts are no change that decisions are made on."""
+        run = await self._own(run_id, user_id)
+        saved = await self._fenced(
+            run,
+            self._database.writing(runs.save_draft, run_id, body.step_index, body.number, body.thought, body.action, now_s=self._clock()),
+        )
+        draft = bodies.DraftView(step_index=saved.step_index, number=saved.number, thought=saved.thought, action=saved.action)
+        if body.step_index == len(run.standing):
+            run.draft = draft
+            run.told()
+        return draft
+
+    async def propose(self, run_id: str, user_id: str, body: bodies.Propose) -> RunState:
+        """Ask the policy again, for candidates that are not there yet. Raises ModelError."""
+        run = await self._own(run_id, user_id)
+        self._check(run, body.version, "deciding")
+        opened, moment, plan = run.open, run.moment, run.plan
+        if opened is None or moment is None:
+            raise NotNow(f"run {run_id} asks for no decision now")
+        number, opened.num_asked = opened.num_asked, opened.num_asked + 1
+        new = await propose(
+            plan.served.policy, moment, plan.grammar, num_candidates=plan.num_candidates, temperature=plan.temperature, more=number
+        )
+        async with run.lock:
+            if run.open is not opened or run.phase != "deciding":
+                return run.view()
+            fresh = added(opened.candidates, new, plan.grammar, moment.observation)
+            rows = [each.row for each in fresh]
+            first_rank = len(opened.candidates)
+            await self._fenced(
+                run, self._database.writing(runs.add_more, run_id, opened.step_id, rows, first_rank=first_rank, now_s=self._clock())
+            )
+            opened.candidates += fresh
+            run.asked[moment.step_index, moment.messages] = list(opened.candidates)
+            run.problem = None if opened.candidates else run.problem
+            run.publish()
+            return run.view()
+
+    async def state(self, run_id: str) -> RunState:
+        """Of any run, live or not."""
+        run = self._live.get(run_id) or self._gone.get(run_id)
+        if run is not None:
+            return run.view()
+        stored = await self._database.reading(runs.load, run_id)
+        return stored_runs.state_of(stored, version=int(self._clock() * 1000))
+
+    async def changes(self, run_id: str, after_version: int, timeout_s: float) -> RunState | None:
+        """The state as soon as its version is another one; None where it stayed. A run that is over changes no more."""
+        run = self._live.get(run_id)
+        if run is None:
+            state = await self.state(run_id)
+            return state if state.version != after_version else None
+        return run.view() if await run.change(after_version, timeout_s) else None
+
+    def is_live(self, run_id: str) -> bool:
+        return run_id in self._live
+
+    async def owner(self, run_id: str) -> str:
+        """Whose run it is."""
+        run = self._live.get(run_id) or self._gone.get(run_id)
+        return run.plan.user_id if run is not None else (await self._database.reading(runs.get, run_id)).user_id
+
+    async def screen(self, run_id: str, screenshot_id: str) -> bytes:
+        """A picture of a run. Raises UnknownSubject for one that is not the run's."""
+        run = self._live.get(run_id)
+        if run is not None and screenshot_id in run.pictures:
+            return run.pictures[screenshot_id]
+        if not await self._database.reading(runs.shows, run_id, screenshot_id):
+            raise runs.unknown(run_id)
+        return await asyncio.to_thread(self._blobs.get, screenshot_id)
+
+    async def check(self, run_id: str, body: bodies.Check) -> ActionView:
+        """How an answer would be read; nothing is done."""
+        run = self._get(run_id)
+        try:
+            text = composed(body.thought, body.action, run.plan.grammar, run.seen)
+        except UnreadableAnswer as error:
+            return ActionView(text="", thought=body.thought, action=body.action, problem=str(error))
+        return action_view(text, run.plan.grammar, run.seen)
+
+    async def complete(self, run_id: str, body: bodies.Complete) -> list[Completion]:
+        run = self._get(run_id)
+        task = run.plan.request.task
+        kind = kind_of(task) if task.source in SOURCES else "page"
+        around = Surroundings(grammar=run.plan.grammar, observation=run.seen, session_kind=kind, files=run.files)
+        return complete(body.action, body.cursor, around)
+
+    async def at(self, run_id: str, body: bodies.AtPoint) -> list[ActionView]:
+        run = self._get(run_id)
+        return at_point(body.point, run.plan.grammar, run.seen)
+
+    def moment(self, run_id: str) -> tuple[Moment, Open, LiveRun]:
+        """For programs: the moment that waits for a decision, and its candidates."""
+        run = self._live[run_id]
+        if run.moment is None or run.open is None:
+            raise NotNow(f"run {run_id} asks for no decision now")
+        return run.moment, run.open, run
+
+    def take_episode(self, run_id: str) -> Episode | None:
+        """The episode that ended last in a run, once; None where it has not, or was taken."""
+        return self._results.pop(run_id, None)
+
+    async def _carry_out(self, run: LiveRun, choice: Choice) -> None:
+        opened, observation = run.open, run.seen
+        if opened is None:
+            raise NotNow(f"run {run.plan.run_id} asks for no decision now")
+        decided = self._database.writing(runs.decide, run.plan.run_id, opened.step_id, choice.decided, now_s=self._clock())
+        run.lease_until_s = await self._fenced(run, decided)
+        view = history_step(
+            choice.decided.response, run.plan.grammar, observation, step_index=len(run.standing), decision=choice.decided.decision,
+            screenshot_id=observation.screenshot_id,
+        )  # fmt: skip
+        if choice.base is None:
+            run.closing, run.stops = view, True
+        else:
+            run.standing.append(_standing(opened.step_id, choice, observation, view))
+        run.problem = run.draft = None
+        run.publish("executing")
+        opened.decision.set_result(None if choice.base is None else choice)
+
+    async def _end_episode(self, run: LiveRun) -> None:
+        """The person has nothing left to do: the episode ends here, and the verifier looks."""
+        if run.open is None or run.task is None:
+            raise NotNow(f"run {run.plan.run_id} asks for no decision now")
+        run.stops = True
+        run.open.decision.set_result(None)
+        await asyncio.wait({run.task}, timeout=END_TIMEOUT_S)
+        phase: RunPhase = run.phase  # it has changed meanwhile
+        if phase == "abandoned":
+            raise AssignmentLost(run.problem or "the assignment is no longer leased to you")
+        if phase != "ended":
+            run.stops = False
+            raise SandboxError(
+                run.problem or "The episode could not be ended: its sandbox does not answer. Go back to a step to try it again."
+            )
+
+    async def _finished_before(self, run_id: str, body: bodies.Finish) -> RunState:
+        stored = await self._database.reading(runs.load, run_id)
+        if stored.run.state == "finished" and stored.run.person_verdict == body.is_success:
+            return stored_runs.state_of(stored, version=int(self._clock() * 1000))
+        raise NotNow(f"run {run_id} is {stored.run.state}: nothing about it can be changed any more")
+
+    async def _fenced(self, run: LiveRun, work: Awaitable[T]) -> T:
+        """What is stored on a person's behalf. A run whose lease is gone ends with it."""
+        try:
+            return await surely(work)
+        except AssignmentLost:
+            if run.plan.run_id in self._live:
+                await self.abandon(run.plan.run_id)
+            raise
+
+    def _get(self, run_id: str) -> LiveRun:
+        if run_id not in self._live:
+            raise NotNow(f"run {run_id[:80]!r} is not live")
+        return self._live[run_id]
+
+    async def _own(self, run_id: str, user_id: str) -> LiveRun:
+        """A person's own live run, or one that has just ended."""
+        run = self._live.get(run_id) or self._gone.get(run_id)
+        if run is None:
+            row = await self._database.reading(runs.get, run_id)
+            if row.user_id != user_id:
+                raise runs.unknown(run_id)
+            await self.wake(run_id)
+            if run_id not in self._live:
+                raise NotNow(f"run {run_id} is {row.state}: nothing about it can be changed any more")
+            run = self._live[run_id]
+        if run.plan.user_id != user_id:
+            raise runs.unknown(run_id)
+        return run
+
+    @staticmethod
+    def _check(run: LiveRun, version: int, *phases: RunPhase) -> None:
+        """Raises OutOfDate for a request that was made on an earlier state, NotNow for one that the state does not allow."""
+        if run.phase == "abandoned":
+            raise AssignmentLost(run.problem or f"run {run.plan.run_id} was given up: its assignment is no longer leased to you")
+        if version != run.version:
+            raise OutOfDate(
+                f"run {run.plan.run_id} has changed since (version {version}, now {run.version}): look at it again before you decide"
+            )
+        if run.phase not in phases:
+            raise NotNow(f"run {run.plan.run_id} is {run.phase}: this can be done while it is {' or '.join(phases)}")
+
+
+def _standing(step_id: str, choice: Choice, observation: Observation, view: bodies.HistoryStep) -> Standing:
+    if choice.base is None:
+        raise ValueError("a choice that nothing is done for does not stand")
+    return Standing(
+        step_id=step_id, base=choice.base, override=choice.override, observation=render_observation(observation),
+        screenshot_id=observation.screenshot_id, view=view,
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""How runs end: the person's verdict, whether somebody has to look at it, and whether it counts for the flywheel.
+
+A run is looked at by a reviewer where the person and the verifier disagree, or two people who annotated the same instance. It lands
+when it is finished and nobody has to; a first copy that landed, and then turns out to be disputed by the second, is withdrawn until
+somebody has settled it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from annotation.storage import assignments, landings, runs
+from annotation.storage.schema import Assignment, Run
+
+
+def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s: float) -> Run:
+    """The person's verdict closes a run and its assignment. Raises UnknownSubject, NotNow, AssignmentLost."""
+    run, assignment = runs.hold(session, run_id, now_s=now_s)
+    run.state, run.finished_at_s = "finished", now_s
+    run.person_verdict, run.note = is_success, note or None
+    assignments.finish(session, assignment, now_s=now_s)
+    disputed = run.verifier_verdict is not None and run.verifier_verdict != is_success
+    others = [other for other in _copies(session, assignment, run) if _differ(session, run, other)]
+    run.review_state = "pending" if disputed or others else "none"
+    session.flush()
+    for other in others:
+        has_landed = other.review_state == "none"
+        if other.review_state in ("none", "pending"):
+            other.review_state = "pending"
+        if has_landed:
+            landings.append(session, "withdrawal", other.run_id, now_s=now_s)
+    if run.review_state == "none":
+        landings.append(session, "run", run_id, now_s=now_s)
+    return run
+
+
+def _copies(session: Session, assignment: Assignment, run: Run) -> list[Run]:
+    """Finished runs of others at the same instance in the same campaign."""
+    query = select(Run).join(Assignment, Run.assignment_id == Assignment.assignment_id)
+    query = query.where(
+        Assignment.campaign_id == assignment.campaign_id, Assignment.task_id == assignment.task_id, Assignment.seed == assignment.seed,
+        Assignment.assignment_id != assignment.assignment_id, Run.state == "finished", Run.withdrawn_at_s.is_(None),
+    )  # fmt: skip
+    return list(session.scalars(query.order_by(Run.run_id).with_for_update(of=Run)))
+
+
+def _differ(session: Session, one: Run, other: Run) -> bool:
+    """Whether two people disagree: about the whole, or, where both labelled what the same policy did, about a step that both saw."""
+    if one.person_verdict != other.person_verdict:
+        return True
+    if one.policy_id != other.policy_id:
+        return False
+    mine, theirs = (_labels(session, run.run_id) for run in (one, other))
+    return any(mine[seen] != theirs[seen] for seen in mine.keys() & theirs.keys())
+
+
+def _labels(session: Session, run_id: str) -> dict[tuple[int, str], object]:
+    """Of the steps of a run in mode relabel: what was said to be right, by step and what was seen. Other runs have none."""
+    stored = runs.load(session, run_id)
+    if stored.campaign.mode != "relabel":
+        return {}
+    return {(step.step_index, step.observation): step.action for step in stored.steps if step.decision is not None}
