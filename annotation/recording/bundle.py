@@ -1,7 +1,8 @@
 """The bundle: what a recording is when it leaves a person's machine. The contract between the upload client and the annotation server.
 
-A bundle is one `manifest.json` (a Manifest) and the parts that it names, each under the SHA-256 of its bytes: screenshots (PNG) and speech
-(WAV, at most a minute a part). A part that several recordings share is sent once. It goes over in three calls, any of which may be repeated:
+A bundle is one `manifest.json` (a Manifest) and the parts that it names, each under the SHA-256 of its bytes: screenshots (PNG) and
+speech (WAV, at most a minute a part). A part that several recordings share is sent once. It goes over in three calls, each of which may
+be repeated:
 
     POST /api/v1/recordings                      Announcement -> Announced: which parts are missing
     PUT  /api/v1/recordings/{id}/parts/{sha256}  the bytes of one part; the manifest is a part too
@@ -14,17 +15,17 @@ pixels of the screenshots. How a bundle is made is finish.py's, how it is sent u
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandbox.actions import Action
 
-FORMAT = 1
+FORMAT: Final = 1
 MAX_PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 20_000
 MAX_ACTIONS = 5_000
-SAMPLE_RATE_HZ = 16_000
+SAMPLE_RATE_HZ: Final = 16_000
 ANNOUNCE_PATH = "/api/v1/recordings"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of a part's bytes, in hexadecimal")]
@@ -123,7 +124,7 @@ class RecordedAction(_Model):
     start_s: Seconds
     end_s: Seconds
     screen_id: Annotated[str | None, Field(description="None where no picture could be made private in time")] = None
-    target: Annotated[ScreenElement | None, Field(description="the smallest element under its first point, or that had the keyboard")] = None
+    target: Annotated[ScreenElement | None, Field(description="smallest element under its first point, or what had the keyboard")] = None
     window: Window = Window()
     thought: Thought | None = None
     hidden: tuple[str, ...] = ()
