@@ -151,9 +151,10 @@ class Gestures(Generic[Token]):
         return sorted([*self._end_clicks(), *self._end_scrolling(), *self._end_typing()], key=lambda draft: draft.start_s)
 
     def forget(self) -> None:
-        """Drop everything that is under way, e.g. because recording paused. Which modifiers are down is still known."""
+        """Drop everything that is under way, e.g. because recording paused."""
         self._typing = self._clicks = self._scrolling = None
         self._buttons.clear()
+        self._modifiers.clear()
 
     def _key(self, key: Key, token: Token | None) -> list[Draft[Token]]:
         if key.name in COMMANDS or key.name == "altgr":

@@ -16,13 +16,13 @@ removed; on disks that move blocks (SSDs) and in snapshots and backups copies ma
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
 import struct
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -209,7 +209,7 @@ class Store:
         """A descriptor that holds the recording for as long as it is open. Raises RecordingRefused where another process records."""
         descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             os.close(descriptor)
             raise RecordingRefused(f"The recording {self.name} is being recorded by another process: stop that one first.") from error
@@ -223,6 +223,18 @@ class Store:
         except RecordingRefused:
             return True
         return False
+
+
+def _lock(descriptor: int) -> None:
+    """Raises OSError where another process holds it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def create(root: Path, name: str, passphrase: str | None = None) -> Store:

@@ -76,7 +76,9 @@ class SealedVault:
         try:
             return self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], name.encode())
         except (InvalidTag, ValueError) as error:
-            raise RecordingLocked(f"{name} cannot be opened with this passphrase, or was changed. Give the one it was recorded with.") from error
+            raise RecordingLocked(
+                f"{name} cannot be opened with this passphrase, or was changed. Give the one it was recorded with."
+            ) from error
 
 
 def new_vault(passphrase: str | None) -> tuple[Vault, Seal | None]:

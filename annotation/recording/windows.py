@@ -91,13 +91,13 @@ class X11Windows:
             box = window.get_geometry()
             if box.width <= 1 or box.height <= 1 or box.x + box.width <= 0 or box.y + box.height <= 0:
                 return None
-            application = (window.get_wm_class() or ("", ""))[1]
+            application = (window.get_wm_class() or ("", ""))[1] or (active.application if active else "")
         except (error.XError, AttributeError):
             return None
         place = Box(x=box.x, y=box.y, width=box.width, height=box.height)
         return SeenWindow(
-            window_id=window.id, pid=0, title=active.title if active else "", application=application or (active.application if active else ""),
-            box=place, inner=place, is_active=False, is_popup=True,
+            window_id=window.id, pid=0, title=active.title if active else "", application=application, box=place, inner=place,
+            is_active=False, is_popup=True,
         )  # fmt: skip
 
     def close(self) -> None:
