@@ -16,6 +16,7 @@ from pipelines.import_commands import imports
 from pipelines.merge_command import merge
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, profile_of, warehouse_of
 from pipelines.policy_command import policy
+from pipelines.record_command import record
 from pipelines.sandbox_command import sandbox
 from pipelines.table_commands import export, lineage, replay, restore, sql, withdraw
 from pipelines.tasks_command import tasks
@@ -33,6 +34,7 @@ app.add_typer(sandbox, name="sandbox")
 app.add_typer(policy, name="policy")
 app.add_typer(imports, name="import")
 app.add_typer(tasks, name="tasks")
+app.add_typer(record, name="record")
 
 
 @app.command()

@@ -34,6 +34,11 @@ outside the project can catch it without importing it.
     │   └── SandboxTimeout (TimeoutError)   the environment did not answer in time
     ├── AccessDenied (PermissionError)      a server wants a token, or does not allow what was asked
     ├── TaskError (ValueError)              a task specification is wrong
+    ├── RecordingError
+    │   ├── RecorderUnavailable (OSError)   this machine does not let us record, or a program that it takes is missing
+    │   ├── RecordingLocked (PermissionError)  a recording is sealed, and the passphrase is missing or wrong
+    │   ├── RecordingRefused (ValueError)   what was asked is not allowed in its state, e.g. to upload what was not reviewed
+    │   └── UploadFailed (ConnectionError)  the annotation server cannot be reached, or does not take the recording
     ├── ModelError
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
     │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
@@ -191,6 +196,26 @@ class AccessDenied(FlywheelError, PermissionError):
 
 class TaskError(FlywheelError, ValueError):
     """A task specification is wrong."""
+
+
+class RecordingError(FlywheelError):
+    """A recording of a person's own work could not be made, read or handed over."""
+
+
+class RecorderUnavailable(RecordingError, OSError):
+    """This machine does not let us record, or lacks a program that it takes."""
+
+
+class RecordingLocked(RecordingError, PermissionError):
+    """A recording is sealed, and the passphrase is missing or wrong."""
+
+
+class RecordingRefused(RecordingError, ValueError):
+    """What was asked is not allowed in the state that a recording is in."""
+
+
+class UploadFailed(RecordingError, ConnectionError):
+    """The annotation server cannot be reached, or does not take the recording. What it holds already is not sent again."""
 
 
 class ModelError(FlywheelError):

@@ -1,0 +1,1 @@
+"""What runs under the Python of the distribution, which has the accessibility library."""

@@ -1,0 +1,240 @@
+"""Tells what programs say of themselves (AT-SPI 2): which element has the keyboard, the elements that show, where a stretch of text stands.
+
+Run as a file by /usr/bin/python3, which has the library `gi`; imports nothing of ours. Commands are JSON lines, {"id", "method", …};
+answers {"id", "result"} or {"id", "error"}. Changes of focus are told unasked: {"focus": {…}, "time_s"}. Times are time.monotonic().
+Text of password fields is never read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gi
+
+gi.require_version("Atspi", "2.0")
+from gi.repository import Atspi, GLib  # noqa: E402
+
+MAX_ELEMENTS, MAX_TEXT, MAX_NODES, MAX_CHILDREN = 400, 4000, 4000, 400
+WALK_LIMIT_S, CALL_LIMIT_MS = 3.0, 1000
+TAIL = 200
+_S = Atspi.StateType
+ROLES = {
+    "push button": "button", "button": "button", "toggle button": "button", "check box": "checkbox", "check menu item": "checkbox",
+    "radio button": "radio", "radio menu item": "radio", "page tab": "tab", "combo box": "select", "menu": "item", "menu item": "item",
+    "list item": "item", "table cell": "item", "tree item": "item", "icon": "item", "link": "link", "label": "text", "static": "text",
+    "paragraph": "text", "status bar": "text", "info bar": "text", "heading": "header", "column header": "header",
+    "table column header": "header", "table row header": "header", "text": "input", "entry": "input", "password text": "input",
+    "terminal": "textarea", "spin button": "spinner", "slider": "slider", "image": "image", "canvas": "image", "drawing area": "image",
+    "document web": "document", "document text": "textarea",
+}
+WHOLE = {"button", "checkbox", "radio", "input", "textarea", "spinner", "link", "tab"}
+CONTAINERS = {"menu", "combo box", "page tab", "list item", "tree item"}
+STATES = (
+    (_S.CHECKED, "checked"), (_S.SELECTED, "selected"), (_S.FOCUSED, "focused"), (_S.EXPANDED, "expanded"),
+)
+
+
+def tell(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def box_of(node: Any) -> list[int] | None:
+    component = node.get_component_iface()
+    if component is None:
+        return None
+    box = component.get_extents(Atspi.CoordType.SCREEN)
+    return [box.x, box.y, box.width, box.height] if box.width > 0 and box.height > 0 else None
+
+
+def text_of(node: Any, limit: int = MAX_TEXT) -> str:
+    text = node.get_text_iface()
+    if text is None:
+        return node.get_name() or ""
+    length = Atspi.Text.get_character_count(text)
+    return Atspi.Text.get_text(text, 0, min(length, limit)) if length > 0 else ""
+
+
+def label_of(node: Any) -> str:
+    """The name of a field: its own, or that of the label that belongs to it."""
+    names = [node.get_name() or "", node.get_description() or ""]
+    try:
+        for relation in node.get_relation_set() or ():
+            if relation.get_relation_type() == Atspi.RelationType.LABELLED_BY:
+                names += [relation.get_target(i).get_name() or "" for i in range(relation.get_n_targets())]
+    except GLib.Error:
+        pass
+    return " ".join(name for name in names if name)[:300]
+
+
+def focus_of(node: Any) -> dict[str, Any]:
+    role = node.get_role_name()
+    is_password = role == "password text"
+    told: dict[str, Any] = {"role": ROLES.get(role, role), "name": label_of(node), "is_password": is_password, "tail": ""}
+    told |= {"box": box_of(node), "pid": node.get_process_id()}
+    if role == "terminal":
+        text = node.get_text_iface()
+        caret = Atspi.Text.get_caret_offset(text)
+        told["tail"] = Atspi.Text.get_text(text, max(0, caret - TAIL), caret) if caret > 0 else ""
+    return told
+
+
+class Reader:
+    def __init__(self) -> None:
+        Atspi.set_timeout(CALL_LIMIT_MS, CALL_LIMIT_MS)
+        self.desktop = Atspi.get_desktop(0)
+        self.focused: Any = None
+        self.nodes: list[Any] = []
+        self.read = b""
+        self.left, self.deadline = 0, 0.0
+        self.listener = Atspi.EventListener.new(self.on_focus)
+        for kind in ("object:state-changed:focused", "focus:"):
+            self.listener.register(kind)
+
+    def on_focus(self, event: Any) -> None:
+        if event.type.startswith("object:state-changed") and not event.detail1:
+            return
+        now = time.monotonic()
+        try:
+            self.focused = event.source
+            told: dict[str, Any] | None = focus_of(event.source)
+        except GLib.Error:
+            told = None
+        tell({"focus": told, "time_s": now})
+
+    def find_focus(self) -> bool:
+        """What had the keyboard before we listened."""
+        now = time.monotonic()
+        self.left, self.deadline = MAX_NODES, now + WALK_LIMIT_S
+        for application in children(self.desktop):
+            for top in children(application):
+                try:
+                    if self.focused is None and top.get_state_set().contains(_S.ACTIVE):
+                        self.focused = self.search(top)
+                except GLib.Error:
+                    continue
+        if self.focused is not None:
+            tell({"focus": focus_of(self.focused), "time_s": now})
+        return False
+
+    def search(self, node: Any) -> Any:
+        self.left -= 1
+        states = node.get_state_set()
+        if self.left < 0 or time.monotonic() > self.deadline or not states.contains(_S.SHOWING):
+            return None
+        for child in children(node):
+            found = self.search(child)
+            if found is not None:
+                return found
+        return node if states.contains(_S.FOCUSED) else None
+
+    def do_focus(self) -> dict[str, Any] | None:
+        """What has the keyboard now, read again."""
+        return focus_of(self.focused) if self.focused is not None else None
+
+    def do_elements(self) -> dict[str, Any]:
+        """Elements of every program that show, program by program."""
+        self.desktop.clear_cache()
+        self.nodes, self.left, self.deadline = [], MAX_NODES, time.monotonic() + WALK_LIMIT_S
+        found: list[dict[str, Any]] = []
+        for application in children(self.desktop):
+            try:
+                pid = application.get_process_id()
+                for top in children(application):
+                    if top.get_state_set().contains(_S.SHOWING):
+                        self.visit(top, pid, found)
+            except GLib.Error:
+                continue
+        return {"elements": found, "is_whole": self.left > 0 and len(found) < MAX_ELEMENTS and time.monotonic() < self.deadline}
+
+    def visit(self, node: Any, pid: int, found: list[dict[str, Any]]) -> None:
+        self.left -= 1
+        if self.left < 0 or len(found) >= MAX_ELEMENTS or time.monotonic() > self.deadline:
+            return
+        try:
+            states = node.get_state_set()
+            if not states.contains(_S.SHOWING):
+                return
+            kind = node.get_role_name()
+            role, box = ROLES.get(kind), box_of(node)
+            if role is not None and box is not None:
+                self.add(node, kind, role, states, box, pid, found)
+                if role in WHOLE and kind not in CONTAINERS:
+                    return
+            for child in children(node):
+                self.visit(child, pid, found)
+        except GLib.Error:
+            return
+
+    def add(
+        self, node: Any, kind: str, role: str, states: Any, box: list[int], pid: int, found: list[dict[str, Any]]
+    ) -> None:
+        is_password = kind == "password text"
+        if role == "input" and states.contains(_S.MULTI_LINE):
+            role = "textarea"
+        text = "" if is_password else text_of(node) if role in ("input", "textarea", "spinner", "text") else node.get_name() or ""
+        if not text and role in ("text", "image", "header", "item", "document"):
+            return
+        named = [name for state, name in STATES if states.contains(state)]
+        if not states.contains(_S.SENSITIVE) and not states.contains(_S.ENABLED):
+            named.append("disabled")
+        self.nodes.append(node)
+        found.append({
+            "node": len(self.nodes) - 1, "pid": pid, "role": role, "text": text, "name": label_of(node) if role in WHOLE else "",
+            "states": named, "box": box, "is_password": is_password,
+        })
+
+    def do_extents(self, node: int, start: int, end: int) -> list[list[int]]:
+        """Boxes of a stretch of an element's text, one a line; empty where it does not say."""
+        text = self.nodes[node].get_text_iface()
+        if text is None:
+            return []
+        rows: list[list[int]] = []
+        for offset in range(start, min(end, start + 400)):
+            box = Atspi.Text.get_character_extents(text, offset, Atspi.CoordType.SCREEN)
+            if box.width <= 0 or box.height <= 0:
+                continue
+            if rows and rows[-1][1] == box.y:
+                rows[-1][2] = max(rows[-1][2], box.x + box.width - rows[-1][0])
+            else:
+                rows.append([box.x, box.y, box.width, box.height])
+        return rows
+
+    def obey(self, channel: Any, condition: Any) -> bool:
+        data = os.read(0, 65536)
+        if not data:
+            os._exit(0)
+        *lines, self.read = (self.read + data).split(b"\n")
+        for line in lines:
+            command = json.loads(line)
+            number = command.pop("id")
+            try:
+                method = getattr(self, "do_" + command.pop("method"))
+                tell({"id": number, "result": method(**command)})
+            except Exception as error:  # the other end has to hear of it
+                tell({"id": number, "error": type(error).__name__})
+        return True
+
+
+def children(node: Any) -> Iterator[Any]:
+    for index in range(min(node.get_child_count(), MAX_CHILDREN)):
+        child = node.get_child_at_index(index)
+        if child is not None:
+            yield child
+
+
+def main() -> None:
+    reader = Reader()
+    GLib.io_add_watch(0, GLib.PRIORITY_DEFAULT, GLib.IO_IN | GLib.IO_HUP, reader.obey)
+    tell({"ready": True})
+    GLib.idle_add(reader.find_focus)
+    GLib.MainLoop().run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""The recorder: hears events, keeps the picture from before each, makes actions of them, takes out what is private, and writes the rest to
+the journal. One thread decides; listening, pictures, elements and reading of pixels are threads of their own.
+
+An action is held back for a moment before it is written, since programs tell a little late what had the keyboard; typing is held back until
+its run is over, since an address is one whether or not its writer pauses in the middle. That is what a killed recorder loses.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from annotation.recording.accessibility import Accessibility
+from annotation.recording.bundle import Consent, Machine, Result, TaskQuery
+from annotation.recording.camera import Camera, Frame
+from annotation.recording.consent import check
+from annotation.recording.events import Event, InputSource, Key
+from annotation.recording.gestures import Draft, Gestures
+from annotation.recording.microphone import Sound, SpeechSource
+from annotation.recording.redaction import Redactor
+from annotation.recording.screens import Screens
+from annotation.recording.secrecy import Typed, why_secret
+from annotation.recording.settings import Header, RecordSettings
+from annotation.recording.sign import Sign
+from annotation.recording.snapshots import Snapshots
+from annotation.recording.store import Store
+from annotation.recording.text_reader import TextReader
+from annotation.recording.windows import SeenWindow, WindowReader
+from sandbox.actions import ACTION, TypeText
+from warehouse.errors import RecorderUnavailable
+
+TICK_S = 0.05
+SYNC_S = 2.0
+SPEECH_S = 1.0
+AROUND_S = 0.15
+"""Windows are looked at so much before and after an action, too, to tell whether it was in an excluded one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a recorder is put together from; `machine.py` chooses them for a system."""
+
+    inputs: InputSource
+    windows: WindowReader
+    accessibility: Accessibility
+    sign: Sign
+    text_reader: TextReader | None
+    speech: SpeechSource | None
+
+
+class Recorder:
+    """One session. `start`, then `pause` and `resume` at will, then `stop`; `wait` returns when the stop keys were pressed."""
+
+    def __init__(self, store: Store, parts: Parts, settings: RecordSettings, task: TaskQuery, consent: Consent) -> None:
+        """Raises RecordingRefused for a consent under another text, and RecorderUnavailable where exclusions could not be kept."""
+        check(consent)
+        if settings.exclusions.needs_windows and not parts.windows.knows_windows:
+            raise RecorderUnavailable("This system does not tell of windows, so they cannot be excluded: exclude parts of the screen.")
+        self._store, self._parts, self._settings, self._task, self._consent = store, parts, settings, task, consent
+        self._redactor = Redactor()
+        self._gestures: Gestures[Frame] = Gestures()
+        self._camera = Camera(parts.windows, settings.exclusions, lambda: parts.sign.box, per_second=settings.pictures_per_s)
+        self._snapshots = Snapshots(parts.accessibility, self._camera, settings.exclusions, self._redactor)
+        self._screens = Screens(store, self._snapshots, self._redactor, parts.text_reader, with_elements=settings.with_elements)
+        self._events: queue.SimpleQueue[tuple[Event, Frame | None] | Sound] = queue.SimpleQueue()
+        self._held: list[Draft[Frame]] = []
+        self._speech: list[Sound] = []
+        self._clicked = ""
+        self._down: set[str] = set()
+        self._is_paused = False
+        self._stopping, self._stopped = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self.hidden: Counter[str] = Counter()
+        self.num_actions = 0
+        self.failure: str | None = None
+
+    # --- from outside ---
+
+    def start(self) -> None:
+        """Raises RecorderUnavailable; then nothing runs, and nothing was recorded."""
+        parts = self._parts
+        self._lock = self._store.lock()
+        self.start_s = time.monotonic()
+        started_at = datetime.now(UTC)
+        try:
+            parts.accessibility.start()
+            self._camera.start()
+            first = self._camera.newest()
+            if first is None:
+                raise RecorderUnavailable(f"The screen cannot be read: {self._camera.failure or 'no picture came'}.")
+            self._store.append(self._header(started_at, first).model_dump(mode="json"))
+            self._snapshots.start()
+            self._screens.start()
+            self._thread.start()
+            if parts.speech is not None:
+                parts.speech.start(self._events.put)
+            parts.inputs.start(lambda event: self._events.put((event, self._camera.before(event.time_s))))
+        except BaseException:
+            self._shut_down()
+            raise
+
+    def _header(self, started_at: datetime, first: Frame) -> Header:
+        width, height = first.size_px
+        machine = Machine(
+            system=platform.system(), width_px=width, height_px=height, input_source=self._parts.inputs.name,
+            accessibility=self._parts.accessibility.is_available,
+            text_reader=self._parts.text_reader.name if self._parts.text_reader else "",
+        )  # fmt: skip
+        return Header(
+            source="desktop", started_at=started_at, track=self._settings.track, task=self._task, consent=self._consent, machine=machine
+        )  # fmt: skip
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Until the stop keys are pressed, `ask_to_stop` is called, or something failed; false where the time ran out before."""
+        return self._stopping.wait(timeout_s)
+
+    def ask_to_stop(self) -> None:
+        self._stopping.set()
+
+    def stop(self, result: Result = "unsaid", progress: Callable[[int], None] | None = None) -> None:
+        """End the session and wait until everything that is kept is on the disk."""
+        self._stopping.set()
+        self._parts.inputs.stop()
+        if self._parts.speech is not None:
+            self._parts.speech.stop()
+        time.sleep(self._settings.hold_s)
+        self._stopped.set()
+        self._thread.join()
+        last = None if self._is_paused else self._screens.keep(self._camera.newest())
+        end_s = self._at(time.monotonic())
+        self._camera.stop()
+        self._snapshots.stop()
+        self._screens.finish(progress)
+        self._store.append({"type": "end", "time_s": end_s, "frame": last, "result": result, "hidden": dict(+self.hidden)})
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        self._parts.inputs.stop()
+        if self._parts.speech is not None:
+            self._parts.speech.stop()
+        self._stopped.set()
+        self._camera.stop()
+        self._snapshots.stop()
+        self._parts.accessibility.stop()
+        self._parts.sign.close()
+        self._parts.windows.close()
+        self._store.close()
+        os.close(self._lock)
+
+    # --- the deciding thread ---
+
+    def _run(self) -> None:
+        synced_s = time.monotonic()
+        try:
+            while not self._stopped.is_set() or not self._events.empty():
+                with suppress(queue.Empty):
+                    self._take(self._events.get(timeout=TICK_S))
+                now_s = time.monotonic()
+                self._hold(self._gestures.tick(now_s))
+                self._release(now_s)
+                if now_s - synced_s > SYNC_S:
+                    self._store.sync()
+                    synced_s = now_s
+                if self._camera.failure is not None:
+                    raise RecorderUnavailable(f"The screen cannot be read any more: {self._camera.failure}")
+            self._hold(self._gestures.flush())
+            self._release(float("inf"))
+            self._write_speech()
+        except Exception as error:  # told to whoever waits; what was written stays
+            self.failure = f"{type(error).__name__}: {error}" if isinstance(error, RecorderUnavailable) else type(error).__name__
+            self._stopping.set()
+
+    def _take(self, told: tuple[Event, Frame | None] | Sound) -> None:
+        if isinstance(told, Sound):
+            self._hear(told)
+            return
+        event, frame = told
+        if isinstance(event, Key) and self._is_command(event):
+            return
+        if self._is_paused:
+            return
+        was_typing = self._gestures.is_typing
+        self._hold(self._gestures.feed(event, frame))
+        if self._gestures.is_typing and not was_typing:
+            self._parts.accessibility.ask_focus()
+
+    def _is_command(self, key: Key) -> bool:
+        """Whether a key is the last of the pause keys or the stop keys; then it is obeyed."""
+        (self._down.add if key.is_down else self._down.discard)(key.name)
+        if not key.is_down:
+            return False
+        if self._down >= set(self._settings.pause_keys):
+            self.pause(not self._is_paused)
+            return True
+        if self._down >= set(self._settings.stop_keys):
+            self._stopping.set()
+            return True
+        return False
+
+    def pause(self, is_paused: bool) -> None:
+        """Pause or go on. Called on the deciding thread, by the pause keys."""
+        if is_paused == self._is_paused:
+            return
+        if is_paused:
+            self._hold(self._gestures.flush())
+            self._release(float("inf"))
+            self._write_speech()
+        self._gestures.forget()
+        self._snapshots.forget()
+        self._is_paused = is_paused
+        self._camera.pause(is_paused)
+        if self._parts.speech is not None:
+            self._parts.speech.pause(is_paused)
+        self._parts.sign.show(is_paused)
+        self._store.append({"type": "pause" if is_paused else "go on", "time_s": self._at(time.monotonic())})
+
+    def _hold(self, drafts: Sequence[Draft[Frame]]) -> None:
+        self._held += drafts
+
+    def _release(self, now_s: float) -> None:
+        """Write what was held long enough: typing that goes on in the next draft waits for it."""
+        while self._held and now_s - self._held[0].end_s >= self._settings.hold_s:
+            run = 0
+            while run < len(self._held) and isinstance(self._held[run].action, TypeText):
+                run += 1
+            if run == 0:
+                self._keep([self._held.pop(0)])
+                continue
+            last = self._held[run - 1]
+            is_over = run < len(self._held) or _text(last).endswith("\n") or self._pause_after(last, now_s)
+            if not is_over or now_s - last.end_s < self._settings.hold_s:
+                return
+            self._keep(self._held[:run])
+            del self._held[:run]
+
+    def _pause_after(self, draft: Draft[Frame], now_s: float) -> bool:
+        return not self._gestures.is_typing and now_s - draft.end_s > self._settings.run_pause_s
+
+    def _keep(self, run: Sequence[Draft[Frame]]) -> None:
+        """Write one action, or a run of typing: unless it was in an excluded place, and without what is private."""
+        seen = [(draft, self._camera.looks(draft.start_s - AROUND_S, draft.end_s + AROUND_S)) for draft in run]
+        open_ = [(draft, looks) for draft, looks in seen if not self._is_excluded(draft, looks)]
+        self.hidden["excluded"] += len(seen) - len(open_)
+        texts, kinds = self._private(open_)
+        for (draft, looks), text, hidden in zip(open_, texts, kinds, strict=True):
+            action = draft.action if text is None else TypeText(text=text)
+            self._write(draft, looks, ACTION.dump_python(action, mode="json"), hidden)
+
+    def _is_excluded(self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]]) -> bool:
+        exclusions, own = self._settings.exclusions, self._parts.sign.box
+        if any(own is not None and own.holds(*point) for point in draft.points):
+            return True
+        if draft.points:
+            return any(exclusions.hides_point(*point, windows) for windows in looks for point in draft.points)
+        return any(window.is_active and exclusions.hides(window) for windows in looks for window in windows)
+
+    def _private(
+        self, run: Sequence[tuple[Draft[Frame], list[tuple[SeenWindow, ...]]]]
+    ) -> tuple[list[str | None], list[tuple[str, ...]]]:
+        """The text that may be stored of each draft (None: it has none), and what was taken out of it."""
+        secret = [self._why_secret(draft, looks) if isinstance(draft.action, TypeText) else None for draft, looks in run]
+        for (draft, _), why in zip(run, secret, strict=True):
+            if why == "password" or why == "unseen":
+                self._redactor.learn(_text(draft))
+        known = [_text(draft) if why is None else "\n" for (draft, _), why in zip(run, secret, strict=True)]
+        redacted = self._redactor.redact_run(known)
+        texts: list[str | None] = []
+        kinds: list[tuple[str, ...]] = []
+        for (draft, _), why, (text, found) in zip(run, secret, redacted, strict=True):
+            is_text = isinstance(draft.action, TypeText)
+            ending = "\n" if _text(draft).endswith("\n") else ""
+            texts.append(None if not is_text else text if why is None else f"[{why}]{ending}")
+            kinds.append((why,) if why is not None else found)
+            self.hidden.update(kinds[-1])
+        for text, finding in ((t, f) for t in ["".join(known)] for f in self._redactor.find(t)):
+            self._redactor.learn(text[finding.start : finding.end], finding.kind)
+        return texts, kinds
+
+    def _why_secret(self, draft: Draft[Frame], looks: list[tuple[SeenWindow, ...]]) -> str | None:
+        later = self._camera.before(draft.end_s + self._settings.hold_s)
+        typed = Typed(
+            text=_text(draft), focus=self._parts.accessibility.focus_between(draft.start_s, draft.end_s), windows=looks,
+            clicked=self._clicked, before=draft.before, after=draft.latest if _text(draft).endswith("\n") else later,
+        )  # fmt: skip
+        return why_secret(typed, self._settings.unknown_typing)
+
+    def _write(
+        self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]], action: dict[str, Any], hidden: tuple[str, ...]
+    ) -> None:
+        target, name = self._target(draft)
+        if draft.points:
+            self._clicked = name if target is None else f"{name} {target['text'] if target['role'] in ('text', 'button') else ''}"
+        self._store.append({
+            "type": "action", "action": action, "start_s": self._at(draft.start_s), "end_s": self._at(draft.end_s),
+            "frame": self._screens.keep(draft.before), "target": target, "window": self._window(looks), "hidden": list(hidden),
+        })  # fmt: skip
+        self.num_actions += 1
+
+    def _target(self, draft: Draft[Frame]) -> tuple[dict[str, Any] | None, str]:
+        """What an action was done to, and what that is called."""
+        snapshot = self._snapshots.of(draft.before) if draft.before is not None else None
+        if snapshot is None:
+            return None, ""
+        if draft.points:
+            hit = snapshot.at(*draft.points[0])
+            return (hit[0].model_dump(mode="json"), hit[1]) if hit is not None else (None, "")
+        focus = [focus for focus in self._parts.accessibility.focus_between(draft.start_s, draft.start_s) if focus.box is not None]
+        own = [e for e in snapshot.elements if focus and e.box == focus[-1].box]
+        return (own[0].model_dump(mode="json"), "") if own else (None, "")
+
+    def _window(self, looks: Sequence[tuple[SeenWindow, ...]]) -> dict[str, Any]:
+        active = next((window for window in (looks[0] if looks else ()) if window.is_active), None)
+        if active is None:
+            return {}
+        title, found = self._redactor.redact(active.title)
+        self.hidden.update(found)
+        return {"title": title[:2000], "application": active.application[:300], "box": active.box.model_dump()}
+
+    def _hear(self, sound: Sound) -> None:
+        if self._is_paused:
+            return
+        self._speech.append(sound)
+        if sum(len(one.samples) for one in self._speech) >= SPEECH_S * 32_000:
+            self._write_speech()
+
+    def _write_speech(self) -> None:
+        """The sound first: a line that tells of sound that is not there would shift all that follows."""
+        if self._speech:
+            samples = b"".join(sound.samples for sound in self._speech)
+            self._store.append_speech(samples)
+            self._store.append({"type": "speech", "start_s": self._at(self._speech[0].start_s), "num_samples": len(samples) // 2})
+            self._speech = []
+
+    def _at(self, time_s: float) -> float:
+        """A moment by the recording's clock."""
+        return round(max(0.0, time_s - self.start_s), 4)
+
+
+def _text(draft: Draft[Frame]) -> str:
+    return draft.action.text if isinstance(draft.action, TypeText) else ""
+

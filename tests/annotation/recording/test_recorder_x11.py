@@ -1,0 +1,303 @@
+"""The recorder on a real display: a scripted person works in a real editor and thinks aloud into the microphone; a password form, planted
+secrets, excluded windows, the pause keys; a recorder that is killed in the middle. All through the command that people use."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from desk import ROOT, Desk, a_desk, say, wait_until
+from PIL import Image
+
+from annotation.recording import store as stores
+from annotation.recording.bundle import Manifest, RecordedAction
+from annotation.recording.store import Store
+from sandbox.actions import Click, Hotkey, TypeText
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs an X server")
+FORM = Path(__file__).with_name("gtk_form.py")
+VOICE_OPTIONS = ("-v", "en-us+f2", "-s", "130")
+
+
+@dataclass
+class Session:
+    desk: Desk
+    process: subprocess.Popen[str]
+    home: Path
+    name: str
+    zero_s: float
+    """When it said that it records, by the monotonic clock."""
+
+    @property
+    def root(self) -> Path:
+        return self.home / "recordings"
+
+    def store(self) -> Store:
+        return stores.open_store(self.root, self.name)
+
+    def end(self) -> Manifest:
+        self.desk.key("ctrl+alt+q")
+        output, _ = self.process.communicate(timeout=90)
+        assert self.process.returncode == 0, output
+        return self.store().manifest()
+
+
+@contextmanager
+def recording(desk: Desk, home: Path, *options: str, name: str = "one", speech: bool = False) -> Iterator[Session]:
+    command = [
+        sys.executable, "-m", "pipelines.cli", "record", "start", name, "--query", "Write a note", "--signed", "Ann Example", *options,
+        *(["--recogniser", "pocketsphinx"] if speech else ["--no-speech", "--recogniser", "none"]), "--home", str(home),
+    ]  # fmt: skip
+    env = {**desk.env, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=env, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0)
+    try:
+        assert process.stdout is not None
+        said = ""
+        while "recording one" not in said:
+            line = process.stdout.readline()
+            assert line, f"the recorder ended: {said}"
+            said += line
+        time.sleep(0.6)  # the elements are read for the first time
+        yield Session(desk, process, home, name, time.monotonic())
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def actions_of(manifest: Manifest, *kinds: type) -> list[RecordedAction]:
+    return [action for action in manifest.actions if isinstance(action.action, kinds)]
+
+
+def texts_of(manifest: Manifest) -> list[str]:
+    return [action.action.text for action in manifest.actions if isinstance(action.action, TypeText)]
+
+
+def all_bytes(folder: Path) -> bytes:
+    return b"\0".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def read_aloud(png: bytes) -> str:
+    """Everything that tesseract reads in a picture, at two sizes, without spaces."""
+    image = Image.open(io.BytesIO(png)).convert("L")
+    texts = []
+    for scale in (2, 3):
+        buffer = io.BytesIO()
+        image.resize((image.width * scale, image.height * scale), Image.Resampling.LANCZOS).save(buffer, "PNG")
+        ran = subprocess.run(
+            ["tesseract", "stdin", "stdout", "--psm", "11"], input=buffer.getvalue(), capture_output=True, timeout=120,
+            env={**os.environ, "OMP_THREAD_LIMIT": "1"},
+        )  # fmt: skip
+        texts.append(ran.stdout.decode())
+    return re.sub(r"\s", "", "".join(texts)).casefold()
+
+
+def open_editor(desk: Desk) -> tuple[int, int]:
+    """An editor with the keyboard; gives the middle of its window."""
+    desk.spawn("mousepad", "--disable-server")
+    window = desk.window("Mousepad")
+    desk.hands("windowactivate", "--sync", window)
+    place = dict(re.findall(r"(\w+)=(\d+)", desk.hands("getwindowgeometry", "--shell", window)))
+    time.sleep(0.8)
+    return int(place["X"]) + int(place["WIDTH"]) // 2, int(place["Y"]) + int(place["HEIGHT"]) // 2
+
+
+def test_a_session_in_an_editor_gives_the_right_actions_on_the_right_elements(tmp_path: Path):
+    with a_desk() as desk:
+        x, y = open_editor(desk)
+        with recording(desk, tmp_path) as session:
+            desk.click(x, y)
+            time.sleep(0.7)
+            desk.type("Dear Emma, see you at nin")
+            desk.key("BackSpace", "BackSpace", "BackSpace")
+            desk.type("noon")
+            desk.key("Return")
+            time.sleep(0.5)
+            desk.key("ctrl+a")
+            time.sleep(0.5)
+            desk.key("ctrl+alt+p")
+            wait_until(lambda: any(r["type"] == "pause" for r in session.store().journal()), 5, "the pause")
+            desk.type("not for you")
+            desk.key("ctrl+alt+p")
+            wait_until(lambda: any(r["type"] == "go on" for r in session.store().journal()), 5, "the end of the pause")
+            time.sleep(0.4)
+            desk.key("ctrl+End")
+            time.sleep(0.4)
+            manifest = session.end()
+    assert [action.action for action in manifest.actions] == [
+        Click(x=x, y=y), TypeText(text="Dear Emma, see you at noon\n"), Hotkey(keys=("ctrl", "a")), Hotkey(keys=("ctrl", "end")),
+    ]  # fmt: skip
+    click, typing, *_ = manifest.actions
+    assert click.target is not None and click.target.role == "textarea" and click.target.box.holds(x, y)
+    assert click.window.application == "Mousepad" and "Mousepad" in click.window.title
+    assert manifest.machine.accessibility and manifest.consent.name == "Ann Example" and len(manifest.pauses) == 1
+    assert all(action.screen_id is not None for action in manifest.actions)
+    # The picture of an action is from before it: empty at the first key, full when all was selected.
+    store = session.store()
+    before, after = (np.asarray(Image.open(io.BytesIO(store.screen(a.screen_id or "")))) for a in (typing, manifest.actions[2]))
+    region = (slice(y - 200, y + 200), slice(x - 250, x + 250))
+    assert (before[region] < 100).sum() < (after[region] < 100).sum()
+    assert not (before[0:20, 437:587] != 0).any(), "the sign is masked"
+    assert "not for you" not in all_bytes(session.root).decode("latin-1")
+    assert not (session.root / "one" / stores.JOURNAL).exists() and session.store().cover.state == "recorded"
+
+
+SECRETS = {
+    "password": "Tulip-42-rain", "e-mail": "lena.fischer@posteo.de", "card": "4539 1488 0343 6467",
+    "token": "ghp_aB3dE6gH9jK2mN5pQ8rS1tU4vW7xY0zA2bC4",
+}  # fmt: skip
+
+
+def test_planted_secrets_are_nowhere_in_what_is_stored(tmp_path: Path):
+    with a_desk() as desk:
+        desk.spawn("/usr/bin/python3", str(FORM), "Account of lena.fischer@posteo.de", f"Card on file: {SECRETS['card']}")
+        window = desk.window("Account")
+        desk.hands("windowactivate", "--sync", window, "windowmove", "--sync", window, "40", "60")
+        time.sleep(1.0)
+        with recording(desk, tmp_path) as session:
+            desk.hands("windowactivate", "--sync", window)
+            desk.type("lena")
+            desk.key("Tab")
+            time.sleep(0.3)
+            desk.type(SECRETS["password"])
+            desk.key("Tab")
+            time.sleep(0.3)
+            desk.type("mail " + SECRETS["e-mail"])
+            time.sleep(0.6)
+            desk.hands("mousemove", "120", "80")
+            desk.key("ctrl+a")
+            time.sleep(0.6)
+            desk.type(f"use {SECRETS['token']} and {SECRETS['card']} ok")
+            desk.key("Tab")
+            time.sleep(0.6)
+            # what is on the screen in a program that tells nothing of itself can only be read off the pixels
+            lines = "\n".join(["in a terminal", SECRETS["e-mail"], SECRETS["token"], SECRETS["card"], "no secret"])
+            (desk.home / "lines").write_text(lines + "\n")
+            desk.spawn("xterm", "-fa", "DejaVu Sans Mono", "-fs", "12", "-geometry", "60x8+40+420", "-e", "sh", "-c", "cat lines; cat -")
+            time.sleep(1.5)
+            desk.click(200, 520)
+            time.sleep(0.8)
+            desk.type("hello there")
+            desk.key("Return")
+            time.sleep(0.8)
+            manifest = session.end()
+        output = (desk.home / "programs.log").read_bytes()
+    assert [t for t in texts_of(manifest)] == ["lena", "[password]", "mail [e-mail]", "use [token] and [card] ok", "hello there\n"]
+    assert manifest.hidden["password"] == 1 and manifest.hidden["token"] >= 1
+    stored, text = all_bytes(tmp_path) + output, ""
+    for screen in manifest.screens:
+        text += read_aloud(session.store().screen(screen.screen_id)) + "|"
+    assert "noseoret" in text or "nosecret" in text or "terminal" in text, "what is not secret can still be read"
+    for kind, secret in SECRETS.items():
+        compact = re.sub(r"\s", "", secret)
+        for written in (secret, compact, secret[:-3], secret[4:]):
+            assert written.encode() not in stored, kind
+        # in pixels: neither the whole nor half of it
+        half = len(compact) // 2
+        for part in (compact, compact[:half], compact[half:]):
+            assert part.casefold() not in text, f"{kind}: {part} can be read in a picture"
+
+
+def test_what_is_excluded_leaves_no_event_and_no_pixel(tmp_path: Path):
+    with a_desk() as desk:
+        x, y = open_editor(desk)
+        desk.spawn("/usr/bin/python3", str(FORM), "My Bank", "balance 12345")
+        bank = desk.window("My Bank")
+        desk.hands("windowmove", "--sync", bank, "10", "40")
+        time.sleep(0.8)
+        with recording(desk, tmp_path, "--exclude-title", "*bank*", "--exclude-region", "900,700,124,68") as session:
+            desk.click(100, 80)
+            time.sleep(0.6)
+            desk.type("secret wish")
+            time.sleep(0.4)
+            desk.click(1000, 740)
+            time.sleep(0.6)
+            desk.click(x + 150, y + 100)
+            time.sleep(0.7)
+            desk.type("open words")
+            time.sleep(0.4)
+            manifest = session.end()
+    assert [action.action for action in manifest.actions] == [Click(x=x + 150, y=y + 100), TypeText(text="open words")]
+    assert manifest.hidden["excluded"] == 3
+    stored = all_bytes(tmp_path)
+    assert b"secret wish" not in stored and b"balance" not in stored and b"Bank" not in stored
+    for screen in manifest.screens:
+        pixels = np.asarray(Image.open(io.BytesIO(session.store().screen(screen.screen_id))))
+        assert not pixels[45:150, 15:180].any(), "the excluded window is black"
+        assert not pixels[700:768, 900:1024].any(), "the excluded region is black"
+        assert pixels[y, x].any()
+
+
+def test_a_killed_recorder_loses_at_most_the_last_action(tmp_path: Path):
+    with a_desk() as desk:
+        x, y = open_editor(desk)
+        with recording(desk, tmp_path) as session:
+            desk.click(x, y)
+            time.sleep(0.6)
+            for line in ("one", "two", "three"):
+                desk.type(line)
+                desk.key("Return")
+                time.sleep(0.5)
+            time.sleep(0.5)
+            desk.type("fou")
+            os.killpg(session.process.pid, signal.SIGKILL)
+            session.process.wait()
+        assert not session.store().is_live
+        with pytest.raises(Exception, match="not finished"):
+            session.store().manifest()
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    flywheel = [sys.executable, "-m", "pipelines.cli", "record"]
+    listed = subprocess.run([*flywheel, "list", "--home", str(tmp_path)], env=env, capture_output=True, text=True, timeout=60)
+    assert "interrupted" in listed.stdout
+    command = [*flywheel, "resume", "one", "--recogniser", "none", "--home", str(tmp_path)]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    manifest = session.store().manifest()
+    assert texts_of(manifest) == ["one\n", "two\n", "three\n"] and len(actions_of(manifest, Click)) == 1
+    assert manifest.result == "unsaid" and all(action.screen_id for action in manifest.actions)
+
+
+SAID = ("first i click into the page", "now i write a greeting to emma", "at the end i select all of the text")
+
+
+@pytest.mark.slow
+def test_thoughts_are_put_to_the_actions_they_announce(tmp_path: Path):
+    import jiwer
+
+    with a_desk(voice=True) as desk:
+        x, y = open_editor(desk)
+        spoken = []
+        with recording(desk, tmp_path, speech=True) as session:
+            for thought, act in zip(SAID, (lambda: desk.click(x, y), lambda: desk.type("Hello Emma"), lambda: desk.key("ctrl+a")), strict=True):
+                spoken.append(say(desk, thought, *VOICE_OPTIONS))
+                time.sleep(0.4)
+                act()
+                time.sleep(1.2)
+            manifest = session.end()
+    assert [type(action.action) for action in manifest.actions] == [Click, TypeText, Hotkey]
+    thoughts = [action.thought for action in manifest.actions]
+    assert all(thought is not None for thought in thoughts), manifest.words
+    # The sound's clock and the events' clock are one: each thought lies where it was spoken.
+    first = manifest.actions[0]
+    for thought, (start_s, end_s), action in zip(thoughts, spoken, manifest.actions, strict=True):
+        assert thought is not None and thought.end_s <= action.start_s + 0.2
+        said_s = (start_s - spoken[0][0], end_s - spoken[0][0])
+        heard_s = (thought.start_s - (thoughts[0].start_s if thoughts[0] else 0), thought.end_s - first.start_s)
+        assert abs(said_s[0] - heard_s[0]) < 1.0
+    heard = [thought.raw if thought else "" for thought in thoughts]
+    rate = jiwer.wer(list(SAID), heard)
+    print(f"word error rate {rate:.2f}: {json.dumps(heard)}")
+    assert rate < 1.2, "pocketsphinx hears synthetic speech badly, but it hears"
+    assert sum(part.num_samples for part in manifest.speech) / 16_000 == pytest.approx(manifest.length_s, abs=2.0)
