@@ -49,10 +49,10 @@ export class Cards {
         proposal.rank === 0 && make("span", { class: "badge accent", title: "The policy's greedy answer: what it would do" }, "policy's choice"),
         this.sureness(proposal),
       ),
-      make("p", { class: "candidate-action mono" }, proposal.action || proposal.text),
+      make("div", { class: "candidate-row" },
+        make("p", { class: "candidate-action mono" }, proposal.action || proposal.text), make("div", { class: "candidate-buttons" }, accept, edit)),
       proposal.thought && make("p", { class: "candidate-thought" }, proposal.thought),
       has_problem && make("p", { class: "candidate-problem" }, `Cannot be carried out: ${proposal.problem}`),
-      make("div", { class: "candidate-buttons" }, accept, edit),
     );
     return card;
   }

@@ -23,7 +23,7 @@ export async function ask_verdict(state) {
       make("p", { class: "wrap" }, state.instruction ?? ""),
       make("p", { class: "quiet small" }, `${plural(state.history.length, "step")}${said.length ? `: ${said.join(", ")}` : ""}${state.outcome ? ` · outcome: ${state.outcome}` : ""}`),
       verifier, disagreement,
-      make("label", { for: "verdict-note" }, "Note (optional) ", make("kbd", {}, "N"), make("span", { class: "quiet" }, " is No; press Tab to write")), note,
+      make("label", { for: "verdict-note" }, "Note (optional) ", make("kbd", {}, "M")), note,
     ],
     buttons: [
       cancel_button(is_over ? "Later" : "Go on"), ok_button("No, not done", "no", "danger", "N"), ok_button("Yes, done", "yes", "primary", "Y"),
@@ -35,8 +35,9 @@ export async function ask_verdict(state) {
         return;
       }
       const key = event.key.toLowerCase();
-      if (event.ctrlKey || event.altKey || event.metaKey || (key !== "y" && key !== "n")) return;
+      if (event.ctrlKey || event.altKey || event.metaKey || !["y", "n", "m"].includes(key)) return;
       event.preventDefault();
+      if (key === "m") return note.focus();
       dialog.answer(key === "y" ? "yes" : "no");
     },
   });

@@ -1,7 +1,7 @@
 // What a click on the screen means, and the same without a mouse: a list of the screen's elements to search and choose from.
 
 import { part, post } from "/pages/api.js";
-import { announce, ask, at, cancel_button, make, shortened, toast } from "/pages/dom.js";
+import { announce, ask, at, cancel_button, make, ok_button, shortened, toast } from "/pages/dom.js";
 
 /** Asks the server what a point may mean and offers it near the pointer. */
 export class Meanings {

@@ -3,10 +3,10 @@
 
 import { address, part } from "/pages/api.js";
 import { at, draw, shortened, show } from "/pages/dom.js";
+import { arrow_node, box_node, mark_nodes } from "/pages/marks.js";
 
 const ZOOMS = [0.25, 0.33, 0.5, 0.67, 0.75, 1, 2, 3, 4, 6, 8];
 const DRAG_PX = 5;
-const SAME_PLACE_PX = 4;
 
 export class Screen {
   /** `on_point(point, place)`: clicked or dragged; `place` is where on the page. `on_frame(screenshot_id)`: it is on the screen. */
@@ -170,58 +170,13 @@ export class Screen {
     overlay.replaceChildren();
     if (!this.has_picture) return;
     const unit = 1 / this.scale;
-    if (this.shows_boxes) for (const box of this.screen.elements) overlay.append(this.box(box, "box"));
-    if (this.hovered) overlay.append(this.box(this.hovered, "box is-hovered"));
+    if (this.shows_boxes) for (const box of this.screen.elements) overlay.append(box_node(box, "box"));
+    if (this.hovered) overlay.append(box_node(this.hovered, "box is-hovered"));
     if (this.pointer) {
       const { x, y } = this.pointer;
       overlay.append(draw("path", { class: "hair", d: `M0 ${y + 0.5}H${this.screen.width_px}M${x + 0.5} 0V${this.screen.height_px}` }));
     }
-    if (this.started && this.pointer) overlay.append(this.arrow({ ...this.started, to_x: this.pointer.x, to_y: this.pointer.y }, "edit", unit));
-    if (this.shows_marks) for (const mark of merged(this.marks, SAME_PLACE_PX * unit)) overlay.append(...this.mark(mark, unit));
+    if (this.started && this.pointer) overlay.append(arrow_node({ ...this.started, to_x: this.pointer.x, to_y: this.pointer.y }, "edit", unit));
+    if (this.shows_marks) overlay.append(...mark_nodes(this.marks, unit, this.screen));
   }
-
-  box(box, kind) {
-    return draw("rect", { x: box.x, y: box.y, width: box.width, height: box.height, class: kind });
-  }
-
-  arrow(point, kind, unit) {
-    const { x, y, to_x, to_y } = point;
-    const angle = Math.atan2(to_y - y, to_x - x);
-    const tip = (turn) => `${to_x - 11 * unit * Math.cos(angle + turn)} ${to_y - 11 * unit * Math.sin(angle + turn)}`;
-    const path = `M${x} ${y}L${to_x} ${to_y}M${tip(0.5)}L${to_x} ${to_y}L${tip(-0.5)}`;
-    return draw("g", { class: `mark ${kind}` }, draw("path", { class: "halo", d: path }), draw("path", { class: "stroke", d: path }));
-  }
-
-  mark({ point, label, kind }, unit) {
-    const nodes = point.to_x === null || point.to_x === undefined ? [] : [this.arrow(point, kind, unit)];
-    const group = draw("g", { class: `mark ${kind}`, "data-label": label });
-    for (const name of ["halo", "stroke"]) group.append(draw("circle", { class: name, cx: point.x, cy: point.y, r: 9 * unit }));
-    group.append(draw("circle", { class: "dot", cx: point.x, cy: point.y, r: 2 * unit }));
-    if (label) {
-      const width = (label.length * 7 + 10) * unit;
-      const x = Math.max(0, Math.min(point.x + 8 * unit, this.screen.width_px - width));
-      const y = Math.max(0, point.y - 24 * unit);
-      group.append(draw("rect", { class: "flag", x, y, width, height: 17 * unit, rx: 5 * unit }));
-      group.append(draw("text", { class: "flag-text", transform: `translate(${x + width / 2} ${y + 12.5 * unit}) scale(${unit})` }, label));
-    }
-    return [...nodes, group];
-  }
-}
-
-/** One mark for each point; candidates that point at the same place share one, "1·3". */
-function merged(marks, distance) {
-  const found = [];
-  for (const mark of marks) {
-    for (const point of mark.points) {
-      const twin = found.find((other) => other.kind === mark.kind && is_same(other.point, point, distance));
-      if (twin) twin.label = twin.label.split("·").includes(mark.label) ? twin.label : `${twin.label}·${mark.label}`;
-      else found.push({ point, label: mark.label, kind: mark.kind });
-    }
-  }
-  return found;
-}
-
-function is_same(one, other, distance) {
-  const near = (a, b) => (a ?? null) === (b ?? null) || Math.abs(a - b) <= distance;
-  return near(one.x, other.x) && near(one.y, other.y) && near(one.to_x, other.to_x) && near(one.to_y, other.to_y);
 }
