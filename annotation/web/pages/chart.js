@@ -28,7 +28,7 @@ function label_at(svg, x, text) {
 /** Shares from 0 to 1 over the given names; `series`: [{name, values}], at most three. */
 export function line_chart(label, names, series) {
   const svg = frame(label, 1, percent);
-  const x_of = (index) => LEFT + 12 + ((WIDTH - LEFT - 30) * (names.length === 1 ? 0.5 : index / (names.length - 1)));
+  const x_of = (index) => LEFT + 36 + ((WIDTH - LEFT - 70) * (names.length === 1 ? 0.5 : index / (names.length - 1)));
   series.forEach(({ name, values }, number) => {
     const points = values.map((value, index) => [x_of(index), y_of(value, 1)]);
     svg.append(draw("polyline", { class: `line c${number}`, points: points.map((point) => point.join(",")).join(" ") }));

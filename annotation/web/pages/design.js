@@ -44,7 +44,7 @@ async function load_graph(application_id, node_id = null) {
 }
 
 function show_buttons() {
-  for (const [id, is_on] of [["new-application", true], ["new-node", Boolean(graph)], ["new-query", Boolean(tree.chosen)]]) {
+  for (const [id, is_on] of [["new-application", true], ["edit-application", Boolean(graph)], ["new-node", Boolean(graph)], ["edit-node", Boolean(tree.chosen)], ["new-query", Boolean(tree.chosen)]]) {
     at(id).hidden = !may_edit;
     at(id).disabled = !is_on;
   }
@@ -58,7 +58,7 @@ function show_queries() {
 }
 
 function query_node(query) {
-  const rubric = [`${query.num_steps} steps`, query.crosses_pages && "crosses pages", query.num_prerequisites && `${query.num_prerequisites} prerequisites`, query.handles_exceptions && "exceptions"].filter(Boolean);
+  const rubric = [`${query.num_steps} steps`, query.crosses_pages && "crosses pages", query.num_prerequisites && `${query.num_prerequisites} ${query.num_prerequisites === 1 ? "prerequisite" : "prerequisites"}`, query.handles_exceptions && "exceptions"].filter(Boolean);
   return make("article", { class: "query" },
     make("div", { class: "row" }, make("span", { class: `badge ${LEVELS[query.difficulty]}` }, query.difficulty), make("span", { class: "badge" }, `${query.track} track`),
       query.is_retired && make("span", { class: "badge bad" }, "retired"), make("span", { class: "small quiet far" }, `${query.num_recordings} recordings`)),
@@ -119,7 +119,8 @@ const tree = new Tree(at("graph"), {
 at("new-application").addEventListener("click", () => edit_application());
 at("new-node").addEventListener("click", () => edit_node());
 at("new-query").addEventListener("click", () => edit_query());
-at("applications").addEventListener("dblclick", () => may_edit && graph && edit_application(graph.application));
+at("edit-application").addEventListener("click", () => edit_application(graph.application));
+at("edit-node").addEventListener("click", () => edit_node(graph.nodes.find((node) => node.node_id === tree.chosen)));
 show_buttons();
 try {
   await load_applications();

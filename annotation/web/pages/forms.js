@@ -40,7 +40,7 @@ function field_node(field) {
     box.checked = Boolean(field.value);
     return make("div", { class: "field" }, make("label", { class: "check", for: id }, box, field.label), hint);
   }
-  return make("div", { class: "field" }, make("label", { for: id }, field.label), input_node(field, shared), hint);
+  return make("div", { class: field.kind === "area" ? "field full" : "field" }, make("label", { for: id }, field.label), input_node(field, shared), hint);
 }
 
 function input_node(field, shared) {

@@ -12,7 +12,7 @@ export class Opinion {
     this.choices = {};
     this.note = make("input", { id: "step-note", maxlength: "2000", placeholder: "note on this step", on: { input: () => this.set({ note: this.note.value || null }, false) } });
     this.note.addEventListener("keydown", (event) => ["Enter", "Escape"].includes(event.key) && (event.preventDefault(), this.note.blur()));
-    this.node = make("div", { class: "row" }, this.title, this.choice("is_right", "Step", ["right", "wrong"]), this.choice("thought_fits", "Thought", ["fits", "does not fit"]),
+    this.node = make("div", { class: "opinion" }, this.title, this.choice("is_right", "Step", ["right", "wrong"]), this.choice("thought_fits", "Thought", ["fits", "does not fit"]),
       make("label", { for: "step-note", class: "sr" }, "Note on this step"), this.note);
   }
 

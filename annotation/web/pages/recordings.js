@@ -15,7 +15,7 @@ let current = null;
 async function show_list() {
   current = null;
   at("case").hidden = true;
-  at("list").hidden = false;
+  at("list").hidden = at("list-head").hidden = false;
   let items;
   try {
     items = await get("/recordings");
@@ -60,7 +60,7 @@ async function open_recording(item) {
       may_review && make("button", { type: "button", class: "danger", on: { click: () => submit(false) } }, "Reject…", make("kbd", {}, "X")),
       (item.is_own || may(person, "reviewer")) && item.state !== "withdrawn" && make("button", { type: "button", class: "far", on: { click: () => withdraw(item) } }, "Withdraw…"))),
   );
-  at("list").hidden = true;
+  at("list").hidden = at("list-head").hidden = true;
   at("case").hidden = false;
   if (detail.steps.length) opinion.show(0);
   at("case").querySelector("h1").focus();

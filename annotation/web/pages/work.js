@@ -2,7 +2,7 @@
 // What is shown is always the newest state; what a person typed is never thrown away by one.
 
 import { get, part, post, Refused, Unreachable } from "/pages/api.js";
-import { announce, at, duration, make, show, shortened, toast } from "/pages/dom.js";
+import { announce, at, show, toast } from "/pages/dom.js";
 import { Keys } from "/pages/keys.js";
 import { log_in_again, start_page } from "/pages/shell.js";
 import { Between } from "/pages/work_between.js";
@@ -17,11 +17,8 @@ import { Outbox } from "/pages/work_outbox.js";
 import { Panes } from "/pages/work_panes.js";
 import { Screen } from "/pages/work_screen.js";
 import { Stream } from "/pages/work_stream.js";
+import { screen_label, show_buttons, show_lease, show_problem, show_task } from "/pages/work_view.js";
 
-const PHASES = {
-  starting: "starting", proposing: "the policy is thinking", deciding: "your turn", executing: "carrying out", rewinding: "stepping back", ended: "episode over",
-  finished: "finished", abandoned: "given up", broken: "broken",
-};
 const SAVED = { saving: "saving…", saved: "draft saved", local: "draft kept in this browser" };
 const OVER = ["finished", "abandoned"];
 
@@ -57,7 +54,7 @@ class Work {
     this.between = new Between((campaign_id) => this.next(campaign_id));
     this.keys = new Keys(shortcuts(this));
     this.listen();
-    setInterval(() => this.show_lease(), 5000);
+    setInterval(() => show_lease(this.state), 5000);
   }
 
   listen() {
@@ -101,7 +98,7 @@ class Work {
     this.state = state;
     if (OVER.includes(state.phase)) return this.over();
     this.between.hide();
-    this.show_task(state);
+    show_task(state);
     this.history.show(state);
     this.cards.show(state);
     this.panes.show(state);
@@ -110,62 +107,14 @@ class Work {
     if (is_new_step && before) this.editor.hide();
     if (came_to_decide || !before) this.restore_draft(state);
     this.screen.is_open = state.phase === "deciding";
-    this.screen.show(state.run_id, state.screen, this.screen_label(state));
+    this.screen.show(state.run_id, state.screen, screen_label(state));
     at("loading").hidden = Boolean(state.screen);
     document.body.classList.toggle("is-busy", !["deciding", "ended", "broken"].includes(state.phase));
-    this.show_buttons();
-    this.show_problem(state);
+    show_buttons(this.state, !this.outbox.item);
+    show_problem(state, (kind) => this.pass_on(kind));
     this.redraw();
     if (came_to_decide) this.say_step(state);
     if (state.phase === "ended" && this.asked_verdict !== state.version) this.finish();
-  }
-
-  show_task(state) {
-    at("task-bar").hidden = at("bench").hidden = false;
-    document.title = `${state.task.name} · Annotate · Flywheel`;
-    show(at("task-name"), `${state.campaign.name} · ${state.task.name} · step ${state.step_index + 1} of ${state.task.max_steps}`);
-    at("mode").hidden = state.campaign.mode !== "relabel";
-    show(at("phase"), PHASES[state.phase] ?? state.phase);
-    at("phase").className = `badge ${{ deciding: "accent", ended: "warn", broken: "bad" }[state.phase] ?? ""}`;
-    show(at("policy"), `policy ${shortened(state.policy_id, 22)}`);
-    at("policy").title = `${state.policy_id}, grammar ${state.grammar}`;
-    if (at("instruction").textContent !== (state.instruction ?? "")) show(at("instruction"), state.instruction ?? "");
-    show(at("address"), state.screen?.url ?? "");
-    at("no-cards").hidden = state.phase !== "deciding" || state.proposals.length > 0;
-    at("verifier").hidden = state.verifier === null;
-    show(at("verifier"), state.verifier ? "verifier: done" : "verifier: not done");
-    at("verifier").className = `badge ${state.verifier ? "good" : "bad"}`;
-    this.show_lease();
-  }
-
-  screen_label(state) {
-    const { screen } = state;
-    return screen ? `Screen before step ${state.step_index + 1}, ${screen.width_px} by ${screen.height_px}, ${screen.elements.length} elements. Press / to choose one.` : "Screen";
-  }
-
-  show_buttons() {
-    const { phase, history } = this.state;
-    const is_free = !this.outbox.item;
-    for (const id of ["override", "beyond", "find"]) at(id).disabled = !this.is_open;
-    at("finish").disabled = !is_free || !["deciding", "ended"].includes(phase);
-    at("back").disabled = !is_free || !["deciding", "ended", "broken"].includes(phase) || history.length === 0;
-    for (const id of ["skip", "flag"]) at(id).disabled = !is_free || phase === "rewinding";
-    at("execute").disabled = !this.is_open;
-  }
-
-  show_problem(state) {
-    at("problem").hidden = !state.problem;
-    if (!state.problem) return;
-    show(at("problem-text"), state.problem);
-    const buttons = state.phase === "broken"
-      ? [make("button", { type: "button", on: { click: () => this.pass_on("skip") } }, "Skip it"), make("button", { type: "button", on: { click: () => this.pass_on("flag") } }, "Flag it")]
-      : [];
-    at("problem-buttons").replaceChildren(...buttons);
-  }
-
-  show_lease() {
-    const left_s = this.state ? this.state.lease_until_s - Date.now() / 1000 : Infinity;
-    show(at("lease"), left_s < 120 ? (left_s > 0 ? `yours for ${duration(left_s)}` : "lease over") : "");
   }
 
   say_step(state) {
@@ -291,7 +240,7 @@ class Work {
     this.decided_at = performance.now();
     this.meanings.close();
     this.outbox.put(this.state.run_id, verb, { version: this.state.version, ...body }, this.state.step_index);
-    this.show_buttons();
+    show_buttons(this.state, !this.outbox.item);
     if (this.outbox.item) at("cards").classList.add("is-waiting");
   }
 
@@ -307,7 +256,7 @@ class Work {
     const arrived = was_repeated && error.status === 409 && state && state.version > item.body.version;
     if (!arrived) toast(error.message, "bad");
     this.cards.show(this.state);
-    this.show_buttons();
+    show_buttons(this.state, !this.outbox.item);
   }
 
   // ---- the line, the end --------------------------------------------------------------------------------------------------------------
@@ -329,7 +278,7 @@ class Work {
     at("offline").hidden = this.is_online;
     show(at("offline"), this.is_online ? "" : `The server cannot be reached. What you type is kept${item ? "; your decision is sent as soon as it answers" : ""}.`);
     show(at("waiting"), item ? (is_queued ? "decision queued" : "sending…") : "");
-    if (this.state) this.show_buttons();
+    if (this.state) show_buttons(this.state, !item);
   }
 
   lost(error) {
