@@ -1,0 +1,78 @@
+// Forms in dialogs, made of a list of fields: {name, label, kind, value, hint, required, ...}. Kinds: text, area, number, share (0 to 1),
+// choice (options), check, lines (a list, one a line).
+
+import { ask, cancel_button, make, ok_button } from "/pages/dom.js";
+
+/** The values by name, or null. `send(values)` may refuse by throwing: the dialog then stays open and says why. */
+export async function ask_form({ title, fields, ok = "Save", send, wide = false }) {
+  const problem = make("p", { class: "note bad", role: "alert", hidden: true });
+  const submit = ok_button(ok, "ok", "primary");
+  let values = null;
+  await ask({
+    title, wide, body: [problem, make("div", { class: wide ? "fields" : "stack" }, fields.map(field_node))], buttons: [cancel_button(), submit],
+    on_open: (dialog) => {
+      const answer = dialog.answer;
+      dialog.answer = async (value) => {
+        const read = read_values(dialog, fields);
+        submit.disabled = true;
+        try {
+          values = (await send(read)) ?? read;
+        } catch (error) {
+          submit.disabled = false;
+          problem.hidden = false;
+          problem.textContent = error.message;
+          return;
+        }
+        answer(value);
+      };
+      dialog.querySelector("input, textarea, select")?.focus();
+    },
+  });
+  return values;
+}
+
+function field_node(field) {
+  const id = `field-${field.name}`;
+  const hint = field.hint ? make("span", { class: "quiet small", id: `${id}-hint` }, field.hint) : null;
+  const shared = { id, name: field.name, required: field.required, "aria-describedby": hint ? `${id}-hint` : null, disabled: field.disabled };
+  if (field.kind === "check") {
+    const box = make("input", { ...shared, type: "checkbox" });
+    box.checked = Boolean(field.value);
+    return make("div", { class: "field" }, make("label", { class: "check", for: id }, box, field.label), hint);
+  }
+  return make("div", { class: field.kind === "area" ? "field full" : "field" }, make("label", { for: id }, field.label), input_node(field, shared), hint);
+}
+
+function input_node(field, shared) {
+  const { kind = "text", value } = field;
+  if (kind === "area" || kind === "lines") {
+    return make("textarea", { ...shared, rows: field.rows ?? 4, maxlength: field.max ?? 20000, value: kind === "lines" ? (value ?? []).join("\n") : value ?? "" });
+  }
+  if (kind === "choice") {
+    return make("select", shared, field.options.map(([option, text]) => {
+      const node = make("option", { value: option }, text ?? option);
+      node.selected = option === value;
+      return node;
+    }));
+  }
+  if (kind === "share") {
+    const shown = make("output", { for: shared.id, class: "small quiet" }, Number(value).toFixed(2));
+    const range = make("input", { ...shared, type: "range", min: "0", max: "1", step: "0.01", value: String(value), on: { input: (event) => (shown.textContent = Number(event.target.value).toFixed(2)) } });
+    return make("div", { class: "row" }, range, shown);
+  }
+  const bounds = kind === "number" ? { type: "number", min: field.min, max: field.max, step: field.step ?? "any" } : { type: kind, maxlength: field.max ?? 2000, autocomplete: field.autocomplete ?? "off" };
+  return make("input", { ...shared, ...bounds, value: value ?? "" });
+}
+
+function read_values(dialog, fields) {
+  const values = {};
+  for (const field of fields) {
+    const node = dialog.querySelector(`#field-${field.name}`);
+    if (field.disabled) continue;
+    if (field.kind === "check") values[field.name] = node.checked;
+    else if (field.kind === "number" || field.kind === "share") values[field.name] = Number(node.value);
+    else if (field.kind === "lines") values[field.name] = node.value.split("\n").map((line) => line.trim()).filter(Boolean);
+    else values[field.name] = field.kind === "area" ? node.value : node.value.trim();
+  }
+  return values;
+}

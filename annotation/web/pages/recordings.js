@@ -1,0 +1,103 @@
+// Recordings of people's own work: one's own to look at and withdraw, a reviewer's to judge.
+
+import { address, get, part, post } from "/pages/api.js";
+import { table } from "/pages/chart.js";
+import { announce, ask, at, cancel_button, duration, make, ok_button, time_text, toast } from "/pages/dom.js";
+import { Keys } from "/pages/keys.js";
+import { Opinion } from "/pages/opinion.js";
+import { Replay } from "/pages/replay.js";
+import { attempt, may, start_page } from "/pages/shell.js";
+
+const KINDS = { pending: "warn", approved: "good", rejected: "bad" };
+const person = await start_page("recordings");
+let current = null;
+
+async function show_list() {
+  current = null;
+  at("case").hidden = true;
+  at("list").hidden = at("list-head").hidden = false;
+  let items;
+  try {
+    items = await get("/recordings");
+  } catch (error) {
+    return toast(error.message, "bad");
+  }
+  const wanted = at("state").value;
+  const rows = items.filter((item) => !wanted || item.state === wanted);
+  if (!rows.length) return at("list").replaceChildren(make("p", { class: "empty" }, "No recordings here. They are made with `flywheel record` on one's own machine and sent after a review."));
+  at("list").replaceChildren(table(rows, [
+    { title: "Query", text: (item) => make("button", { type: "button", class: "opens plain", on: { click: () => open_recording(item) } }, item.query || "without a query") },
+    { title: "State", text: (item) => make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state === "pending" ? "waiting" : item.state) },
+    { title: "Person", text: (item) => item.person }, { title: "Track", text: (item) => item.track }, { title: "Applications", text: (item) => item.applications.join(", ") },
+    { title: "Actions", text: (item) => item.num_actions, is_number: true }, { title: "Length", text: (item) => duration(item.length_s), is_number: true },
+    { title: "Replayed", text: (item) => (item.is_executable === null ? "–" : item.is_executable ? "yes" : "no") }, { title: "Uploaded", text: (item) => time_text(item.created_at_s) },
+  ], "Recordings"));
+}
+
+async function open_recording(item) {
+  let detail = null;
+  if (!(await attempt(async () => (detail = await get(`/recordings/${part(item.recording_id)}`))))) return;
+  const opinion = new Opinion(detail.steps.length);
+  const replay = new Replay({
+    title: `${item.person}, ${item.track}`, steps: detail.steps, address_of: (id) => address(`/recordings/${part(item.recording_id)}/screens/${part(id)}`),
+    on_step: (index) => opinion.show(index), mark_of: (index) => opinion.mark_of(index),
+    said: (step) => [
+      make("p", { class: "small quiet" }, `at ${duration(step.at_s)} in ${step.window || "an unnamed window"}`), step.heard && make("p", { class: "small quiet wrap" }, `heard: ${step.heard}`),
+      step.hidden.length > 0 && make("p", { class: "small" }, `taken out: ${step.hidden.join(", ")}`),
+    ],
+  });
+  opinion.on_change = () => replay.mark();
+  current = { item, detail, opinion, replay };
+  const may_review = !item.is_own && may(person, "reviewer") && item.state === "pending";
+  const hidden = Object.entries(detail.hidden).map(([kind, num]) => `${num} ${kind}`).join(", ");
+  at("case").replaceChildren(
+    make("div", { class: "card-head" }, make("button", { type: "button", on: { click: show_list } }, "← Recordings", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, item.query || "Without a query"),
+      make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state), make("span", { class: "badge" }, `result: ${detail.result}`)),
+    make("p", { class: "quiet" }, hidden ? `Taken out before the upload: ${hidden}.` : "Nothing had to be taken out before the upload."),
+    replay.node,
+    make("div", { class: "card verdict" }, may_review && opinion.node, make("div", { class: "row" },
+      may_review && make("button", { type: "button", class: "primary", on: { click: () => submit(true) } }, "Approve…", make("kbd", {}, "A")),
+      may_review && make("button", { type: "button", class: "danger", on: { click: () => submit(false) } }, "Reject…", make("kbd", {}, "X")),
+      (item.is_own || may(person, "reviewer")) && item.state !== "withdrawn" && make("button", { type: "button", class: "far", on: { click: () => withdraw(item) } }, "Withdraw…"))),
+  );
+  at("list").hidden = at("list-head").hidden = true;
+  at("case").hidden = false;
+  if (detail.steps.length) opinion.show(0);
+  at("case").querySelector("h1").focus();
+  announce(`Recording with ${detail.steps.length} actions`);
+}
+
+async function ask_words(title, explanation, ok, is_required) {
+  const field = make("textarea", { id: "words", name: "words", rows: "3", maxlength: "500", required: is_required });
+  const answer = await ask({ title, body: [make("p", {}, explanation), make("label", { for: "words" }, is_required ? "Reason" : "Note"), field], buttons: [cancel_button(), ok_button(ok)], on_open: () => field.focus() });
+  return answer ? answer.get("words").trim() : null;
+}
+
+async function submit(approves) {
+  const note = await ask_words(approves ? "Approve this recording" : "Reject this recording", approves ? "It may be learned from." : "It is not learned from.", approves ? "Approve" : "Reject", !approves);
+  if (note === null) return;
+  const { item, opinion } = current;
+  const body = { kind: "second", approves, verdict: null, steps: opinion.steps, note };
+  if (await attempt(() => post(`/recordings/${part(item.recording_id)}/review`, body), "Review sent.")) show_list();
+}
+
+async function withdraw(item) {
+  const reason = await ask_words("Withdraw this recording", "It disappears from the next version of the data sets.", "Withdraw", true);
+  if (reason && (await attempt(() => post(`/recordings/${part(item.recording_id)}/withdraw`, { reason }), "Withdrawn."))) show_list();
+}
+
+const is_open = () => current !== null;
+const may_judge = () => is_open() && Boolean(at("step-note"));
+const keys = new Keys([
+  { keys: ["ArrowRight", "j"], shown: "→", what: "Next action", group: "Recording", when: is_open, repeats: true, run: () => current.replay.go(current.replay.index + 1) },
+  { keys: ["ArrowLeft", "k"], shown: "←", what: "Action before", group: "Recording", when: is_open, repeats: true, run: () => current.replay.go(current.replay.index - 1) },
+  { keys: ["r"], shown: "R", what: "Right; on to the next", group: "Recording", when: may_judge, run: () => (current.opinion.set({ is_right: true }), current.replay.go(current.replay.index + 1)) },
+  { keys: ["w"], shown: "W", what: "Wrong", group: "Recording", when: may_judge, run: () => current.opinion.set({ is_right: false }) },
+  { keys: ["t"], shown: "T", what: "The thought fits, or does not", group: "Recording", when: may_judge, run: () => current.opinion.toggle_thought() },
+  { keys: ["a"], shown: "A", what: "Approve", group: "Recording", when: may_judge, run: () => submit(true) },
+  { keys: ["x"], shown: "X", what: "Reject", group: "Recording", when: may_judge, run: () => submit(false) },
+  { keys: ["Escape"], shown: "Esc", what: "Back to the list", group: "Recording", when: is_open, run: show_list },
+  { keys: ["?"], what: "These shortcuts", group: "Recording", run: () => keys.help() },
+]);
+at("state").addEventListener("change", show_list);
+show_list();

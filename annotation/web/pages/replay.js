@@ -1,0 +1,61 @@
+// One run or recording, step by step: the screen as it was, with what was proposed and what was decided drawn on it.
+
+import { draw, make, show } from "/pages/dom.js";
+import { mark_nodes } from "/pages/marks.js";
+
+const SIGNS = { accept: "✓ accepted", edit: "✎ edited", override: "↺ overridden", beyond_repair: "✕ beyond repair" };
+
+/** `address_of(screenshot_id)`; `on_step(index)`; `said(step)`: more nodes about a step; `mark_of(index)`: "right", "wrong" or "". */
+export class Replay {
+  constructor({ title, steps, address_of, on_step = () => {}, said = () => [], mark_of = () => "" }) {
+    Object.assign(this, { steps, address_of, on_step, said, mark_of });
+    this.index = 0;
+    this.shot = make("div", { class: "shot" });
+    this.words = make("div", { class: "said" });
+    this.buttons = make("div", { class: "steps", role: "group", "aria-label": `Steps, ${title}` }, steps.map((step, index) =>
+      make("button", { type: "button", on: { click: () => this.go(index) } }, String(index + 1))));
+    this.node = make("article", { class: "card replay", "aria-label": title }, make("h2", {}, title), this.buttons, make("div", { class: "replay-body" }, this.shot, this.words));
+    if (steps.length) this.go(0, false);
+    else show(this.words, "No steps.");
+  }
+
+  go(index, tells = true) {
+    if (!this.steps.length) return;
+    this.index = Math.max(0, Math.min(index, this.steps.length - 1));
+    this.show_step(this.steps[this.index]);
+    this.mark();
+    if (tells) this.on_step(this.index);
+  }
+
+  mark() {
+    [...this.buttons.children].forEach((button, index) => {
+      const said = this.mark_of(index);
+      button.className = said;
+      show(button, `${index + 1}${{ right: " ✓", wrong: " ✗" }[said] ?? ""}`);
+      button.setAttribute("aria-label", `Step ${index + 1}${said ? `, ${said}` : ""}`);
+      button.setAttribute("aria-current", String(index === this.index));
+    });
+  }
+
+  show_step(step) {
+    const screen = step.screen;
+    if (screen?.screenshot_id) {
+      const unit = Math.max(screen.width_px / 420, screen.height_px / 300);
+      const others = (step.proposals ?? []).map((proposal, rank) => ({ points: proposal.points, label: String(rank + 1), kind: "candidate" }));
+      const marks = [...others, { points: step.points, label: "✓", kind: "selected" }];
+      this.shot.replaceChildren(
+        make("img", { src: this.address_of(screen.screenshot_id), alt: `Screen before step ${this.index + 1}` }),
+        draw("svg", { viewBox: `0 0 ${screen.width_px} ${screen.height_px}`, "aria-hidden": "true" }, mark_nodes(marks, unit, screen)),
+      );
+    } else this.shot.replaceChildren(make("p", {}, "No picture"));
+    const proposals = step.proposals ?? [];
+    this.words.replaceChildren(
+      make("p", {}, make("b", {}, SIGNS[step.decision] ?? ""), " ", make("span", { class: "mono wrap" }, step.action)),
+      ...(step.thought ? [make("p", { class: "wrap" }, step.thought)] : []),
+      ...(screen?.output ? [make("pre", { class: "mono wrap small", tabindex: "0" }, screen.output)] : []),
+      ...(proposals.length ? [make("details", {}, make("summary", {}, `${proposals.length} proposed`), make("ol", { class: "stack" }, proposals.map((proposal, rank) =>
+        make("li", { class: "small" }, make("b", {}, `${rank + 1} `), make("span", { class: "mono" }, proposal.action || proposal.text), proposal.thought && make("span", { class: "quiet" }, ` ${proposal.thought}`)))))] : []),
+      ...this.said(step, this.index).filter(Boolean),
+    );
+  }
+}
