@@ -84,7 +84,7 @@ GATES = (
     Gate(name="merge_gate", guards=("merged_policy",), suites={}),
     Gate(
         name="collection_gate",
-        guards=("rollouts", "annotations"),
+        guards=("rollouts", "annotations", "human_annotations"),
         suites={
             "merged_policy": ("checkpoints", "training_metrics", "merge_candidates"),
             "evaluations": ("evaluations",),

@@ -17,6 +17,7 @@ from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import JudgeRequest, SupervisedRequest
 from assets.resources import ProfileResource, StageRunner, WarehouseResource
+from assets.routing import COLLECTED
 from assets.training import RETRY, policy_into
 from warehouse import registry
 from warehouse.errors import CheckpointError
@@ -111,7 +112,7 @@ def orm_model(
 @dg.multi_asset(
     specs=[
         dg.AssetSpec(
-            "judgements", deps=["orm_model", "evaluations", "rollouts", "annotations"], kinds={"torch"}, group_name="routing",
+            "judgements", deps=["orm_model", "evaluations", *COLLECTED], kinds={"torch"}, group_name="routing",
             description="What the ORM and the LLM judge say of the iteration's episodes, and of others by which they are measured.",
         ),
         dg.AssetSpec(

@@ -218,6 +218,17 @@ class AnnotationSettings(_Settings):
     annotator: ScriptedAnnotatorConfig = ScriptedAnnotatorConfig()
 
 
+class PeopleSettings(_Settings):
+    """What people annotated in an annotation server, and recorded of their own work, is taken in by every iteration."""
+
+    enabled: bool = True
+    database: str | None = Field(
+        None,
+        description="address of the annotation database, e.g. postgresql+psycopg://user@host/name; null: the home's own, where there is "
+        "one. FLYWHEEL_ANNOTATION_DATABASE goes before both, for addresses with a password",
+    )
+
+
 class MergeSettings(MethodConfig):
     """How the specialists are merged (models/merging/config.py has the methods' parameters); the weights are chosen on the `eval` split."""
 
@@ -282,6 +293,7 @@ class Profile(_Settings):
     evaluation: EvaluationSettings
     collection: CollectionSettings
     annotation: AnnotationSettings = AnnotationSettings()
+    people: PeopleSettings = PeopleSettings()
     quality: QualityConfig = QualityConfig()
     routing: RoutingConfig = RoutingConfig()
     verdicts: VerdictSettings = VerdictSettings()

@@ -20,12 +20,14 @@ from warehouse.svg import as_markdown
 from warehouse.verdict_tally import VerdictTally
 
 GROUP = "routing"
+COLLECTED = ("rollouts", "annotations", "human_annotations")
+SAMPLED = ("verdicts", "annotations", "human_annotations")
 
 
 @dg.asset(
     partitions_def=ITERATIONS,
     group_name=GROUP,
-    deps=["rollouts", "annotations"],
+    deps=[*COLLECTED],
     kinds={"deltalake"},
     description="V(s) of the environment's verifier and the result of every quality filter, per episode.",
 )
@@ -48,12 +50,8 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
         dg.AssetSpec(
             "routes", deps=["verdicts", "judgements"], description="One destination an episode: sft, ct or withheld.", kinds={"duckdb"}
         ),
-        dg.AssetSpec(
-            "ct_samples", deps=["verdicts", "annotations"], description="What joined D_CT in this iteration.", kinds={"deltalake"}
-        ),
-        dg.AssetSpec(
-            "sft_samples", deps=["verdicts", "annotations"], description="What joined D_SFT in this iteration.", kinds={"deltalake"}
-        ),
+        dg.AssetSpec("ct_samples", deps=[*SAMPLED], description="What joined D_CT in this iteration.", kinds={"deltalake"}),
+        dg.AssetSpec("sft_samples", deps=[*SAMPLED], description="What joined D_SFT in this iteration.", kinds={"deltalake"}),
     ],
     partitions_def=ITERATIONS,
     group_name=GROUP,

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets import carrier, checks, collection, datasets, judging, release, routing, seed, task_pool, training, value_gate
+from assets import carrier, checks, collection, datasets, judging, people, release, routing, seed, task_pool, training, value_gate
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
@@ -54,6 +54,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             task_pool.task_pool,
             collection.rollouts,
             collection.annotations,
+            people.human_annotations,
             judging.orm_data,
             judging.orm_model,
             judging.judging,

@@ -10,7 +10,7 @@ from annotation.service.live_run import LiveRun, Standing, attempt_of, history_s
 from annotation.service.proposals import Candidate
 from annotation.service.screens import observation_of, screen_view
 from annotation.storage.runs import Stored
-from annotation.storage.schema import Proposal, Run, RunStep
+from annotation.storage.schema import Assignment, Proposal, Run, RunStep
 from annotation.web.bodies import CampaignView, DraftView, HistoryStep, RunPhase, RunState, TaskView
 from sandbox import wire
 from sandbox.task import Task
@@ -24,12 +24,19 @@ def task_of(stored: Stored) -> Task:
 
 def request_of(stored: Stored, *, screenshots: bool = True, temperature: float = 0.0, attempt: int | None = None) -> EpisodeRequest:
     """The episode of a run, whose id is that of its rows in the warehouse."""
+    return request_for(stored.run, stored.assignment, screenshots=screenshots, temperature=temperature, attempt=attempt)
+
+
+def request_for(
+    run: Run, assignment: Assignment, *, screenshots: bool = True, temperature: float = 0.0, attempt: int | None = None
+) -> EpisodeRequest:
+    """The same, of a run that was not loaded whole."""
     return EpisodeRequest(
         purpose="annotation",
-        task=task_of(stored),
-        seed=stored.assignment.seed,
-        attempt=attempt_of(stored.run.run_id) if attempt is None else attempt,
-        policy_id=stored.run.policy_id,
+        task=wire.TASK.from_plain(assignment.task),
+        seed=assignment.seed,
+        attempt=attempt_of(run.run_id) if attempt is None else attempt,
+        policy_id=run.policy_id,
         temperature=temperature,
         screenshots=screenshots,
     )

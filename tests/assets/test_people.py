@@ -1,0 +1,111 @@
+"""People's annotations on their way into D_SFT: from decisions on real pages to samples, once, and out again when they are taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from annotation.service import review
+from annotation.storage.blobs import Blobs
+from annotation.web.bodies import Decide, Finish
+from assets.partitions import ITERATIONS
+from assets.people import STAGE, human_annotations
+from assets.profile import Profile
+from assets.resources import ProfileResource, WarehouseResource
+from assets.routing import routing, verdicts
+from pipelines import profiles
+from sandbox.pool import SessionPool
+from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
+from warehouse.home import Home
+from warehouse.tables import Warehouse
+
+ITERATION, NEXT = "0001", "0002"
+
+
+class Smoke(ProfileResource):
+    def load(self) -> Profile:
+        return profiles.load("smoke")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Work:
+    """The annotation database and pictures of a home."""
+    (tmp_path / "annotation").mkdir()
+    made = Work(tmp_path / "annotation")
+    made.blobs = Blobs.of_home(Home(tmp_path))
+    return made
+
+
+async def annotate(work: Work) -> tuple[str, str]:
+    """Two runs in mode intervene: of a policy whose proposals are right, accepted; and of one that errs, overridden at its last step."""
+    campaign = work.campaign()
+    async with SessionPool(size=2, num_browsers=1) as pool:
+        async with service(work, pool, Reader()) as live:
+            good = await live.start(work.lease(campaign, task_named("enter-text")), 1, ANN)
+            state = await until(live, good, "deciding")
+            while state.phase == "deciding":
+                state = await accept(live, state)
+            await live.finish(good, ANN, Finish(version=state.version, is_success=True))
+        async with service(work, pool, Reader("policy-erring", errs=True)) as live:
+            mended = await live.start(work.lease(campaign, task_named("click-button"), user_id=BOB), 1, BOB)
+            state = await until(live, mended, "deciding")
+            assert state.screen is not None and state.instruction is not None
+            wanted = next(box for box in state.screen.elements if box.name == state.instruction.split('"')[1] and box.role == "button")
+            override = Decide(version=state.version, decision="override", thought="That one.", action=f"click [{wanted.index}]")
+            await live.decide(mended, BOB, override)
+            state = await until(live, mended, "ended")
+            await live.finish(mended, BOB, Finish(version=state.version, is_success=True, note="plain enough"))
+    return good, mended
+
+
+def materialize(root: Path, iteration: str) -> dg.ExecuteInProcessResult:
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(ITERATIONS.name), [ITERATION, NEXT])
+        resources = {"tables": WarehouseResource(root=str(root)), "profile": Smoke()}
+        return dg.materialize([human_annotations, verdicts, routing], partition_key=iteration, instance=instance, resources=resources)
+
+
+def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp_path: Path, work: Work) -> None:
+    good, mended = asyncio.run(annotate(work))
+    warehouse = Warehouse(Home(tmp_path))
+    assert materialize(tmp_path, ITERATION).success
+
+    episodes = warehouse.read("episodes", stage=STAGE).to_pylist()
+    assert {row["task_name"]: row["outcome"] for row in episodes} == {"enter-text": "success", "click-button": "success"}
+    notes = warehouse.read("annotations", stage=STAGE).to_pylist()
+    assert {(row["annotator"], row["decision"], row["origin"]) for row in notes} == {(ANN, "accept", "human"), (BOB, "override", "human")}
+    samples = {row["annotation_id"]: row for row in warehouse.read("sft_samples").to_pylist()}
+    assert set(samples) == {row["annotation_id"] for row in notes}, "each decision is learned as it was taken, and nothing twice"
+    overridden = next(row for row in notes if row["decision"] == "override")
+    assert overridden["proposal"] != overridden["response"] and "That one." in overridden["response"]
+    assert samples[overridden["annotation_id"]]["messages"][-1]["content"] == overridden["response"]
+    said = [row for row in warehouse.read("verdicts").to_pylist() if row["judge"] == "human"]
+    assert len(said) == 2 and all(row["passed"] for row in said) and any("plain enough" in row["reasons"] for row in said)
+    shown = {row["screenshot_id"] for row in warehouse.read("steps").to_pylist()}
+    assert None not in shown and shown <= set(warehouse.read("screenshots", columns=["screenshot_id"]).column(0).to_pylist())
+
+    version = warehouse.version("sft_samples")
+    assert materialize(tmp_path, ITERATION).success
+    assert warehouse.read("annotations", stage=STAGE).num_rows == len(notes) and warehouse.version("sft_samples") == version, "idempotent"
+
+    with work.database.write() as session:
+        review.withdraw(session, mended)
+    result = materialize(tmp_path, NEXT)
+    (told,) = result.asset_materializations_for_node("human_annotations")
+    assert (told.metadata["runs"].value, told.metadata["withdrawn"].value) == (0, 2), "nothing new; one annotation, one sample"
+    standing = warehouse.read("sft_samples").to_pylist()
+    gone = {row["sample_id"] for row in standing if row["withdrawn"]}
+    assert gone == {samples[overridden["annotation_id"]]["sample_id"]}
+    assert {row["annotation_id"] for row in standing if row["sample_id"] not in gone} == set(samples) - {overridden["annotation_id"]}
+    assert good != mended
+    work.close()
+
+
+def test_where_nobody_annotates_there_is_nothing_to_take_in(tmp_path: Path) -> None:
+    result = materialize(tmp_path, ITERATION)
+    (told,) = result.asset_materializations_for_node("human_annotations")
+    assert result.success and told.metadata["note"].value == "nobody annotates here"
+    assert not (tmp_path / "annotation").exists()
