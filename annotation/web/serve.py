@@ -15,23 +15,30 @@ GRACE_S = 5
 
 
 class _Server(Server):
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, on_end: Callable[[], None]) -> None:
         super().__init__(app, grace_s=GRACE_S, lifespan="on")
+        self._on_end = on_end
 
     def end(self) -> None:
         """A second time: do not wait for requests under way."""
         self.force_exit = self.should_exit
         super().end()
+        self._on_end()
 
 
-async def serve(app: ASGIApp, listener: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGINT or SIGTERM, in the main thread."""
-    await serve_until_signalled(_Server(app), listener, ready)
+def _nothing() -> None: ...
+
+
+async def serve(
+    app: ASGIApp, listener: socket.socket, ready: Callable[[], None] = _nothing, *, on_end: Callable[[], None] = _nothing
+) -> None:
+    """Serve until SIGINT or SIGTERM, in the main thread. `on_end` is called when that comes, so that streams know that they end."""
+    await serve_until_signalled(_Server(app, on_end), listener, ready)
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, *, host: str = "127.0.0.1") -> AsyncIterator[str]:
+async def serving(app: ASGIApp, *, host: str = "127.0.0.1", on_end: Callable[[], None] = _nothing) -> AsyncIterator[str]:
     """A server in this event loop, on a free port, for as long as the block lasts; gives its address."""
     with bind(host, 0) as listener:
-        async with running(_Server(app), listener):
+        async with running(_Server(app, on_end), listener):
             yield address_of(listener)
