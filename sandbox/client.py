@@ -26,7 +26,7 @@ from sandbox.actions import ACTION, Action
 from sandbox.server.bodies import STARTED, STEPPED, SteppedSession
 from sandbox.server.problems import error_of
 from sandbox.server.tokens import client_token
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.task import Task
 from sandbox.wire import Codec
 from warehouse.errors import FlywheelError, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable
@@ -74,6 +74,12 @@ class RemoteSession:
         """Raises AccessDenied where the server was started without oracles."""
         return await self._call("hint", wire.ACTION)
 
+    async def files(self) -> tuple[FileEntry, ...] | None:
+        return await self._call("files", wire.FILES, method="GET")
+
+    async def read_file(self, path: str) -> str | None:
+        return await self._call("files/text", wire.TEXT, method="GET", params={"path": path})
+
     async def observe(self) -> Observation:
         """The last observation again."""
         return await self._call("observation", wire.OBSERVATION, method="GET")
@@ -101,9 +107,11 @@ class RemoteSession:
         if self._is_closed:
             raise SandboxError("The session is closed; lease another one.")
 
-    async def _call(self, name: str, codec: Codec[T], body: dict[str, Any] | None = None, *, method: str = "POST") -> T:
+    async def _call(
+        self, name: str, codec: Codec[T], body: dict[str, Any] | None = None, *, method: str = "POST", params: dict[str, Any] | None = None
+    ) -> T:
         self._check_open()
-        return await self._client._call(method, f"/v1/sessions/{self.session_id}/{name}", codec, body)
+        return await self._client._call(method, f"/v1/sessions/{self.session_id}/{name}", codec, body, params)
 
     async def _release(self, *, failed: bool) -> None:
         if self._is_closed:
@@ -220,8 +228,10 @@ class SandboxClient:
             with suppress(FlywheelError):
                 await self._send("POST", "/v1/heartbeat", {"sessions": list(self._held)}, retry_s=every_s)
 
-    async def _call(self, method: str, path: str, codec: Codec[T], body: dict[str, Any] | None = None) -> T:
-        response = await self._send(method, path, body)
+    async def _call(
+        self, method: str, path: str, codec: Codec[T], body: dict[str, Any] | None = None, params: dict[str, Any] | None = None
+    ) -> T:
+        response = await self._send(method, path, body, params=params)
         return codec.from_plain(msgpack.unpackb(response.content))
 
     async def _send(

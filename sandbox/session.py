@@ -14,6 +14,7 @@ from sandbox.actions import Action
 from sandbox.task import Task
 from warehouse.identity import bytes_id
 
+FileKind = Literal["file", "folder"]
 VerdictOrigin = Literal["verifier", "judge", "orm", "human", "scripted"]
 
 
@@ -89,6 +90,15 @@ class Verdict:
         return self.score >= self.threshold
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file or folder of a session's workspace; `path` is below the workspace."""
+
+    path: str
+    kind: FileKind
+    num_bytes: int
+
+
 @runtime_checkable
 class Session(Protocol):
     """One live environment. All methods may raise a SandboxError; none raises for what a policy did."""
@@ -112,4 +122,17 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """Release the environment; may be called twice."""
+        ...
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """A session whose workspace people may look at beside the agent: looking changes nothing and counts as no step."""
+
+    async def files(self) -> tuple[FileEntry, ...] | None:
+        """What lies in the workspace, in order, as far as it is shown; None where the session has none."""
+        ...
+
+    async def read_file(self, path: str) -> str | None:
+        """The text of a file; None where there is no such text file, or it is too long to be shown."""
         ...

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from sandbox.actions import Action
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.task import Task
 from warehouse.errors import SandboxError
 
@@ -59,3 +59,5 @@ TRANSITION: Codec[Transition] = Codec("transition", Transition)
 VERDICT: Codec[Verdict] = Codec("verdict", Verdict)
 TASK: Codec[Task] = Codec("task", Task)
 ACTION: Codec[Action | None] = Codec("action", Action | None)
+FILES: Codec[tuple[FileEntry, ...] | None] = Codec("list of files", tuple[FileEntry, ...] | None)
+TEXT: Codec[str | None] = Codec("text", str | None)

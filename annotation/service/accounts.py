@@ -50,11 +50,11 @@ class Accounts:
         self.database, self.passwords, self.clock = database, passwords or Passwords(), clock
         self.limits, self.lifetimes = limits or Limits(), lifetimes or Lifetimes()
 
-    async def who(self, secret: str, kind: str) -> Principal | None:
-        """Whose secret this is. `kind`: browser or program."""
+    async def who(self, secret: str, kind: str, *, touch: bool = True) -> Principal | None:
+        """Whose secret this is. `kind`: browser or program. `touch`: it is a sign of life, which keeps a login from getting idle."""
         now_s = self.clock()
         found = await self.database.reading(logins.find, secret, kind, self.lifetimes, now_s=now_s)
-        if found is not None and found.is_stale:
+        if found is not None and found.is_stale and touch:
             await self.database.writing(logins.touch, found.digest, now_s=now_s)
         return found
 

@@ -112,6 +112,7 @@ class LiveRun:
         self.done: object = None
         """The last request that changed something: sent again, it changes nothing."""
         self._changed = asyncio.Event()
+        self._has_left = False
         self._view: RunState | None = None
 
     @property
@@ -140,11 +141,19 @@ class LiveRun:
         self.phase = phase or self.phase
         self.problem = problem or self.problem
         self.version += 1
-        self.told()
+        self.forget_view()
+        self._wake()
 
-    def told(self) -> None:
-        """Whoever waits for changes looks again, though decisions that were made on this version still hold."""
+    def forget_view(self) -> None:
+        """Something changed that nobody waits for, and on which decisions that were made on this version do not depend: a draft."""
         self._view = None
+
+    def leave(self) -> None:
+        """The server lets go of the run as it is: nobody waits for changes any more."""
+        self._has_left = True
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -152,11 +161,11 @@ class LiveRun:
         """Wait until the version is another one; whether it is."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self.version == after_version:
+                while self.version == after_version and not self._has_left:
                     await self._changed.wait()
         except TimeoutError:
             return False
-        return True
+        return self.version != after_version
 
     def view(self) -> RunState:
         if self._view is None:

@@ -17,7 +17,7 @@ from agent.grammars.elements import render_observation
 from agent.policy import Response
 from annotation.service.live_run import LiveRun, Open, surely
 from annotation.service.proposals import Candidate, propose
-from annotation.service.screens import difference, screen_json
+from annotation.service.screens import LONGEST_OUTPUT, difference, screen_json
 from annotation.storage import runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
@@ -61,7 +61,8 @@ class Person:
         run.show(after)
         if not standing.is_executed:
             standing.is_executed = True
-            standing.view = standing.view.model_copy(update={"reward": step.reward})
+            output = after.output[-LONGEST_OUTPUT:] if standing.view.kind == "tool" else None
+            standing.view = standing.view.model_copy(update={"reward": step.reward, "output": output})
             run.executed.append(Executed(step_id=standing.step_id, reward=step.reward, at_s=self._clock()))
 
     async def failed(self, error: SandboxError) -> None:

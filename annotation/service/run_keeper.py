@@ -115,24 +115,30 @@ class RunKeeper:
             elif self._is_overdue(found[run_id][1]):
                 await self._park(run_id)
 
+    def end_streams(self) -> None:
+        """The server is about to end: whoever waits for changes is told."""
+        self.is_closing = True
+        for run in self._live.values():
+            run.leave()
+
     async def close(self) -> None:
         """Leave every run as it is in the database, for the next server to bring back. May be called twice."""
-        self.is_closing = True
+        self.end_streams()
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.wait({self._sweeper})
         await asyncio.gather(*(self._stop(run) for run in self._live.values()))
-        for run in self._live.values():
-            run.told()
         self._live.clear()
 
-    async def wake(self, run_id: str) -> bool:
-        """Bring a run back that is live in the database, by doing its steps again; whether that was needed. Raises UnknownSubject,
+    async def wake(self, run_id: str, *, if_overdue: bool = True) -> bool:
+        """Bring a run back that is live in the database, by doing its steps again; whether that was done. Raises UnknownSubject,
         ModelError, ConfigError."""
         if run_id in self._live:
             return False
         stored = await self._database.reading(runs.load, run_id)
         if stored.run.state != "live" or not runs.holds(stored.run, stored.assignment):
+            return False
+        if not if_overdue and self._is_overdue(stored.assignment):
             return False
         served = await self._policy_of(stored)
         async with self._starting:
@@ -147,7 +153,7 @@ class RunKeeper:
         async with run.lock:
             await self._stop(run)
             if self._live.pop(run_id, None) is not None:
-                run.told()
+                run.leave()
 
     def _is_overdue(self, assignment: Assignment) -> bool:
         return (assignment.lease_until_s or 0.0) <= self._clock()

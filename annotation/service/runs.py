@@ -1,7 +1,8 @@
 """LiveRuns: what people, pages and programs ask of annotated runs. Each request that changes something names the version that it was made
 on, so that a late or doubled one changes nothing; each is fenced by the assignment's lease (storage/runs.py).
 
-How an episode is played is person.py's, what is known of one run live_run.py's, starting and ending run_keeper.py's.
+How an episode is played is person.py's, what is known of one run live_run.py's, starting and ending run_keeper.py's, and whatever changes
+nothing run_readers.py's.
 """
 
 from __future__ import annotations
@@ -10,31 +11,24 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from agent.decider import Moment
-from agent.episode import Episode
 from agent.grammars.elements import render_observation
 from annotation.service import stored_runs
-from annotation.service.answers import action_view, composed
-from annotation.service.at_point import at_point
 from annotation.service.choices import Choice, choice_of
-from annotation.service.completion import complete
-from annotation.service.completion_values import Surroundings
-from annotation.service.live_run import LiveRun, Open, Standing, history_step, surely
+from annotation.service.live_run import LiveRun, Standing, history_step, surely
 from annotation.service.proposals import added, propose
-from annotation.service.run_keeper import RunKeeper
+from annotation.service.run_readers import RunReaders
 from annotation.storage import run_endings, runs
 from annotation.web import bodies
-from annotation.web.bodies import ActionView, Completion, Decide, RunPhase, RunState
+from annotation.web.bodies import Decide, RunPhase, RunState
 from sandbox.session import Observation
-from sandbox.sources import SOURCES, kind_of
-from warehouse.errors import AssignmentLost, NotNow, OutOfDate, SandboxError, UnreadableAnswer
+from warehouse.errors import AssignmentLost, NotNow, OutOfDate, SandboxError
 
 T = TypeVar("T")
 END_TIMEOUT_S = 120.0
 """How long a finish waits for the verifier."""
 
 
-class LiveRuns(RunKeeper):
+class LiveRuns(RunReaders):
     """Methods that change a run take the user who asks: a run is its own annotator's. Raise UnknownSubject, AssignmentLost, OutOfDate,
     NotNow."""
 
@@ -106,7 +100,7 @@ class LiveRuns(RunKeeper):
         draft = bodies.DraftView(step_index=saved.step_index, number=saved.number, thought=saved.thought, action=saved.action)
         if body.step_index == len(run.standing):
             run.draft = draft
-            run.told()
+            run.forget_view()
         return draft
 
     async def propose(self, run_id: str, user_id: str, body: bodies.Propose) -> RunState:
@@ -134,70 +128,6 @@ class LiveRuns(RunKeeper):
             run.problem = None if opened.candidates else run.problem
             run.publish()
             return run.view()
-
-    async def state(self, run_id: str) -> RunState:
-        """Of any run, live or not."""
-        run = self._live.get(run_id) or self._gone.get(run_id)
-        if run is not None:
-            return run.view()
-        stored = await self._database.reading(runs.load, run_id)
-        return stored_runs.state_of(stored, version=int(self._clock() * 1000))
-
-    async def changes(self, run_id: str, after_version: int, timeout_s: float) -> RunState | None:
-        """The state as soon as its version is another one; None where it stayed. A run that is over changes no more."""
-        run = self._live.get(run_id)
-        if run is None:
-            state = await self.state(run_id)
-            return state if state.version != after_version else None
-        return run.view() if await run.change(after_version, timeout_s) else None
-
-    def is_live(self, run_id: str) -> bool:
-        return run_id in self._live
-
-    async def owner(self, run_id: str) -> str:
-        """Whose run it is."""
-        run = self._live.get(run_id) or self._gone.get(run_id)
-        return run.plan.user_id if run is not None else (await self._database.reading(runs.get, run_id)).user_id
-
-    async def screen(self, run_id: str, screenshot_id: str) -> bytes:
-        """A picture of a run. Raises UnknownSubject for one that is not the run's."""
-        run = self._live.get(run_id)
-        if run is not None and screenshot_id in run.pictures:
-            return run.pictures[screenshot_id]
-        if not await self._database.reading(runs.shows, run_id, screenshot_id):
-            raise runs.unknown(run_id)
-        return await asyncio.to_thread(self._blobs.get, screenshot_id)
-
-    async def check(self, run_id: str, body: bodies.Check) -> ActionView:
-        """How an answer would be read; nothing is done."""
-        run = self._get(run_id)
-        try:
-            text = composed(body.thought, body.action, run.plan.grammar, run.seen)
-        except UnreadableAnswer as error:
-            return ActionView(text="", thought=body.thought, action=body.action, problem=str(error))
-        return action_view(text, run.plan.grammar, run.seen)
-
-    async def complete(self, run_id: str, body: bodies.Complete) -> list[Completion]:
-        run = self._get(run_id)
-        task = run.plan.request.task
-        kind = kind_of(task) if task.source in SOURCES else "page"
-        around = Surroundings(grammar=run.plan.grammar, observation=run.seen, session_kind=kind, files=run.files)
-        return complete(body.action, body.cursor, around)
-
-    async def at(self, run_id: str, body: bodies.AtPoint) -> list[ActionView]:
-        run = self._get(run_id)
-        return at_point(body.point, run.plan.grammar, run.seen)
-
-    def moment(self, run_id: str) -> tuple[Moment, Open, LiveRun]:
-        """For programs: the moment that waits for a decision, and its candidates."""
-        run = self._live[run_id]
-        if run.moment is None or run.open is None:
-            raise NotNow(f"run {run_id} asks for no decision now")
-        return run.moment, run.open, run
-
-    def take_episode(self, run_id: str) -> Episode | None:
-        """The episode that ended last in a run, once; None where it has not, or was taken."""
-        return self._results.pop(run_id, None)
 
     async def _carry_out(self, run: LiveRun, choice: Choice) -> None:
         opened, observation = run.open, run.seen
@@ -247,11 +177,6 @@ class LiveRuns(RunKeeper):
             if run.plan.run_id in self._live:
                 await self.abandon(run.plan.run_id)
             raise
-
-    def _get(self, run_id: str) -> LiveRun:
-        if run_id not in self._live:
-            raise NotNow(f"run {run_id[:80]!r} is not live")
-        return self._live[run_id]
 
     async def _own(self, run_id: str, user_id: str) -> LiveRun:
         """A person's own live run, or one that has just ended."""

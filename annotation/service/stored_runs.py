@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from agent.episode import EpisodeRequest
 from agent.grammars.base import Grammar
 from agent.grammars.registry import grammar_named
 from agent.policy import Message, Response
 from annotation.service.live_run import LiveRun, Standing, attempt_of, history_step
 from annotation.service.proposals import Candidate
-from annotation.service.screens import observation_of, screen_view
+from annotation.service.screens import LONGEST_OUTPUT, observation_of, screen_view
 from annotation.storage.runs import Stored
 from annotation.storage.schema import Assignment, Proposal, Run, RunStep
 from annotation.web.bodies import CampaignView, DraftView, HistoryStep, RunPhase, RunState, TaskView
@@ -50,11 +52,12 @@ def campaign_view(stored: Stored) -> CampaignView:
 def bring_back(run: LiveRun, stored: Stored) -> None:
     """What was decided before the server ended, so that the episode begins with it."""
     grammar, instruction = run.plan.grammar, stored.run.instruction
+    views = histories(stored, grammar)
     for step in stored.steps:
         if step.decision in DECIDED:
-            run.standing.append(_standing(step, stored, grammar))
+            run.standing.append(_standing(step, stored, views[step.step_id]))
         elif step.decision is not None:
-            run.closing, run.stops = history_of(step, grammar, instruction), True
+            run.closing, run.stops = views[step.step_id], True
         elif step.messages:
             run.recovered = (step.step_id, step.observation)
             messages = tuple(Message(**message) for message in step.messages)
@@ -67,7 +70,7 @@ def bring_back(run: LiveRun, stored: Stored) -> None:
         run.screen = screen_view(run.observation, last.screenshot_id)
 
 
-def _standing(step: RunStep, stored: Stored, grammar: Grammar) -> Standing:
+def _standing(step: RunStep, stored: Stored, view: HistoryStep) -> Standing:
     """In mode relabel the policy's first proposal is done again; otherwise the response, as the policy's where it was accepted."""
     proposals = stored.proposals[step.step_id]
     proposed = proposals[step.candidate or 0] if proposals else None
@@ -82,7 +85,7 @@ def _standing(step: RunStep, stored: Stored, grammar: Grammar) -> Standing:
         override=None if text == base else text,
         observation=step.observation,
         screenshot_id=step.screenshot_id,
-        view=history_of(step, grammar, stored.run.instruction),
+        view=view,
         is_executed=step.executed_at_s is not None,
     )
 
@@ -92,7 +95,19 @@ def _candidate(proposal: Proposal) -> Candidate:
     return Candidate(response=response, num_samples=proposal.num_samples, score=proposal.score)
 
 
-def history_of(step: RunStep, grammar: Grammar, instruction: str | None) -> HistoryStep:
+def histories(stored: Stored, grammar: Grammar) -> dict[str, HistoryStep]:
+    """Decided steps by their ids; what a tool printed is on the screen after its step."""
+    views: dict[str, HistoryStep] = {}
+    for step, after in zip_longest(stored.steps, stored.steps[1:]):
+        if step.decision is not None:
+            view = _history_of(step, grammar, stored.run.instruction)
+            is_shown = view.kind == "tool" and after is not None
+            output = str(after.screen["output"])[-LONGEST_OUTPUT:] if is_shown and after is not None else None
+            views[step.step_id] = view.model_copy(update={"output": output})
+    return views
+
+
+def _history_of(step: RunStep, grammar: Grammar, instruction: str | None) -> HistoryStep:
     return history_step(
         step.response,
         grammar,
@@ -114,7 +129,7 @@ def draft_of(stored: Stored, step_index: int) -> DraftView | None:
 def state_of(stored: Stored, *, version: int) -> RunState:
     """A run that is not live."""
     run, task, grammar = stored.run, task_of(stored), grammar_named(stored.run.grammar)
-    history = tuple(history_of(step, grammar, run.instruction) for step in stored.steps if step.decision is not None)
+    history = tuple(histories(stored, grammar).values())
     last = stored.steps[-1] if stored.steps else None
     return RunState(
         run_id=run.run_id,

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandbox.actions import Action
+
 LONGEST_TEXT = 20_000
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 RunPhase = Literal["starting", "proposing", "deciding", "executing", "rewinding", "ended", "finished", "abandoned", "broken"]
@@ -80,6 +82,8 @@ class HistoryStep(ActionView):
     screenshot_id: str | None
     """The screen that was decided on."""
     reward: float | None
+    output: str | None = None
+    """What a tool printed."""
 
 
 class DraftView(_Body):
@@ -175,6 +179,12 @@ class Check(_Body):
     action: Text
 
 
+class Write(_Body):
+    """POST …/write: an action in the grammar's words; answers an ActionView."""
+
+    action: Action
+
+
 class Complete(_Body):
     """POST …/complete: what may stand at the cursor of the action editor."""
 
@@ -198,6 +208,39 @@ class AtPoint(_Body):
     """POST …/at: what a click or drag on the screen may mean: ActionViews, likeliest first, in the grammar's words."""
 
     point: Point
+
+
+class FileView(_Body):
+    path: str
+    """Below the workspace."""
+    kind: Literal["file", "folder"]
+    num_bytes: int
+
+
+class FileList(_Body):
+    """GET …/files: the workspace of a live session, as far as it is shown."""
+
+    has_workspace: bool
+    files: tuple[FileView, ...]
+
+
+class FileText(_Body):
+    """GET …/files/text?path=…"""
+
+    path: str
+    text: str
+
+
+class ToolTurn(_Body):
+    step_index: int
+    line: str
+    output: str
+
+
+class Transcript(_Body):
+    """GET …/terminal: calls of tools and what they printed, oldest first."""
+
+    calls: tuple[ToolTurn, ...]
 
 
 class NextWork(_Body):

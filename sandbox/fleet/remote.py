@@ -9,7 +9,7 @@ from typing import Any
 from sandbox import wire
 from sandbox.actions import Action
 from sandbox.fleet.channel import Channel
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.task import Task
 from warehouse.errors import LeaseLost, SandboxError
 
@@ -68,6 +68,12 @@ class FleetSession:
 
     async def hint(self) -> Action | None:
         return wire.ACTION.from_plain(await self._ask("hint"))
+
+    async def files(self) -> tuple[FileEntry, ...] | None:
+        return wire.FILES.from_plain(await self._ask("files"))
+
+    async def read_file(self, path: str) -> str | None:
+        return wire.TEXT.from_plain(await self._ask("read_file", path=path))
 
     async def close(self) -> None:
         """The session is closed in its worker; the seat is free when the lease ends."""

@@ -23,6 +23,7 @@ from sandbox.fleet.channel import Channel, Params
 from sandbox.fleet.settings import FleetSettings
 from sandbox.kinds import PooledSession
 from sandbox.seats import CLOSE_TIMEOUT_S, LocalSeat, Seats
+from sandbox.session import HasFiles
 from warehouse.errors import SandboxError
 
 EXIT_LIMIT_S = 15
@@ -44,6 +45,8 @@ class Worker:
             "step": self._step,
             "evaluate": self._evaluate,
             "hint": self._hint,
+            "files": self._files,
+            "read_file": self._read_file,
             "close_session": self._close_session,
             "put_back": self._put_back,
         }
@@ -118,6 +121,14 @@ class Worker:
     async def _hint(self, seat: int) -> Params | None:
         action = wire.ACTION.to_plain(await self._session(seat).hint())
         return None if action is None else dict(action)
+
+    async def _files(self, seat: int) -> Any:
+        session = self._session(seat)
+        return wire.FILES.to_plain(await session.files() if isinstance(session, HasFiles) else None)
+
+    async def _read_file(self, seat: int, path: str) -> str | None:
+        session = self._session(seat)
+        return await session.read_file(path) if isinstance(session, HasFiles) else None
 
     async def _close_session(self, seat: int) -> None:
         await self._session(seat).close()

@@ -19,9 +19,10 @@ from sandbox.hybrid.source import PAGE, PAGES, SETTINGS, SOURCE, VERSION, hybrid
 from sandbox.hybrid.tasks import HybridInstance, HybridMoment, next_step
 from sandbox.jailed_page import EpisodePage, JailedPageSession
 from sandbox.page_task import PageMoment, PageSettings, Progress, Surroundings, WebMoment
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.task import Task
 from sandbox.terminal.config import machine_settings
+from sandbox.terminal.looking import list_files, read_text
 from sandbox.terminal.session import RESET_TIMEOUT_S, open_tools, verdict_of, way_to_start
 from sandbox.terminal.tasks import Probe
 from sandbox.terminal.tools import Tools, ToolSettings
@@ -119,6 +120,12 @@ class HybridSession(JailedPageSession[HybridInstance, _Episode]):
     async def hint(self) -> Action | None:
         episode = self._running()
         return (None if episode.is_over else way_to_start(episode.tools)) or await super().hint()
+
+    async def files(self) -> tuple[FileEntry, ...] | None:
+        return list_files(self._running().tools.jail.workspace)
+
+    async def read_file(self, path: str) -> str | None:
+        return read_text(self._running().tools.jail.workspace, path)
 
 
 class _Desk(EpisodePage[_Episode]):

@@ -12,10 +12,10 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import metadata
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgpack
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp
@@ -33,7 +33,7 @@ from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import BUSY, MEDIA_TYPE, RETRY_AFTER_S, problem_of
 from sandbox.server.settings import ServerSettings
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.sources import all_tasks, tasks_of
 from sandbox.task import Task
 from sandbox.tokens import Tokens
@@ -168,6 +168,16 @@ def _add_calls(app: FastAPI) -> None:
     async def hint(lease: OwnLease, request: Request) -> Response:
         """Only where the server was started with oracles allowed."""
         return answer(request, wire.ACTION, await calls.hint(lease, app.state.metrics, app.state.settings))
+
+    @app.get("/v1/sessions/{session_id}/files", tags=["calls"], summary="Files of the workspace", response_model=list[FileEntry] | None)
+    async def files(lease: OwnLease, request: Request) -> Response:
+        """What a person may look at beside the agent; null where the session has no workspace."""
+        return answer(request, wire.FILES, await calls.files(lease, app.state.metrics))
+
+    @app.get("/v1/sessions/{session_id}/files/text", tags=["calls"], summary="One file's text", response_model=str | None)
+    async def file_text(lease: OwnLease, path: Annotated[str, Query(max_length=4096)], request: Request) -> Response:
+        """Null where there is no such text file, or it is too long to be shown."""
+        return answer(request, wire.TEXT, await calls.read_file(lease, app.state.metrics, path))
 
     @app.get(
         "/v1/sessions/{session_id}/observation", tags=["calls"], summary="The last observation again", response_model=Observation

@@ -15,7 +15,7 @@ from sandbox.server.leases import Leases
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import problem_of
 from sandbox.server.settings import ServerSettings
-from sandbox.session import Observation, Session, Transition, Verdict
+from sandbox.session import FileEntry, HasFiles, Observation, Session, Transition, Verdict
 from sandbox.sources import SOURCES, kind_of
 from sandbox.task import Task
 from warehouse.errors import AccessDenied, FlywheelError, SandboxError
@@ -85,6 +85,24 @@ async def hint(lease: Lease, metrics: Metrics, settings: ServerSettings) -> Acti
 
     action: Action | None = await lease.call(work)
     return action
+
+
+async def files(lease: Lease, metrics: Metrics) -> tuple[FileEntry, ...] | None:
+    async def work(session: Session) -> tuple[FileEntry, ...] | None:
+        _check_started(lease)
+        return await _counted(metrics, session.files()) if isinstance(session, HasFiles) else None
+
+    found: tuple[FileEntry, ...] | None = await lease.call(work)
+    return found
+
+
+async def read_file(lease: Lease, metrics: Metrics, path: str) -> str | None:
+    async def work(session: Session) -> str | None:
+        _check_started(lease)
+        return await _counted(metrics, session.read_file(path)) if isinstance(session, HasFiles) else None
+
+    text: str | None = await lease.call(work)
+    return text
 
 
 def last_observation(lease: Lease) -> Observation:

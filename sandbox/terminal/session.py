@@ -14,10 +14,11 @@ from typing import Any
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.task import Task
 from sandbox.terminal.bubblewrap import HOME, find_bubblewrap, version
 from sandbox.terminal.config import machine_settings
+from sandbox.terminal.looking import list_files, read_text
 from sandbox.terminal.search import LocalLibrary
 from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_at_end, unmet_goals
 from sandbox.terminal.tools import Tools, ToolSettings
@@ -145,6 +146,12 @@ class TerminalSession:
         if way_back := way_to_start(episode.tools):
             return way_back
         return await next_step(episode.instance, episode.actions, Probe(episode.tools.jail))
+
+    async def files(self) -> tuple[FileEntry, ...] | None:
+        return list_files(self._running().tools.jail.workspace)
+
+    async def read_file(self, path: str) -> str | None:
+        return read_text(self._running().tools.jail.workspace, path)
 
     def _running(self) -> _Episode:
         if self._is_closed:

@@ -15,7 +15,7 @@ from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from sandbox.pool import SessionPool
 from sandbox.pool_protocol import Pool
-from sandbox.session import Observation, Session
+from sandbox.session import HasFiles, Observation, Session
 from sandbox.sources import SOURCES, SessionKind
 from sandbox.task import Task
 from warehouse.errors import SandboxError
@@ -113,5 +113,31 @@ def test_a_closed_session_is_of_no_use_and_no_one_gets_it_next(live: Any, kind: 
                 await session.reset(task, SEED)
         async with pool.lease(task, screenshots=False) as session:
             assert (await session.reset(task, SEED)).instruction
+
+    live.run(use)
+
+
+@everywhere
+def test_people_look_at_the_workspace_without_a_step(live: Any, kind: SessionKind) -> None:
+    task = example(kind)
+
+    async def use(pool: Pool) -> None:
+        async with pool.lease(task, screenshots=False) as session:
+            first = await session.reset(task, SEED)
+            files = await session.files() if isinstance(session, HasFiles) else None
+            assert (files is not None) == (kind in ("terminal", "hybrid"))
+            if files is None or not isinstance(session, HasFiles):
+                return
+            write = actions.ToolCall(
+                name="execute_bash", arguments={"command": "mkdir -p a && printf 'one\\ntwo' > a/b.txt && printf '\\0' > c"}
+            )
+            seen = (await session.step(write)).observation
+            new = {entry.path: entry for entry in await session.files() or () if entry not in files}
+            assert {path: entry.kind for path, entry in new.items()} == {"a": "folder", "a/b.txt": "file", "c": "file"}
+            assert new["a/b.txt"].num_bytes == 7 and await session.read_file("a/b.txt") == "one\ntwo"
+            for refused in ("c", "a", "nothing", "../etc/passwd", "/etc/passwd", "a\0b"):
+                assert await session.read_file(refused) is None, refused
+            after = (await session.step(actions.Wait(seconds=0.01))).observation
+            assert after.output == seen.output and after.elements == first.elements, "a look is no step"
 
     live.run(use)

@@ -1,0 +1,129 @@
+"""The HTTP interface of an annotation server: /api/v1 for pages and programs, and the pages. Whoever calls it has passed the guard.
+
+The routes are in routes_*.py, a noun each, with an `add_to(app)` that is listed here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from annotation.service.accounts import Accounts
+from annotation.service.campaigns import Campaigns
+from annotation.service.passwords import Passwords
+from annotation.service.queue import Queue
+from annotation.service.standing import StandingReader
+from annotation.storage.attempts import Limits
+from annotation.storage.blobs import Blobs
+from annotation.storage.database import Database
+from annotation.storage.logins import Lifetimes
+from annotation.web import pages, problems, routes_accounts, routes_work
+from annotation.web.access import needs
+from annotation.web.bodies import RunState
+from annotation.web.guard import Guard
+from annotation.web.settings import WebSettings
+
+ROUTES: tuple[Callable[[FastAPI], None], ...] = (routes_accounts.add_to, routes_work.add_to, pages.add_to)
+DESCRIPTION = """People correct an agent in live environments. Pages log in and hold a cookie; programs send `Authorization: Bearer TOKEN`.
+
+What changes something needs the header `X-CSRF-Token` (of `GET /api/v1/me`) with a cookie, and nothing more with a token. Errors are
+`application/problem+json`; `error` names their kind."""
+
+
+class Runs(Protocol):
+    """Annotated runs at work, as the routes of the queue need them (service/runs.py)."""
+
+    async def start(self, assignment_id: str, lease_number: int, user_id: str) -> str:
+        """The run of a lease: a new one, or the one that there is."""
+        ...
+
+    async def state(self, run_id: str) -> RunState: ...
+
+    async def abandon(self, run_id: str) -> None:
+        """May be called twice, and for a run that is over."""
+        ...
+
+    async def recover(self) -> int:
+        """After the server was started: runs whose lease still holds go on."""
+        ...
+
+    async def close(self) -> None:
+        """Leave every run to the next server."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """All that routes work with: `access.office_of(request)`."""
+
+    database: Database
+    blobs: Blobs
+    runs: Any
+    """LiveRuns; of it the routes here use what Runs says."""
+    accounts: Accounts
+    queue: Queue
+    campaigns: Campaigns
+    standing: StandingReader
+    settings: WebSettings
+    clock: Callable[[], float]
+
+
+def create_app(
+    database: Database,
+    blobs: Blobs,
+    runs: Runs,
+    standing: StandingReader,
+    settings: WebSettings | None = None,
+    *,
+    passwords: Passwords | None = None,
+    clock: Callable[[], float] = time.time,
+) -> ASGIApp:
+    """The ASGI application of a server. Its beginning brings back the runs that a server before it left, its end leaves them to the next;
+    the database is the caller's to close. Raises ConfigError for a route that does not say who may call it."""
+    settings = settings or WebSettings()
+    accounts = Accounts(
+        database, passwords, clock=clock, lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
+        limits=Limits(by_name=settings.failures_by_name, by_address=settings.failures_by_address, window_s=settings.window_s),
+    )  # fmt: skip
+    queue = Queue(database, standing, clock=clock)
+    office = Office(
+        database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue, campaigns=Campaigns(database, standing, clock=clock),
+        standing=standing, settings=settings, clock=clock,
+    )  # fmt: skip
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await runs.recover()
+        yield
+        await runs.close()
+        await queue.close()
+        accounts.passwords.close()
+
+    app = FastAPI(
+        title="Flywheel annotation", version=_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        openapi_url=None,
+    )  # fmt: skip
+    app.state.office = office
+    problems.add_to(app)
+    for add_to in ROUTES:
+        add_to(app)
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False, **needs("annotator"))
+    async def openapi() -> dict[str, Any]:
+        return app.openapi()
+
+    return Guard(app, accounts, settings)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("flywheel")
+    except metadata.PackageNotFoundError:
+        return "0"

@@ -1,0 +1,240 @@
+"""The outer door of an annotation server. No request gets past it to a route that it may not call, whatever it asks for: who may is said
+beside each route (access.py), and a route that says nothing does not start.
+
+People hold a cookie that scripts cannot read and other sites cannot use; whatever changes something carries the login's CSRF token in a
+header besides, and comes from our own pages where the browser says from where. Programs send `Authorization: Bearer TOKEN` instead, which
+no browser does by itself. A stream ends with the login that opened it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import math
+import time
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import quote, urlsplit
+
+from fastapi import FastAPI, Response
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from annotation.service.accounts import Accounts
+from annotation.storage.logins import TOKEN_PREFIX, Principal
+from annotation.web.access import Access, accesses
+from annotation.web.limits import LimitedBody, Rates
+from annotation.web.problems import problem, problem_of
+from annotation.web.settings import WebSettings
+from warehouse.errors import AccessDenied, ConfigError, FlywheelError, LoginRefused, TooManyAttempts, UnknownSubject
+
+CSRF_HEADER = "x-csrf-token"
+LOGIN_PAGE = "/login"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+RECHECK_S = 15.0
+"""How long a stream may go on after the login that opened it has ended."""
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+TRANSPORT_SECURITY = ("strict-transport-security", "max-age=31536000")
+
+
+class Guard:
+    """ASGI middleware. Puts `principal` (None without a login) and `address` into the scope."""
+
+    def __init__(self, app: FastAPI, accounts: Accounts, settings: WebSettings) -> None:
+        """Raises ConfigError for a route that does not say who may call it."""
+        self._app: ASGIApp = app
+        self._routes, self._accounts, self._settings = accesses(app), accounts, settings
+        self._rates = Rates(settings.requests_per_s, settings.burst)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            raise RuntimeError(f"A connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py).")
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if self._settings.behind_proxy:
+            _believe_proxy(scope, headers)
+        scope["address"] = (scope.get("client") or ("unknown", 0))[0][:64]
+        send = _secured(send, is_encrypted=scope["scheme"] == "https")
+        try:
+            access, secret, kind = self._access_of(scope), *_secret_of(scope, headers)
+            is_automatic = access is not None and access.is_automatic
+            who = await self._accounts.who(secret, kind, touch=not is_automatic) if secret else None
+            scope["principal"] = who
+            self._check_haste(who, scope["address"])
+            self._check(access, who, scope["method"], headers, is_bearer=kind == "program" and bool(secret))
+        except _SendToLogin:
+            return await _redirect(scope, send)
+        except FlywheelError as error:
+            return await _answer(problem_of(error), scope, receive, send)
+        most = (access.max_body_bytes if access else None) or self._settings.max_body_bytes
+        body = LimitedBody(
+            receive, max_bytes=most, timeout_s=self._settings.body_timeout_s, announced=headers.get("content-length", "")
+        )
+        if body.is_too_large:
+            return await _answer(_too_large(most), scope, receive, send)
+        send = _cut_short(send, body, most)
+        if who is not None:
+            send = self._while_logged_in(send, secret, kind)
+        await self._app(scope, body, send)
+
+    def _access_of(self, scope: Scope) -> Access | None:
+        """None for what is no route."""
+        return next((access for route, access in self._routes if route.matches(scope)[0] is Match.FULL), None)
+
+    def _check_haste(self, who: Principal | None, address: str) -> None:
+        wait_s = self._rates.wait_s(who.digest if who is not None else f"address {address}")
+        if wait_s:
+            raise TooManyAttempts("This is more than the server takes from one login or address: slow down.", math.ceil(wait_s))
+
+    def _check(self, access: Access | None, who: Principal | None, method: str, headers: dict[str, str], *, is_bearer: bool) -> None:
+        """Raises LoginRefused, AccessDenied, UnknownSubject for what is no route (told only to who is logged in)."""
+        is_changing = method not in SAFE_METHODS
+        if access is None or access.role is not None:
+            if who is None:
+                if access is not None and access.is_page and not is_bearer:
+                    raise _SendToLogin
+                raise LoginRefused("Log in, or send a valid token: `Authorization: Bearer …`.")
+            if access is None:
+                raise UnknownSubject("There is nothing at this address.")
+            if not access.allows(who.role):
+                raise AccessDenied(f"This is for {access.role}s; {who.name} is {who.role}.")
+            if who.kind == "program" and not access.programs:
+                raise AccessDenied("This is for a person who has logged in, not for a program's token.")
+        if who is not None and who.kind == "program":
+            return
+        _check_origin(headers, is_changing=is_changing)
+        given = headers.get(CSRF_HEADER, "").encode("latin-1")
+        is_open = access is not None and access.role is None
+        if is_changing and who is not None and not is_open and not hmac.compare_digest(given, str(who.csrf_token).encode()):
+            raise AccessDenied("The header X-CSRF-Token is missing or old: load the page again.")
+
+    def _while_logged_in(self, send: Send, secret: str, kind: str) -> Send:
+        """What is sent for long is sent to somebody who is logged in still."""
+        checked_s = time.monotonic()
+
+        async def sending(message: Message) -> None:
+            nonlocal checked_s
+            if message["type"] == "http.response.body" and time.monotonic() - checked_s > RECHECK_S:
+                checked_s = time.monotonic()
+                if await self._accounts.who(secret, kind, touch=False) is None:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    raise OSError("the login that opened this stream has ended")  # as if the client had gone
+            await send(message)
+
+        return sending
+
+
+class _SendToLogin(FlywheelError):
+    """A person opened a page without being logged in."""
+
+
+def cookie_name(scope: Scope) -> str:
+    """Cookies are shared by all ports of a host, and two servers must not overwrite each other's; encrypted, the name alone forbids
+    browsers to take it from anywhere but this host."""
+    if scope["scheme"] == "https":
+        return "__Host-flywheel_annotation"
+    return f"flywheel_annotation_{(scope.get('server') or ('', 0))[1]}"
+
+
+def cookie_header(scope: Scope, secret: str, longest_s: float) -> str:
+    """Set-Cookie of a new login; an empty secret takes it back."""
+    secure = "; Secure" if scope["scheme"] == "https" else ""
+    age_s = round(longest_s) if secret else 0
+    return f"{cookie_name(scope)}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}"
+
+
+def _secret_of(scope: Scope, headers: dict[str, str]) -> tuple[str, str]:
+    """What somebody shows for a login, and of which kind; empty for nothing. A token in a header goes before a cookie."""
+    if authorization := headers.get("authorization"):
+        scheme, _, token = authorization.partition(" ")
+        token = token.strip()
+        return (token if scheme.lower() == "bearer" and token.startswith(TOKEN_PREFIX) else "", "program")
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(cookie_name(scope))
+    except CookieError:
+        found = None
+    return (found.value if found is not None else "", "browser")
+
+
+def _check_origin(headers: dict[str, str], *, is_changing: bool) -> None:
+    """What browsers say of where a request comes from, which pages cannot forge. Raises AccessDenied."""
+    site = headers.get("sec-fetch-site", "none")
+    is_navigation = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if site not in ("same-origin", "none") and (is_changing or not is_navigation):
+        raise AccessDenied(f"This request comes from another site (Sec-Fetch-Site: {site[:20]}).")
+    origin = headers.get("origin")
+    if is_changing and origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        raise AccessDenied(f"This request comes from another site ({origin[:80]}).")
+
+
+def _believe_proxy(scope: Scope, headers: dict[str, str]) -> None:
+    """Takes the address that the last proxy saw, and whether it was encrypted to there, where the proxy is on this machine."""
+    peer = (scope.get("client") or ("", 0))[0]
+    try:
+        if not ipaddress.ip_address(peer).is_loopback:
+            return
+        seen = str(ipaddress.ip_address(headers.get("x-forwarded-for", "").rpartition(",")[2].strip()))
+    except ValueError:
+        return
+    scope["client"] = (seen, 0)
+    if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower() == "https":
+        scope["scheme"] = "https"
+
+
+def _secured(send: Send, *, is_encrypted: bool) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            present = {name.lower() for name, _ in message["headers"]}
+            wanted = [*SECURITY_HEADERS.items(), ("cache-control", "no-store"), *([TRANSPORT_SECURITY] if is_encrypted else [])]
+            extra = [(name.encode(), value.encode()) for name, value in wanted if name.encode() not in present]
+            message = {**message, "headers": [*message["headers"], *extra]}
+        await send(message)
+
+    return sending
+
+
+def _cut_short(send: Send, body: LimitedBody, most: int) -> Send:
+    """Whoever reads a body that was cut short takes it for a client that went: the answer says why."""
+    is_replaced = False
+
+    async def sending(message: Message) -> None:
+        nonlocal is_replaced
+        if message["type"] == "http.response.start" and (body.is_too_large or body.is_too_slow):
+            is_replaced = True
+            instead = _too_large(most) if body.is_too_large else problem(408, "Too slow", "The request did not come whole.", "ConfigError")
+            headers = [*instead.raw_headers, (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": instead.status_code, "headers": headers})
+            return await send({"type": "http.response.body", "body": bytes(instead.body)})
+        if not is_replaced:
+            await send(message)
+
+    return sending
+
+
+def _too_large(most: int) -> Response:
+    detail = f"The request is larger than the {most} bytes that are taken here."
+    return problem(413, "Too large", detail, ConfigError.__name__, {"Connection": "close"})
+
+
+async def _redirect(scope: Scope, send: Send) -> None:
+    asked = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+    where = LOGIN_PAGE if asked == "/" else f"{LOGIN_PAGE}?next={quote(asked, safe='/')}"
+    await send({"type": "http.response.start", "status": 303, "headers": [(b"location", where.encode()), (b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if response.status_code == 401:
+        response.headers["WWW-Authenticate"] = 'Bearer realm="flywheel"'
+    await response(scope, receive, send)

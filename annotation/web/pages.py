@@ -1,0 +1,94 @@
+"""The pages and their files, each by its literal name: what is not listed here is not served, whatever the address says."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+
+from annotation.web.access import MaybeWho, needs, open_to_all
+from warehouse.errors import UnknownSubject
+
+FOLDER = Path(__file__).with_name("pages")
+_HTML, _SCRIPT, _STYLE = "text/html; charset=utf-8", "text/javascript; charset=utf-8", "text/css; charset=utf-8"
+PAGES = {
+    "/": ("home.html", "annotator"),
+    "/work": ("work.html", "annotator"),
+    "/recordings": ("recordings.html", "annotator"),
+    "/review": ("review.html", "reviewer"),
+    "/quality": ("quality.html", "reviewer"),
+    "/design": ("design.html", "reviewer"),
+    "/campaigns": ("campaigns.html", "admin"),
+    "/people": ("people.html", "admin"),
+}
+"""Files of pages by address, and the role that may see each."""
+OPEN_PAGES = {"/login": "login.html", "/join": "join.html"}
+"""Those that one sees without a login."""
+FILES = {
+    "api.js": _SCRIPT,
+    "base.css": _STYLE,
+    "dom.js": _SCRIPT,
+    "icon.svg": "image/svg+xml",
+    "join.js": _SCRIPT,
+    "keys.js": _SCRIPT,
+    "login.js": _SCRIPT,
+    "shell.js": _SCRIPT,
+    "theme.js": _SCRIPT,
+    "work.css": _STYLE,
+    "work.js": _SCRIPT,
+    "work_between.js": _SCRIPT,
+    "work_cards.js": _SCRIPT,
+    "work_complete.js": _SCRIPT,
+    "work_dialogs.js": _SCRIPT,
+    "work_drafts.js": _SCRIPT,
+    "work_editor.js": _SCRIPT,
+    "work_finder.js": _SCRIPT,
+    "work_history.js": _SCRIPT,
+    "work_keys.js": _SCRIPT,
+    "work_outbox.js": _SCRIPT,
+    "work_panes.js": _SCRIPT,
+    "work_screen.js": _SCRIPT,
+    "work_stream.js": _SCRIPT,
+}
+"""What pages load. They hold nothing that is anybody's, and the login needs some: open to all."""
+
+
+def add_to(app: FastAPI) -> None:
+    for path, (name, role) in PAGES.items():
+        _add_page(app, path, name, role)
+    for path, name in OPEN_PAGES.items():
+        _add_open_page(app, path, name)
+
+    @app.get("/pages/{name}", include_in_schema=False, **open_to_all())
+    async def file(name: str, request: Request) -> Response:
+        if name not in FILES:
+            raise UnknownSubject(f"there is no file {name[:80]!r}")
+        return _answer(request, name, FILES[name])
+
+
+def _add_page(app: FastAPI, path: str, name: str, role: str) -> None:
+    @app.get(path, include_in_schema=False, **needs(role, programs=False, is_page=True))
+    async def page(request: Request) -> Response:
+        return _answer(request, name, _HTML)
+
+
+def _add_open_page(app: FastAPI, path: str, name: str) -> None:
+    @app.get(path, include_in_schema=False, **open_to_all())
+    async def page(request: Request, who: MaybeWho) -> Response:
+        if path == "/login" and who is not None and "next" not in request.query_params:
+            return RedirectResponse("/", 303)
+        return _answer(request, name, _HTML)
+
+
+def _answer(request: Request, name: str, media_type: str) -> Response:
+    """Asked for again each time, and sent again only when it has changed: a new release is seen at once."""
+    path = FOLDER / name
+    if not path.is_file():
+        raise UnknownSubject(f"the page {name} is not installed")
+    data = path.read_bytes()
+    headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()[:32]}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=media_type, headers=headers)

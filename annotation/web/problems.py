@@ -1,0 +1,125 @@
+"""Errors on the wire: problem+json (RFC 9457) that names what went wrong and how to mend it. What is not ours to tell (a bug, a broken
+database) is logged and told in general."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+
+from warehouse import errors
+from warehouse.errors import (
+    AccessDenied,
+    AnnotationError,
+    AssignmentLost,
+    ConfigError,
+    DatabaseUnusable,
+    EngineUnreachable,
+    FlywheelError,
+    LoginRefused,
+    ModelError,
+    NotNow,
+    OutOfDate,
+    SandboxBusy,
+    SandboxError,
+    ServerUnreachable,
+    StorageFull,
+    TaskError,
+    TooManyAttempts,
+    UnknownSubject,
+)
+
+log = logging.getLogger(__name__)
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 2
+LONGEST_INPUT = 80
+
+_STATUS: tuple[tuple[type[FlywheelError], int, str], ...] = (
+    (LoginRefused, 401, "Not logged in"),
+    (AccessDenied, 403, "Not allowed"),
+    (UnknownSubject, 404, "Not found"),
+    (OutOfDate, 409, "Out of date"),
+    (NotNow, 409, "Not now"),
+    (AssignmentLost, 410, "No longer yours"),
+    (TooManyAttempts, 429, "Too many attempts"),
+    (TaskError, 422, "Wrong task"),
+    (ConfigError, 422, "Wrong request"),
+    (DatabaseUnusable, 503, "The database does not answer"),
+    (SandboxBusy, 503, "No session is free"),
+    (ServerUnreachable, 503, "The sandbox server does not answer"),
+    (EngineUnreachable, 503, "The policy server does not answer"),
+    (AnnotationError, 422, "Wrong request"),
+    (StorageFull, 507, "The disk is full"),
+    (SandboxError, 502, "The sandbox failed"),
+    (ModelError, 502, "The policy failed"),
+    (FlywheelError, 500, "The server failed"),
+)
+_OF_HTTP = {404: "There is nothing at this address.", 405: "This address does not take this method."}
+
+
+def add_to(app: FastAPI) -> None:
+    """Every error is answered as a problem."""
+    app.add_exception_handler(FlywheelError, _known)
+    app.add_exception_handler(RequestValidationError, _unusable)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(SQLAlchemyError, _broken)
+    app.add_exception_handler(Exception, _broken)
+
+
+def problem(status: int, title: str, detail: str, error: str, headers: Mapping[str, str] | None = None) -> Response:
+    body = {"error": error, "title": title, "detail": detail, "status": status, "extra": {}}
+    return JSONResponse(body, status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def problem_of(error: FlywheelError) -> Response:
+    status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
+    headers: dict[str, str] = {}
+    if isinstance(error, TooManyAttempts):
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    elif status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    name = type(error).__name__
+    return problem(status, title, str(error), name if hasattr(errors, name) else AnnotationError.__name__, headers)
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    if not isinstance(error, FlywheelError):
+        raise error
+    response = problem_of(error)
+    if response.status_code >= 500:
+        log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
+    return response
+
+
+async def _unusable(_: Request, error: Exception) -> Response:
+    """What was given is told only where it is no text: that may be a password."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    first = error.errors()[0]
+    where, given = ".".join(str(part) for part in first["loc"]), first.get("input")
+    told = f" (got {json.dumps(given)[:LONGEST_INPUT]})" if isinstance(given, int | float | bool | None) else ""
+    return problem_of(ConfigError(f"The request is not usable: {where}: {first['msg']}{told}. See /api/v1/openapi.json."))
+
+
+async def _http(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    status = error.status_code
+    if status == 400:  # a body that could not be read
+        return problem(status, "Wrong request", "The request's body cannot be read as JSON.", ConfigError.__name__)
+    name = UnknownSubject.__name__ if status == 404 else ConfigError.__name__
+    return problem(status, "Wrong request", _OF_HTTP.get(status, str(error.detail)), name, error.headers)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    if isinstance(error, SQLAlchemyError):
+        return problem_of(DatabaseUnusable("The database does not answer as it should; nothing was stored. Try again in a moment."))
+    return problem(500, "The server failed", "Something is wrong in the server; its log says what.", FlywheelError.__name__)

@@ -1,0 +1,44 @@
+"""Running an annotation server: the application behind a socket. What it is made of is the caller's (pipelines/annotate_command.py)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from starlette.types import ASGIApp
+
+from sandbox.http_serving import Server, address_of, bind, running, serve_until_signalled
+
+GRACE_S = 5
+"""Requests under way may take so long to end once the server is told to; streams are cut off then, and come back to the next server."""
+
+
+class _Server(Server):
+    def __init__(self, app: ASGIApp, on_end: Callable[[], None]) -> None:
+        super().__init__(app, grace_s=GRACE_S, lifespan="on")
+        self._on_end = on_end
+
+    def end(self) -> None:
+        """A second time: do not wait for requests under way."""
+        self.force_exit = self.should_exit
+        super().end()
+        self._on_end()
+
+
+def _nothing() -> None: ...
+
+
+async def serve(
+    app: ASGIApp, listener: socket.socket, ready: Callable[[], None] = _nothing, *, on_end: Callable[[], None] = _nothing
+) -> None:
+    """Serve until SIGINT or SIGTERM, in the main thread. `on_end` is called when that comes, so that streams know that they end."""
+    await serve_until_signalled(_Server(app, on_end), listener, ready)
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, *, host: str = "127.0.0.1", on_end: Callable[[], None] = _nothing) -> AsyncIterator[str]:
+    """A server in this event loop, on a free port, for as long as the block lasts; gives its address."""
+    with bind(host, 0) as listener:
+        async with running(_Server(app, on_end), listener):
+            yield address_of(listener)

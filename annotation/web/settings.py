@@ -1,0 +1,26 @@
+"""What an annotation server allows. How it is started is serve.py's and the command line's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class WebSettings(BaseModel):
+    """Limits of one server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_body_bytes: Annotated[int, Field(ge=1024, description="largest request, where a route says nothing else")] = 256 * 1024
+    body_timeout_s: Annotated[float, Field(gt=0, description="longest silence in the middle of a request's body")] = 30.0
+    requests_per_s: Annotated[float, Field(gt=0, description="of one login, or of one address without, in the long run")] = 50.0
+    burst: Annotated[int, Field(ge=1, description="requests at once before that counts")] = 300
+    idle_s: Annotated[float, Field(gt=0, description="a browser's login ends so long after its last request")] = 4 * 3600.0
+    longest_s: Annotated[float, Field(gt=0, description="a browser's login ends so long after it began")] = 16 * 3600.0
+    failures_by_name: Annotated[int, Field(ge=1, description="failed logins of one account, within the window")] = 8
+    failures_by_address: Annotated[int, Field(ge=1, description="failed logins from one address, within the window")] = 100
+    window_s: Annotated[float, Field(gt=0, description="how long a failed login counts")] = 900.0
+    behind_proxy: Annotated[
+        bool, Field(description="a proxy of one's own on this machine ends TLS: believe its X-Forwarded-For and -Proto, and nobody else's")
+    ] = False
