@@ -19,6 +19,7 @@ async function load() {
 }
 
 function campaign_card(one) {
+  const { num_finished, num_leased, num_flagged } = one.progress;
   const bar = make("progress", { max: String(one.target_count), value: String(Math.min(num_finished, one.target_count)), "aria-label": `${num_finished} of ${one.target_count} finished` });
   const facts = [
     ["Tasks", one.tasks.join(", ")], ["Policy", one.policy], ["Candidates", `${one.num_candidates} at temperature ${one.temperature}`], ["Annotated twice", percent(one.double_share)],
