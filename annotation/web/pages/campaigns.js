@@ -19,18 +19,17 @@ async function load() {
 }
 
 function campaign_card(one) {
-  const spec = one.spec ?? one;
-  const { num_finished = 0, num_leased = 0, num_flagged = 0 } = one.progress ?? {};
-  const bar = make("progress", { max: String(spec.target_count), value: String(Math.min(num_finished, spec.target_count)), "aria-label": `${num_finished} of ${spec.target_count} finished` });
+  const { num_finished, num_leased, num_flagged } = one.progress;
+  const bar = make("progress", { max: String(one.target_count), value: String(Math.min(num_finished, one.target_count)), "aria-label": `${num_finished} of ${one.target_count} finished` });
   const facts = [
-    ["Tasks", spec.tasks.join(", ")], ["Policy", spec.policy], ["Candidates", `${spec.num_candidates} at temperature ${spec.temperature}`], ["Annotated twice", percent(spec.double_share)],
-    ["People", spec.members?.length ? spec.members.join(", ") : "every annotator"], ["Now", `${num_leased} at work, ${num_flagged} flagged`], ["Since", time_text(one.created_at_s)],
+    ["Tasks", one.tasks.join(", ")], ["Policy", one.policy], ["Candidates", `${one.num_candidates} at temperature ${one.temperature}`], ["Annotated twice", percent(one.double_share)],
+    ["People", one.members?.length ? one.members.join(", ") : "every annotator"], ["Now", `${num_leased} at work, ${num_flagged} flagged`], ["Since", time_text(one.created_at_s)],
   ];
-  const change = (state) => make("button", { type: "button", on: { click: async () => (await attempt(() => patch(`/campaigns/${part(one.campaign_id)}`, { state }), `${spec.name}: ${state}.`)) && load() } },
+  const change = (state) => make("button", { type: "button", on: { click: async () => (await attempt(() => patch(`/campaigns/${part(one.campaign_id)}`, { state }), `${one.name}: ${state}.`)) && load() } },
     { active: "Resume", paused: "Pause", ended: "End" }[state]);
-  return make("article", { class: "card", "aria-label": spec.name },
-    make("div", { class: "card-head" }, make("h2", {}, spec.name), make("span", { class: `badge ${STATES[one.state]}` }, one.state), make("span", { class: "badge" }, spec.mode),
-      make("span", { class: "far small" }, `${num_finished} of ${spec.target_count}`)),
+  return make("article", { class: "card", "aria-label": one.name },
+    make("div", { class: "card-head" }, make("h2", {}, one.name), make("span", { class: `badge ${STATES[one.state]}` }, one.state), make("span", { class: "badge" }, one.mode),
+      make("span", { class: "far small" }, `${num_finished} of ${one.target_count}`)),
     bar, make("dl", { class: "facts" }, facts.map(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
     make("div", { class: "row" }, make("button", { type: "button", on: { click: () => edit(one) } }, "Edit"),
       one.state === "active" && change("paused"), one.state === "paused" && change("active"), one.state !== "ended" && change("ended")));
@@ -42,11 +41,20 @@ const shared = (spec) => [
   { name: "guidelines", label: "Guidelines", kind: "area", rows: 6, value: spec?.guidelines ?? "", hint: "plain text, shown by G on the annotator's page" },
 ];
 
+/** What a selection selects, and where the policy is weakest in it. */
+async function count_tasks(text) {
+  const query = new URLSearchParams(text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => ["select", line]));
+  if (![...query].length) return "";
+  const found = await get(`/tasks?${query}`);
+  const weakest = found.tasks.slice(0, 3).map((task) => `${task.name} (${percent(1 - task.weakness)} solved)`);
+  return `${found.num} ${found.num === 1 ? "task" : "tasks"}; weakest: ${weakest.join(", ") || "none"}`;
+}
+
 async function create() {
   const saved = await ask_form({
     title: "New campaign", wide: true, ok: "Create", fields: [
       { name: "name", label: "Name", required: true, max: 128 },
-      { name: "tasks", label: "Tasks", kind: "lines", rows: 3, required: true, hint: "source, source:group, source/name, or pool; one a line" },
+      { name: "tasks", label: "Tasks", kind: "lines", rows: 3, required: true, hint: "source, source:group, source/name, or pool; one a line", check: count_tasks },
       { name: "mode", label: "Mode", kind: "choice", options: MODES, value: "intervene" },
       { name: "policy", label: "Policy", value: "newest", required: true, hint: "newest, or a checkpoint id" },
       { name: "num_candidates", label: "Candidates at each step", kind: "number", min: 1, max: 8, step: 1, value: 3, required: true },
@@ -61,7 +69,7 @@ async function create() {
 }
 
 async function edit(one) {
-  const saved = await ask_form({ title: `Edit ${(one.spec ?? one).name}`, wide: true, fields: shared(one.spec ?? one), send: (values) => patch(`/campaigns/${part(one.campaign_id)}`, values) });
+  const saved = await ask_form({ title: `Edit ${one.name}`, wide: true, fields: shared(one), send: (values) => patch(`/campaigns/${part(one.campaign_id)}`, values) });
   if (saved) load();
 }
 

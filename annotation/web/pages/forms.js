@@ -1,5 +1,5 @@
 // Forms in dialogs, made of a list of fields: {name, label, kind, value, hint, required, ...}. Kinds: text, area, number, share (0 to 1),
-// choice (options), check, lines (a list, one a line).
+// choice (options), check, lines (a list, one a line). `check(text)` tells what a value means, asynchronously.
 
 import { ask, cancel_button, make, ok_button } from "/pages/dom.js";
 
@@ -40,7 +40,22 @@ function field_node(field) {
     box.checked = Boolean(field.value);
     return make("div", { class: "field" }, make("label", { class: "check", for: id }, box, field.label), hint);
   }
-  return make("div", { class: field.kind === "area" ? "field full" : "field" }, make("label", { for: id }, field.label), input_node(field, shared), hint);
+  return make("div", { class: field.kind === "area" ? "field full" : "field" }, make("label", { for: id }, field.label), checked(field, input_node(field, shared)), hint,
+    field.check && make("span", { class: "small", role: "status", id: `${id}-said` }));
+}
+
+function checked(field, node) {
+  if (field.check) {
+    node.addEventListener("change", async () => {
+      const said = node.closest(".field").querySelector("[role=status]");
+      try {
+        said.textContent = await field.check(node.value);
+      } catch (error) {
+        said.textContent = error.message;
+      }
+    });
+  }
+  return node;
 }
 
 function input_node(field, shared) {

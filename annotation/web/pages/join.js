@@ -11,9 +11,28 @@ function say(text) {
   show(at("said"), text);
 }
 
-if (!token) {
-  say("This address holds no invitation: open the link as it was sent, or ask for a new one.");
-  at("join").querySelector("button").disabled = true;
+function close(text) {
+  say(text);
+  for (const field of at("join").elements) field.disabled = true;
+}
+
+/** One's own account, with a new password: then there is no name to choose. */
+async function look() {
+  try {
+    const invitation = await post("/invitation", { token });
+    show(at("what"), invitation.name ? `A new password for ${invitation.name}.` : `You were invited as ${invitation.role}. Choose a name and a password.`);
+    if (!invitation.name) return;
+    at("name").value = invitation.name;
+    at("name").readOnly = true;
+    at("password").focus();
+  } catch (error) {
+    close(error.message);
+  }
+}
+
+if (token) look();
+else {
+  close("This address holds no invitation: open the link as it was sent, or ask for a new one.");
 }
 
 at("join").addEventListener("submit", async (event) => {

@@ -39,12 +39,12 @@ async function invite() {
 
 async function invite_again(one) {
   let answer = null;
-  if (await attempt(async () => (answer = await post("/invitations", { role: one.role, for_user: one.user_id })))) show_link(answer);
+  if (await attempt(async () => (answer = await post("/invitations", { role: one.role, user_id: one.user_id })))) show_link(answer);
 }
 
 /** Shown once: the server keeps only its digest. */
 async function show_link(answer) {
-  const link = new URL(answer.path ?? `/join#${answer.token}`, location.origin).href;
+  const link = new URL(answer.path, location.origin).href;
   const field = make("input", { id: "link", class: "mono", readonly: true, value: link, on: { focus: (event) => event.target.select() } });
   const copy = make("button", { type: "button", class: "primary", on: { click: () => copy_text(field) } }, "Copy");
   await ask({ title: "The link", wide: true, body: [make("p", {}, "Send it to the person; it works once and is not shown again."), make("label", { for: "link" }, "Link"), field], buttons: [cancel_button("Close"), copy], on_open: () => field.focus() });
@@ -63,7 +63,7 @@ async function copy_text(field) {
 
 async function load_audit(is_more = false) {
   const entries = await get(`/audit${is_more && oldest !== null ? `?before=${part(oldest)}` : ""}`);
-  const rows = entries.map((entry) => make("tr", {}, make("td", {}, time_text(entry.at_s)), make("td", {}, entry.user ?? entry.user_id ?? "–"), make("td", { class: "mono" }, entry.action), make("td", { class: "mono" }, entry.subject ?? ""),
+  const rows = entries.map((entry) => make("tr", {}, make("td", {}, time_text(entry.at_s)), make("td", {}, entry.user ?? "–"), make("td", { class: "mono" }, entry.action), make("td", { class: "mono" }, entry.subject ?? ""),
     make("td", { class: "small" }, Object.entries(entry.detail ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")), make("td", { class: "mono" }, entry.address ?? "")));
   if (is_more) at("audit").append(...rows);
   else at("audit").replaceChildren(...rows);

@@ -22,7 +22,7 @@ function verdict_text(verdict) {
 async function show_queue() {
   current = null;
   at("case").hidden = true;
-  at("queue").hidden = at("queue-head").hidden = false;
+  for (const id of ["queue", "queue-head", "flags"]) at(id).hidden = false;
   const queue = await get("/reviews");
   show(at("numbers"), `${queue.num_waiting} waiting · ${queue.num_reviewed_today} reviewed by me today`);
   const columns = [
@@ -37,10 +37,24 @@ async function show_queue() {
   return queue.waiting;
 }
 
+async function show_flagged() {
+  const flagged = await get("/assignments/flagged");
+  at("flagged").replaceChildren(flagged.length ? table(flagged, [
+    { title: "Task", text: (one) => `${one.task_name} · ${one.seed}` }, { title: "Reason", text: (one) => one.reason }, { title: "By", text: (one) => one.user ?? "–" },
+    { title: "When", text: (one) => time_text(one.at_s) },
+    { title: "", text: (one) => make("button", { type: "button", "aria-label": `Reopen ${one.task_name} ${one.seed}`, on: { click: () => reopen(one) } }, "Reopen") },
+  ], "Flagged tasks") : make("p", { class: "quiet" }, "Nothing is flagged."));
+}
+
+async function reopen(one) {
+  await attempt(() => post(`/assignments/${part(one.assignment_id)}/reopen`), "It is asked again.");
+  show_flagged();
+}
+
 async function open_run(item) {
   let review = null;
   if (!(await attempt(async () => (review = await get(`/reviews/runs/${part(item.run_id)}`))))) return;
-  at("queue").hidden = at("queue-head").hidden = true;
+  for (const id of ["queue", "queue-head", "flags"]) at(id).hidden = true;
   at("case").hidden = false;
   const opinion = new Opinion(review.run.steps.length);
   const replay = new Replay({
@@ -138,6 +152,7 @@ const keys = new Keys([
   { keys: ["?"], what: "These shortcuts", group: "Review", run: () => keys.help() },
 ]);
 try {
+  await show_flagged();
   await show_queue();
 } catch (error) {
   toast(error.message, "bad");

@@ -50,7 +50,9 @@ class Work {
       on_state: (state) => this.apply(state), on_refused: (item, error, was_repeated) => this.refused(item, error, was_repeated), on_change: () => this.show_waiting(),
       on_online: (is_online) => this.set_online(is_online),
     });
-    this.stream = new Stream({ on_state: (state) => this.apply(state), on_online: (is_online) => this.set_online(is_online), on_lost: (error) => this.lost(error) });
+    this.stream = new Stream({
+      on_state: (state) => this.apply(state), on_lease: (until_s) => this.state && (this.state = { ...this.state, lease_until_s: until_s }), on_online: (is_online) => this.set_online(is_online), on_lost: (error) => this.lost(error),
+    });
     this.between = new Between((campaign_id) => this.next(campaign_id));
     this.keys = new Keys(shortcuts(this));
     this.listen();
@@ -59,7 +61,7 @@ class Work {
 
   listen() {
     const clicks = {
-      override: () => this.override(), finish: () => this.finish(), beyond: () => this.beyond_repair(), skip: () => this.pass_on("skip"), flag: () => this.pass_on("flag"),
+      override: () => this.override(), more: () => this.propose(), finish: () => this.finish(), beyond: () => this.beyond_repair(), skip: () => this.pass_on("skip"), flag: () => this.pass_on("flag"),
       guidelines: () => show_guidelines(this.state), help: () => this.keys.help(), back: () => this.step_back(), find: () => this.find(), boxes: () => this.toggle_boxes(),
       "zoom-in": () => this.screen.zoom_by(1), "zoom-out": () => this.screen.zoom_by(-1), "zoom-fit": () => this.screen.zoom_to(null),
     };
@@ -87,7 +89,7 @@ class Work {
     this.editor.hide();
     this.outbox.restore(state.run_id);
     this.apply(state);
-    this.stream.follow(state.run_id);
+    this.stream.follow(state);
   }
 
   // ---- a new state --------------------------------------------------------------------------------------------------------------------
@@ -204,6 +206,18 @@ class Work {
     this.send("decide", { decision, candidate, thought: thought.trim() || null, action });
   }
 
+  async propose() {
+    if (!this.is_open || at("more").disabled) return;
+    at("more").disabled = true;
+    announce("The policy is asked again.");
+    try {
+      this.apply(await post(`/runs/${part(this.state.run_id)}/propose`, { version: this.state.version }));
+    } catch (error) {
+      toast(error.message, "bad");
+    }
+    show_buttons(this.state, !this.outbox.item);
+  }
+
   async beyond_repair() {
     if (this.is_open && (await ask_beyond_repair()) && this.is_open) this.send("decide", { decision: "beyond_repair" });
   }
@@ -246,6 +260,7 @@ class Work {
 
   async refused(item, error, was_repeated) {
     if (error instanceof Refused && error.status === 401) return log_in_again();
+    if (error instanceof Refused && error.status === 410) return this.lost(error);
     let state = null;
     try {
       state = await get(`/runs/${part(item.run_id)}`);

@@ -20,6 +20,7 @@ export function shortcuts(work) {
       keys: [`Shift+Digit${index + 1}`], shown: "Shift 1 … 9", what: index === 0 && "Edit candidate 1 … 9", group: "Decide", run: () => work.edit(work.cards.proposals[index]),
     })),
     { keys: ["o"], shown: "O", what: "Override: write thought and action", group: "Decide", run: () => work.override() },
+    { keys: ["r"], shown: "R", what: "Ask the policy for more candidates", group: "Decide", run: () => work.propose() },
     { keys: ["[", "BracketLeft"], shown: "[", what: "Step back", group: "Decide", run: () => work.step_back() },
     { keys: ["f"], shown: "F", what: "Finish: then Y or N", group: "Decide", run: () => work.finish() },
     { keys: ["b"], shown: "B", what: "Beyond repair", group: "Decide", run: () => work.beyond_repair() },

@@ -8,10 +8,10 @@ const RETRY_MS = [300, 700, 1500, 3000, 5000];
 const STILL_WORKING_MS = 120_000;
 
 export class Stream {
-  /** `on_state(state)`, `on_online(bool)`, `on_lost(error)`: the lease is gone. */
-  constructor({ on_state, on_online, on_lost }) {
-    Object.assign(this, { on_state, on_online, on_lost });
-    this.run_id = null;
+  /** `on_state(state)`, `on_lease(until_s)`, `on_online(bool)`, `on_lost(error)`: the lease is gone. */
+  constructor({ on_state, on_lease, on_online, on_lost }) {
+    Object.assign(this, { on_state, on_lease, on_online, on_lost });
+    this.run_id = this.assignment_id = null;
     this.events = null;
     this.timer = null;
     this.num_failures = 0;
@@ -31,8 +31,9 @@ export class Stream {
     setInterval(() => this.beat(), HEARTBEAT_MS);
   }
 
-  follow(run_id) {
+  follow({ run_id, assignment_id }) {
     this.run_id = run_id;
+    this.assignment_id = assignment_id;
     this.num_failures = 0;
     this.connect();
   }
@@ -82,9 +83,9 @@ export class Stream {
     if (!this.run_id || (document.hidden && Date.now() - this.worked_at > STILL_WORKING_MS)) return;
     const run_id = this.run_id;
     try {
-      const state = await post(`/runs/${part(run_id)}/heartbeat`);
+      const lease = await post(`/assignments/${part(this.assignment_id)}/heartbeat`);
       this.on_online(true);
-      if (state && state.run_id === this.run_id && state.phase) this.on_state(state);
+      if (run_id === this.run_id) this.on_lease(lease.lease_until_s);
     } catch (error) {
       if (run_id !== this.run_id) return;
       if (error instanceof Unreachable) this.on_online(false);

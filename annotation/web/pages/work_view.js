@@ -32,9 +32,9 @@ export function screen_label({ screen, step_index }) {
 /** `is_free`: no decision is under way. */
 export function show_buttons({ phase, history }, is_free) {
   const is_open = is_free && phase === "deciding";
-  for (const id of ["override", "beyond", "find", "execute"]) at(id).disabled = !is_open;
+  for (const id of ["override", "beyond", "find", "execute", "more"]) at(id).disabled = !is_open;
   at("finish").disabled = !is_free || !["deciding", "ended"].includes(phase);
-  at("back").disabled = !is_free || !["deciding", "ended", "broken"].includes(phase) || history.length === 0;
+  at("back").disabled = !is_free || !["deciding", "proposing", "ended", "broken"].includes(phase) || history.length === 0;
   for (const id of ["skip", "flag"]) at(id).disabled = !is_free || phase === "rewinding";
 }
 
