@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from agent.episode_rows import rows
 from annotation.service import intake
 from annotation.service.intake import Finished
+from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
@@ -41,6 +42,18 @@ def database_of(home: Home, settings: PeopleSettings) -> Database | None:
     if not settings.enabled or (url is None and not (home.root / "annotation" / "annotation.db").is_file()):
         return None
     return open_database(url or default_url(home))
+
+
+def num_landed(home: Home, settings: PeopleSettings) -> int:
+    """How many runs and recordings have come to count since there is an annotation database; 0 without one."""
+    database = database_of(home, settings)
+    if database is None:
+        return 0
+    try:
+        with database.read() as session:
+            return landings.num(session, ("run", "recording"))
+    finally:
+        database.close()
 
 
 @dg.asset(

@@ -266,6 +266,7 @@ class ScheduleSettings(_Settings):
     cron: str = "0 2 * * *"
     new_samples: Positive = Field(500, description="new D_SFT rows that start an iteration")
     new_annotations: Positive = Field(200, description="new annotations that start an iteration")
+    new_work: Positive = Field(20, description="runs that people finished, and recordings of theirs, that start an iteration")
     regression: Annotated[float, Field(gt=0, le=1, description="drop in eval success that asks for a re-evaluation")] = 0.05
 
 

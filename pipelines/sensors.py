@@ -1,8 +1,11 @@
 """Sensors: what starts an iteration, an evaluation or a repair without a clock. Each is off until a person switches it on."""
 
+from collections.abc import Callable
+
 import dagster as dg
 import pyarrow.compute as pc
 
+from assets.people import num_landed
 from assets.profile import Profile
 from assets.resources import WarehouseResource
 from pipelines.executor import ITERATION_TAG, unfinished_runs
@@ -17,39 +20,46 @@ RELAUNCH_TAG = "flywheel/relaunch"
 def build_sensors(profile: Profile) -> list[dg.SensorDefinition]:
     thresholds = profile.schedule
     return [
-        _growth_sensor("enough_new_data", "sft_samples", thresholds.new_samples),
-        _growth_sensor("new_annotations", "annotations", thresholds.new_annotations),
+        _growth_sensor("enough_new_data", "rows in sft_samples", _rows_of("sft_samples"), thresholds.new_samples),
+        _growth_sensor("new_annotations", "rows in annotations", _rows_of("annotations"), thresholds.new_annotations),
+        _growth_sensor(
+            "people_finished", "runs and recordings of people", lambda tables: num_landed(tables.home, profile.people), thresholds.new_work
+        ),
         _regression_sensor(thresholds.regression),
         relaunch_failed_iteration,
     ]
 
 
-def _growth_sensor(name: str, table: str, threshold: int) -> dg.SensorDefinition:
-    """Starts the next iteration once `table` has grown by `threshold` rows since the last one closed: what an iteration writes itself is
-    no reason for another. The cursor is `<iterations closed>:<rows then>`."""
+def _rows_of(table: str) -> Callable[[WarehouseResource], int]:
+    return lambda tables: tables.warehouse.dataset(table).count_rows(filter=pc.field("stage") != WITHDRAWN_STAGE)
+
+
+def _growth_sensor(name: str, what: str, count: Callable[[WarehouseResource], int], threshold: int) -> dg.SensorDefinition:
+    """Starts the next iteration once there are `threshold` more of `what` than when the last one closed: what an iteration writes itself
+    is no reason for another. The cursor is `<iterations closed>:<number then>`."""
 
     @dg.sensor(
         name=name,
         job=iteration_job,
         minimum_interval_seconds=30,
-        description=f"Starts an iteration when {table} has {threshold} rows more than when the last one closed.",
+        description=f"Starts an iteration when there are {threshold} more {what} than when the last one closed.",
     )
     def growth(context: dg.SensorEvaluationContext, tables: WarehouseResource) -> dg.SensorResult | dg.SkipReason:
         key, num_closed = first_incomplete(context.instance), len(completed(context.instance))
         if key is None:
             return dg.SkipReason("the seed is not made yet")
-        rows = tables.warehouse.dataset(table).count_rows(filter=pc.field("stage") != WITHDRAWN_STAGE)
+        there_are = count(tables)
         since, _, seen = (context.cursor or "0:0").partition(":")
         if since != str(num_closed):
-            reason = f"an iteration has closed: new is what {table} gains over the {rows} rows that it has now"
-            return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=f"{num_closed}:{rows}")
+            reason = f"an iteration has closed: new is what comes on top of the {there_are} {what} that there are now"
+            return dg.SensorResult(skip_reason=dg.SkipReason(reason), cursor=f"{num_closed}:{there_are}")
         if running := unfinished_runs(context.instance):
             return dg.SkipReason(f"run {running[0].run_id} turns the wheel already")
-        num_new = rows - int(seen or 0)
+        num_new = there_are - int(seen or 0)
         if num_new < threshold:
-            return dg.SkipReason(f"{num_new} of {threshold} new rows in {table}")
-        request = dg.RunRequest(run_key=f"{name}-{key}-{rows}", partition_key=key, tags=TAGS)
-        return dg.SensorResult(run_requests=[request], cursor=f"{num_closed}:{rows}")
+            return dg.SkipReason(f"{num_new} of {threshold} new {what}")
+        request = dg.RunRequest(run_key=f"{name}-{key}-{there_are}", partition_key=key, tags=TAGS)
+        return dg.SensorResult(run_requests=[request], cursor=f"{num_closed}:{there_are}")
 
     return growth
 

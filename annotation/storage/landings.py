@@ -26,6 +26,11 @@ def after(session: Session, number: int, *, limit: int | None = None) -> Sequenc
     return session.scalars(select(Landing).where(Landing.landing_id > number).order_by(Landing.landing_id).limit(limit)).all()
 
 
+def num(session: Session, kinds: Sequence[str]) -> int:
+    """How many of these kinds there are."""
+    return session.scalar(select(func.count()).select_from(Landing).where(Landing.kind.in_(kinds))) or 0
+
+
 def newest(session: Session) -> int:
     """The number of what landed last; 0 where nothing has."""
     return session.scalar(select(func.max(Landing.landing_id))) or 0

@@ -7,6 +7,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from annotation.storage import landings
+from annotation.storage.database import default_url
+from annotation.storage.migrating import open_database
 from assets.resources import WarehouseResource
 from pipelines import profiles
 from pipelines.definitions import build_defs
@@ -16,7 +19,7 @@ from pipelines.sensors import MAX_RELAUNCHES, RELAUNCH_TAG, build_sensors, relau
 from pipelines.stage_runner import FRESH_TAG
 from warehouse.locks import FileLock
 
-SETTINGS = {"schedule.new_samples": 3, "schedule.new_annotations": 2, "schedule.regression": 0.1}
+SETTINGS = {"schedule.new_samples": 3, "schedule.new_annotations": 2, "schedule.new_work": 2, "schedule.regression": 0.1}
 MESSAGES = [{"role": "user", "content": "Click.", "screenshot_id": None, "loss": 0.0}]
 
 
@@ -116,6 +119,20 @@ def test_growth_starts_an_iteration_once(place, sensors, name, table, row):
     assert "0 of" in skip_reason(sensors[name](fired.cursor)), "the same rows start nothing twice"
 
 
+def test_what_people_finish_starts_an_iteration(place, sensors):
+    place.open("0001")
+    assert "0 of 2" in skip_reason(sensors["people_finished"]()), "nobody annotates here"
+    database = open_database(default_url(place.home))
+    for kind, subject in (("run", "run-1"), ("withdrawal", "run-1")):
+        database.transact(landings.append, kind, subject, now_s=1.0)
+    assert "1 of 2" in skip_reason(sensors["people_finished"]()), "what is taken back is no work"
+    database.transact(landings.append, "recording", "recording-1", now_s=2.0)
+    database.close()
+    fired = sensors["people_finished"]()
+    assert [request.partition_key for request in fired.run_requests] == ["0001"]
+    assert "0 of 2" in skip_reason(sensors["people_finished"](fired.cursor))
+
+
 @pytest.mark.parametrize(
     ("name", "table", "row"), [("enough_new_data", "sft_samples", sample), ("new_annotations", "annotations", annotation)]
 )
@@ -186,6 +203,7 @@ def test_everything_that_starts_runs_by_itself_is_off_until_switched_on(place):
     assert {sensor.name for sensor in repository.sensor_defs} == {
         "enough_new_data",
         "new_annotations",
+        "people_finished",
         "regression",
         "relaunch_failed_iteration",
     }
