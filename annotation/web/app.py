@@ -24,13 +24,13 @@ from annotation.storage.attempts import Limits
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes
-from annotation.web import pages, problems, routes_accounts, routes_work
+from annotation.web import pages, problems, routes_accounts, routes_runs, routes_work
 from annotation.web.access import needs
 from annotation.web.bodies import RunState
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
 
-ROUTES: tuple[Callable[[FastAPI], None], ...] = (routes_accounts.add_to, routes_work.add_to, pages.add_to)
+ROUTES: tuple[Callable[[FastAPI], None], ...] = (routes_accounts.add_to, routes_work.add_to, routes_runs.add_to, pages.add_to)
 DESCRIPTION = """People correct an agent in live environments. Pages log in and hold a cookie; programs send `Authorization: Bearer TOKEN`.
 
 What changes something needs the header `X-CSRF-Token` (of `GET /api/v1/me`) with a cookie, and nothing more with a token. Errors are

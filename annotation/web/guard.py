@@ -72,7 +72,7 @@ class Guard:
             who = await self._accounts.who(secret, kind, touch=not is_automatic) if secret else None
             scope["principal"] = who
             self._check_haste(who, scope["address"])
-            self._check(access, who, scope["method"], headers, is_bearer=kind == "program" and bool(secret))
+            self._check(access, who, scope["method"], headers, is_bearer=kind == "program")
         except _SendToLogin:
             return await _redirect(scope, send)
         except FlywheelError as error:
@@ -82,6 +82,7 @@ class Guard:
             receive, max_bytes=most, timeout_s=self._settings.body_timeout_s, announced=headers.get("content-length", "")
         )
         if body.is_too_large:
+            await body.drain()
             return await _answer(_too_large(most), scope, receive, send)
         send = _cut_short(send, body, most)
         if who is not None:
@@ -212,9 +213,10 @@ def _cut_short(send: Send, body: LimitedBody, most: int) -> Send:
         nonlocal is_replaced
         if message["type"] == "http.response.start" and (body.is_too_large or body.is_too_slow):
             is_replaced = True
+            if body.is_too_large:
+                await body.drain()
             instead = _too_large(most) if body.is_too_large else problem(408, "Too slow", "The request did not come whole.", "ConfigError")
-            headers = [*instead.raw_headers, (b"connection", b"close")]
-            await send({"type": "http.response.start", "status": instead.status_code, "headers": headers})
+            await send({"type": "http.response.start", "status": instead.status_code, "headers": instead.raw_headers})
             return await send({"type": "http.response.body", "body": bytes(instead.body)})
         if not is_replaced:
             await send(message)
@@ -224,7 +226,7 @@ def _cut_short(send: Send, body: LimitedBody, most: int) -> Send:
 
 def _too_large(most: int) -> Response:
     detail = f"The request is larger than the {most} bytes that are taken here."
-    return problem(413, "Too large", detail, ConfigError.__name__, {"Connection": "close"})
+    return problem(413, "Too large", detail, ConfigError.__name__)
 
 
 async def _redirect(scope: Scope, send: Send) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from starlette.types import Message, Receive
 
 MOST_CALLERS = 10_000
+DRAIN_BYTES, DRAIN_S = 4 * 1024 * 1024, 5.0
 
 
 class LimitedBody:
@@ -26,17 +27,28 @@ class LimitedBody:
     async def __call__(self) -> Message:
         if self._is_whole:
             return await self._receive()  # from here on it only tells that the client has gone
+        message = await self._next()
+        if message is None or self._num_bytes > self._max_bytes:
+            self.is_too_large, self.is_too_slow = message is not None, message is None
+            return {"type": "http.disconnect"}
+        return message
+
+    async def _next(self) -> Message | None:
+        """The next piece; None where it does not come."""
         try:
             message = await asyncio.wait_for(self._receive(), self._timeout_s)
         except TimeoutError:
-            self.is_too_slow = True
-            return {"type": "http.disconnect"}
+            return None
         self._num_bytes += len(message.get("body", b""))
         self._is_whole = not message.get("more_body", False)
-        if self._num_bytes > self._max_bytes:
-            self.is_too_large = True
-            return {"type": "http.disconnect"}
         return message
+
+    async def drain(self) -> None:
+        """Read on past what is too large, within reason: a client that is cut off while it sends never reads why."""
+        deadline_s = time.monotonic() + DRAIN_S
+        while not self._is_whole and self._num_bytes < self._max_bytes + DRAIN_BYTES and time.monotonic() < deadline_s:
+            if await self._next() is None:
+                return
 
 
 @dataclass(slots=True)

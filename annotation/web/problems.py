@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from warehouse import errors
@@ -34,6 +34,7 @@ from warehouse.errors import (
     TaskError,
     TooManyAttempts,
     UnknownSubject,
+    UnreadableAnswer,
 )
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ _STATUS: tuple[tuple[type[FlywheelError], int, str], ...] = (
     (ServerUnreachable, 503, "The sandbox server does not answer"),
     (EngineUnreachable, 503, "The policy server does not answer"),
     (AnnotationError, 422, "Wrong request"),
+    (UnreadableAnswer, 422, "Not an answer"),
     (StorageFull, 507, "The disk is full"),
     (SandboxError, 502, "The sandbox failed"),
     (ModelError, 502, "The policy failed"),
@@ -120,6 +122,8 @@ async def _http(_: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    if isinstance(error, DataError):  # e.g. Postgres keeps no NUL in a text
+        return problem_of(ConfigError("The request holds something that cannot be stored, e.g. a NUL character in a text."))
     if isinstance(error, SQLAlchemyError):
         return problem_of(DatabaseUnusable("The database does not answer as it should; nothing was stored. Try again in a moment."))
     return problem(500, "The server failed", "Something is wrong in the server; its log says what.", FlywheelError.__name__)

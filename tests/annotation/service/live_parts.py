@@ -31,8 +31,8 @@ _ELEMENT = re.compile(r'(.*?)"(.*)" <(\w+)>.*? \[(\d+)\]$')
 
 
 class Reader:
-    """Does click-button, enter-text and click-button-sequence by reading the prompt; of what is sampled beside its own choice, every
-    third acts on a wrong element, and every third is no answer. `errs`: its own choice is wrong, and those beside it right."""
+    """Does click-button, enter-text and click-button-sequence by reading the prompt, and waits in other tasks. Of what is sampled beside
+    its own choice every third acts on a wrong element, and every third is no answer. `errs`: its own is wrong, and those beside it right."""
 
     def __init__(self, policy_id: str = "policy-reader", *, errs: bool = False) -> None:
         self.policy_id, self.errs, self.is_down = policy_id, errs, False
@@ -63,7 +63,10 @@ class Reader:
             wanted = next((e for e in elements if e[2] == words[0]), elements[0])
         else:
             has_clicked = any(line.startswith("click") for line in lines)
-            wanted = next(e for e in elements if e[2] == ("TWO" if has_clicked else "ONE"))
+            found = next((e for e in elements if e[2] == ("TWO" if has_clicked else "ONE")), None)
+            if found is None:
+                return "Thought wait Action wait"
+            wanted = found
         if errs:
             wanted = next(e for e in elements if e is not wanted)
         return f'Thought click "{wanted[2]}" <{wanted[0]}> [{wanted[3]}] Action click [{wanted[3]}]'
