@@ -1,0 +1,134 @@
+"""The annotator's page in a real browser, before a real server, real sandboxes and a policy that reads its prompt."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from playwright.async_api import Browser, Page, expect
+
+from tests.annotation.web.page_parts import EVIL, PASSWORD, Site, chromium, deciding, log_in, new_page, site
+
+MOST_MS = 300
+"""From the decision to the next picture on the screen."""
+
+
+async def open_work(browser: Browser, here: Site, name: str = "ann") -> Page:
+    page = await new_page(browser, here)
+    await log_in(page, name)
+    await page.get_by_role("link", name="Annotate the next task").click()
+    await deciding(page, 1)
+    return page
+
+
+async def write(page: Page, thought: str | None, action: str | None) -> None:
+    """Into the open editor, as somebody types."""
+    for field, text in (("#thought-field", thought), ("#action-field", action)):
+        if text is not None:
+            await page.fill(field, "")
+            await page.locator(field).press_sequentially(text)
+
+
+async def screen_point(page: Page, x: int, y: int) -> tuple[float, float]:
+    """Where a pixel of the screen is on the page."""
+    frame = await page.locator("#frame").bounding_box()
+    shown = await page.locator("#screen").evaluate("canvas => canvas.width")
+    assert frame is not None
+    scale = frame["width"] / shown
+    return frame["x"] + (x + 0.5) * scale, frame["y"] + (y + 0.5) * scale
+
+
+def test_an_annotator_works_through_a_miniwob_task(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with site(tmp_path) as here, chromium() as browser:
+            await here.add_campaign("miniwob/enter-text")
+            page = await join(browser, here)
+            await page.get_by_role("link", name="Annotate the next task").click()
+            await deciding(page, 1)
+            await accept_edit_and_step_back(page, here)
+            await lose_the_line(page, here)
+            await finish(page, here)
+            assert here.said == []
+
+    asyncio.run(main())
+
+
+async def join(browser: Browser, here: Site) -> Page:
+    secret, _ = await here.accounts.invite("annotator", by=None)
+    page = await new_page(browser, here)
+    await page.goto(f"/join#{secret}")
+    await expect(page.locator("#what")).to_contain_text("invited as annotator")
+    assert secret not in page.url
+    for field, text in (("#name", "ann"), ("#password", PASSWORD), ("#again", PASSWORD)):
+        await page.fill(field, text)
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#now")).to_contain_text("Nothing is in your hands")
+    return page
+
+
+async def accept_edit_and_step_back(page: Page, here: Site) -> None:
+    word = (await page.text_content("#instruction") or "").split('"')[1]
+    print(await page.locator("#cards").inner_text())
+    await page.screenshot(path="/tmp/page/t1.png")
+    await expect(page.locator(".candidate").nth(1)).to_be_visible()
+    assert await page.locator("#overlay .mark").count() >= 1
+    await page.keyboard.press("1")
+    await deciding(page, 2)
+    await expect(page.locator(".past")).to_have_count(1)
+    assert int(await page.evaluate("document.body.dataset.latency_ms")) < 10 * MOST_MS, "benchmarks measure it; here it is only plausible"
+
+    await page.keyboard.press("e")
+    await expect(page.locator("#action-field")).to_have_value(f'type "{word}"')
+    await write(page, "the field has the focus, so type", f'type "{word}')
+    await expect(page.locator("#check")).to_contain_text("✗")
+    await page.locator("#action-field").press_sequentially('"')
+    await expect(page.locator("#check")).to_contain_text("✓")
+    await page.keyboard.press("Control+Enter")
+    await deciding(page, 3)
+    assert [(step.decision, step.thought) for step in here.steps()][-1] == ("edit", "the field has the focus, so type")
+
+    await page.keyboard.press("[")
+    await expect(page.get_by_role("dialog")).to_contain_text("Step 2: this decision is taken back")
+    await page.keyboard.press("Enter")
+    await deciding(page, 2)
+    await expect(page.locator(".past")).to_have_count(1)
+
+
+async def lose_the_line(page: Page, here: Site) -> None:
+    """What is typed and decided without a server is done once, when it answers again."""
+    word = (await page.text_content("#instruction") or "").split('"')[1]
+    await page.keyboard.press("o")
+    await write(page, "before", None)
+    await expect(page.locator("#saved")).to_have_text("draft saved")
+    await page.context.set_offline(True)
+    await expect(page.locator("#offline")).to_be_visible()
+    await write(page, "typed without a line", f'type "{word}"')
+    await page.keyboard.press("Control+Enter")
+    await expect(page.locator("#waiting")).to_have_text("decision queued")
+    await page.context.set_offline(False)
+    await deciding(page, 3)
+    await expect(page.locator("#offline")).to_be_hidden()
+    last = here.steps()[-1]
+    assert (last.decision, last.thought, last.step_index) == ("override", "typed without a line", 1)
+    assert len(here.steps()) == 2 and len(here.steps(standing=False)) == 3
+
+
+async def finish(page: Page, here: Site) -> None:
+    """The click on the screen that ends the episode, and the word on the whole."""
+    box = await page.locator("#frame").bounding_box()
+    assert box is not None
+    await page.keyboard.press("/")
+    await page.keyboard.type("submit")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#meanings button").first).to_be_focused()
+    await page.keyboard.press("Control+Enter")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("The verifier says: the task was done")
+    await dialog.get_by_label("Note").fill(f"fine {EVIL}")
+    await dialog.get_by_role("button", name="Yes, done").click()
+    await expect(page.locator("#between")).to_contain_text("Finished")
+    (run,) = here.finished()
+    assert (run.person_verdict, run.verifier_verdict, run.num_backs) == (True, True, 1)
+    assert [step.decision for step in here.steps()] == ["accept", "override", "override"]
+    await page.keyboard.press("Enter")
+    await deciding(page, 1)
