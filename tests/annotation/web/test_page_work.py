@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from playwright.async_api import Browser, Page, expect
 
@@ -68,9 +69,7 @@ async def join(browser: Browser, here: Site) -> Page:
 
 async def accept_edit_and_step_back(page: Page, here: Site) -> None:
     word = (await page.text_content("#instruction") or "").split('"')[1]
-    print(await page.locator("#cards").inner_text())
-    await page.screenshot(path="/tmp/page/t1.png")
-    await expect(page.locator(".candidate").nth(1)).to_be_visible()
+    await expect(page.locator("#cards > li")).to_have_count(3)
     assert await page.locator("#overlay .mark").count() >= 1
     await page.keyboard.press("1")
     await deciding(page, 2)
@@ -132,3 +131,79 @@ async def finish(page: Page, here: Site) -> None:
     assert [step.decision for step in here.steps()] == ["accept", "override", "override"]
     await page.keyboard.press("Enter")
     await deciding(page, 1)
+
+
+def test_a_hybrid_task_with_its_terminal_and_files(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with site(tmp_path) as here, chromium() as browser:
+            await here.add_person("ann")
+            await here.add_campaign("hybrid/type-word")
+            page = await open_work(browser, here)
+            word = await read_the_file(page)
+            await type_the_word(page, word)
+            await finish_hybrid(page, here, word)
+            assert here.said == [] and not await page.evaluate("window.evil")
+
+    asyncio.run(main())
+
+
+async def read_the_file(page: Page) -> str:
+    """The word, as the terminal printed it and the files pane shows it."""
+    name = next(word for word in (await page.text_content("#instruction") or "").split() if word.endswith(".txt"))
+    await expect(page.locator("#panes")).to_be_visible()
+    await expect(page.locator("#file-list button")).to_have_count(1)
+    await page.keyboard.press("Enter")
+    await deciding(page, 2)
+    await expect(page.locator("#terminal")).to_contain_text(f'run "cat {name}"')
+    printed = await page.locator("#terminal p:not(.prompt)").inner_text()
+    await page.get_by_role("tab", name="Files").click()
+    await page.locator("#file-list button").click()
+    word = printed.split()[0]
+    await expect(page.locator("#file-text")).to_have_text(word)
+    return word
+
+
+async def type_the_word(page: Page, word: str) -> None:
+    """By clicks on the screen, and by what is typed into the command line."""
+    await page.get_by_role("tab", name="Terminal").click()
+    await page.locator("#command").fill("wc -l *.txt")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#action-field")).to_have_value('run "wc -l *.txt"')
+    await page.keyboard.press("Control+Enter")
+    await deciding(page, 3)
+    await expect(page.locator("#terminal")).to_contain_text("total")
+    await page.keyboard.press("/")
+    await page.keyboard.type("input")
+    await page.keyboard.press("Enter")
+    await page.locator("#meanings button", has_text="triple_click").click()
+    await page.locator("#thought-field").press_sequentially("The field Word is here.")
+    await page.keyboard.press("Control+Enter")
+    await deciding(page, 4)
+    await page.keyboard.press("o")
+    await page.locator("#action-field").press_sequentially("ty")
+    await expect(page.locator("#completions")).to_be_visible()
+    await page.keyboard.press("Tab")
+    await page.locator("#action-field").fill(f'type "{word}"')
+    await page.keyboard.press("Control+Enter")
+    await deciding(page, 5)
+
+
+async def finish_hybrid(page: Page, here: Site, word: str) -> None:
+    send = next(box for box in await boxes(page) if box["name"] == "Send")
+    await page.mouse.click(*await screen_point(page, send["x"] + send["width"] // 2, send["y"] + send["height"] // 2))
+    await expect(page.locator("#meanings button").first).to_contain_text("click [")
+    await page.keyboard.press("Control+Enter")
+    await deciding(page, 6)
+    await page.keyboard.press("f")
+    await page.keyboard.press("y")
+    await expect(page.locator("#between")).to_contain_text("The verifier says: done")
+    (run,) = here.finished()
+    assert run.person_verdict is True and run.verifier_verdict is True
+    actions = [step.action["kind"] for step in here.steps() if step.action is not None]
+    assert actions == ["tool", "tool", "click", "type", "click"]
+
+
+async def boxes(page: Page) -> list[dict[str, Any]]:
+    """The elements of the screen, as the server told them last."""
+    state = await page.evaluate("fetch('/api/v1/work').then(r => r.json()).then(w => fetch('/api/v1/runs/' + w.held.run_id)).then(r => r.json())")
+    return list(state["screen"]["elements"])
