@@ -1,11 +1,8 @@
-// Terminal and files of hybrid sessions. The terminal shows what each tool call printed and takes a command; the files pane lists what the
-// run has touched, with what was seen of it last, and opens more. Commands become actions in the editor: nothing runs past a decision.
+// Terminal and files of hybrid sessions. The terminal shows what each tool call printed and takes a command; the files pane lists the
+// workspace and shows its texts, beside the agent. Commands become actions in the editor: nothing runs past a decision.
 
-import { part, post } from "/pages/api.js";
-import { at, make, show, shortened, toast } from "/pages/dom.js";
-
-const TOOL_DOMAINS = ["hybrid", "terminal", "tools", "files"];
-const PATH = /(?:^|[\s"'=:(])((?:\/|\.{1,2}\/|~\/)?(?:[\w.-]+\/)*[\w-]+\.[A-Za-z][A-Za-z0-9]{0,7}|\/(?:[\w.-]+\/)*[\w.-]+)/g;
+import { get, part, post } from "/pages/api.js";
+import { at, make, show, toast } from "/pages/dom.js";
 
 export class Panes {
   /** `on_action(view)`: an action to put into the editor; `is_open()`: whether one may decide. */
@@ -13,6 +10,10 @@ export class Panes {
     Object.assign(this, { run_id, is_open, on_action });
     this.signature = null;
     this.is_wanted = null;
+    this.run = null;
+    this.has_workspace = false;
+    this.looked_at = null;
+    this.path = null;
     at("terminal-form").addEventListener("submit", (event) => {
       event.preventDefault();
       const field = at("command");
@@ -21,7 +22,7 @@ export class Panes {
     at("file-form").addEventListener("submit", (event) => {
       event.preventDefault();
       const path = at("file-path").value.trim();
-      if (path) this.view(path);
+      if (path) this.write("str_replace_editor", { command: "view", path }, () => {});
     });
     for (const name of ["terminal", "files"]) at(`tab-${name}`).addEventListener("click", () => this.choose(name));
     at("pane-tabs").addEventListener("keydown", (event) => {
@@ -30,16 +31,50 @@ export class Panes {
   }
 
   show(state) {
-    const has_tools = TOOL_DOMAINS.includes(state.task.domain) || Boolean(state.screen?.output) || state.history.some((step) => step.kind === "tool");
-    at("panes").hidden = !(this.is_wanted ?? has_tools);
-    at("centre").classList.toggle("has-panes", !at("panes").hidden);
-    at("centre").classList.toggle("prints-only", Boolean(state.screen) && !state.screen.screenshot_id && has_tools);
+    if (this.run !== state.run_id) {
+      this.run = state.run_id;
+      this.has_workspace = false;
+      this.looked_at = this.path = this.is_wanted = null;
+      at("file-list").replaceChildren();
+      this.say_file("");
+    }
     const calls = state.history.filter((step) => step.kind === "tool");
+    this.lay_out(state, this.has_workspace || Boolean(state.screen?.output) || calls.length > 0);
     const signature = JSON.stringify([state.run_id, calls.map((step) => [step.step_index, step.text, step.output]), state.screen?.output]);
-    if (signature === this.signature) return;
+    if (signature !== this.signature) this.print(state, calls);
     this.signature = signature;
-    this.print(state, calls);
-    this.list(state, calls);
+    if (state.phase === "deciding" && this.looked_at !== state.version) this.look(state);
+  }
+
+  lay_out(state, has_tools) {
+    at("panes").hidden = !(this.is_wanted ?? has_tools);
+    at("centre").classList.toggle("prints-only", Boolean(state.screen) && !state.screen.screenshot_id && has_tools);
+  }
+
+  /** The workspace as it is now; a session without one is asked once. */
+  async look(state) {
+    if (this.looked_at !== null && !this.has_workspace) return;
+    this.looked_at = state.version;
+    let found;
+    try {
+      found = await get(`/runs/${part(state.run_id)}/files`);
+    } catch {
+      return;
+    }
+    if (this.run !== state.run_id) return;
+    this.has_workspace = found.has_workspace;
+    if (!found.has_workspace) return;
+    this.lay_out(state, true);
+    at("file-list").replaceChildren(...found.files.map((file) => this.file_item(file)));
+    at("no-files").hidden = found.files.length > 0;
+    at("known-paths").replaceChildren(...found.files.map((file) => make("option", { value: file.path })));
+    if (this.path && !at("files-pane").hidden) this.open_file(this.path);
+  }
+
+  file_item({ path, kind, num_bytes }) {
+    if (kind === "folder") return make("li", { class: "mono folder quiet" }, `${path}/`);
+    return make("li", {}, make("button", { type: "button", class: "plain mono", "aria-current": String(path === this.path), on: { click: () => this.open_file(path) } },
+      path, make("span", { class: "small quiet far" }, size_text(num_bytes))));
   }
 
   print(state, calls) {
@@ -55,29 +90,20 @@ export class Panes {
     log.scrollTop = log.scrollHeight;
   }
 
-  list(state, calls) {
-    const seen = new Map();
-    for (const step of calls) {
-      const output = step.output ?? (step === state.history.at(-1) ? state.screen?.output : null);
-      for (const path of paths_in(step.action)) seen.set(path, output ?? seen.get(path) ?? null);
-      for (const path of paths_in(output ?? "").slice(0, 40)) if (!seen.has(path)) seen.set(path, null);
-    }
-    const items = [...seen].map(([path, output]) => make("li", {}, make("button", {
-      type: "button", class: "plain mono", on: { click: () => this.open_file(path, output) },
-    }, path)));
-    at("file-list").replaceChildren(...items);
-    at("no-files").hidden = items.length > 0;
-    at("known-paths").replaceChildren(...[...seen.keys()].map((path) => make("option", { value: path })));
-  }
-
-  open_file(path, output) {
+  async open_file(path) {
+    this.path = path;
     at("file-path").value = path;
-    show(at("file-text"), output ?? "Not seen yet: View writes the action that opens it.");
-    at("file-path").focus();
+    for (const button of at("file-list").querySelectorAll("button")) button.setAttribute("aria-current", String(button.firstChild.textContent === path));
+    try {
+      const file = await get(`/runs/${part(this.run_id())}/files/text?path=${part(path)}`);
+      if (this.path === path) this.say_file(file.text);
+    } catch (error) {
+      if (this.path === path) this.say_file(error.message);
+    }
   }
 
-  view(path) {
-    this.write("str_replace_editor", { command: "view", path }, () => {});
+  say_file(text) {
+    if (at("file-text").textContent !== text) show(at("file-text"), text);
   }
 
   async write(name, args, done) {
@@ -112,6 +138,6 @@ export class Panes {
   }
 }
 
-function paths_in(text) {
-  return [...new Set([...shortened(text, 8000).matchAll(PATH)].map((match) => match[1]))];
+function size_text(num_bytes) {
+  return num_bytes < 1000 ? `${num_bytes} B` : `${(num_bytes / 1000).toFixed(1)} kB`;
 }
