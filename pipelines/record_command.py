@@ -163,7 +163,7 @@ def review(
 def upload(
     name: NameArgument,
     url: Annotated[str, typer.Option("--url", envvar="FLYWHEEL_ANNOTATION_URL", help="Address of the annotation server.")],
-    token_file: Annotated[Path | None, typer.Option(help=f"File with your token \\[default: {TOKEN_VARIABLE}, or it is asked for].")] = None,
+    token_file: Annotated[Path | None, typer.Option(help=f"File with your token \\[default: {TOKEN_VARIABLE}, or asked for].")] = None,
     home: HomeOption = None,
 ) -> None:
     """Send a recording that was looked through. When it is interrupted, give the command again: what arrived is not sent twice."""

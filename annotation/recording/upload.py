@@ -23,6 +23,7 @@ from annotation.recording.bundle import (
     Part,
     complete_path,
     part_path,
+    parts_named,
 )
 from annotation.recording.finish import speech_parts, stretches_of_parts
 from annotation.recording.store import Store
@@ -51,8 +52,7 @@ class Bundle:
 
     def announcement(self) -> Announcement:
         """Every part with its size. Raises RecordingRefused where a file on the disk is not what the manifest says."""
-        kinds: dict[str, MediaType] = {self.manifest_sha256: "application/json"}
-        kinds |= dict.fromkeys(self._screens, "image/png") | dict.fromkeys(self._speech, "audio/wav")
+        kinds: dict[str, MediaType] = {self.manifest_sha256: "application/json", **parts_named(self.manifest)}
         parts = tuple(Part(sha256=digest, num_bytes=len(self.read(digest)), media_type=kind) for digest, kind in kinds.items())
         return Announcement(recording_id=self.manifest.recording_id, manifest=self.manifest_sha256, parts=parts)
 
