@@ -130,6 +130,78 @@ def resume(
     _finish(store, recogniser, speech_model)
 
 
+@record.command()
+def review(
+    name: NameArgument,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
+    home: HomeOption = None,
+) -> None:
+    """Look through a recording in the browser: delete spans, blacken, reword thoughts, and confirm. Ctrl-C ends the page."""
+    import asyncio
+    import secrets
+
+    from annotation.recording.review import create_app
+    from sandbox.http_serving import Server, address_of, bind, serve_until_signalled
+
+    store = _open(name, home)
+    store.manifest()
+    key = secrets.token_urlsafe(24)
+    with bind("127.0.0.1", port) as listener:
+        address = address_of(listener)
+        number = address.rpartition(":")[2]
+        app = create_app(store, key, frozenset({f"127.0.0.1:{number}", f"localhost:{number}"}))
+
+        def ready() -> None:
+            console.print(f"look through it here, in a browser on this machine: {address}/#{key}", soft_wrap=True, highlight=False)
+            sys.stdout.flush()
+
+        asyncio.run(serve_until_signalled(Server(app, grace_s=2, lifespan="off"), listener, ready))
+    console.print(f"{name}: {store.cover.state}")
+
+
+@record.command()
+def upload(
+    name: NameArgument,
+    url: Annotated[str, typer.Option("--url", envvar="FLYWHEEL_ANNOTATION_URL", help="Address of the annotation server.")],
+    token_file: Annotated[Path | None, typer.Option(help=f"File with your token \\[default: {TOKEN_VARIABLE}, or asked for].")] = None,
+    home: HomeOption = None,
+) -> None:
+    """Send a recording that was looked through. When it is interrupted, give the command again: what arrived is not sent twice."""
+    from annotation.recording.upload import Uploader
+
+    store = _open(name, home)
+    token = token_file.read_text().strip() if token_file is not None else os.environ.get(TOKEN_VARIABLE)
+    uploader = Uploader(url, token or str(typer.prompt("Token", hide_input=True)))
+    try:
+        sent = uploader.upload(store)
+    finally:
+        uploader.close()
+    console.print(f"{name} is on {escape(url)}; {sent} parts were sent", highlight=False, soft_wrap=True)
+
+
+@record.command()
+def refine(
+    name: NameArgument,
+    url: Annotated[str, typer.Option("--url", help="OpenAI-compatible address, e.g. http://127.0.0.1:8000/v1.")],
+    model: Annotated[str, typer.Option(help="Name of the model there.")],
+    home: HomeOption = None,
+) -> None:
+    """Have a model of your choice word the thoughts; what was heard stays beside it. Comes before the review."""
+    from annotation.recording.refinement import Refiner
+
+    store = _open(name, home)
+    if store.cover.state != "recorded":
+        raise RecordingRefused(f"The recording {name} is {store.cover.state}: thoughts are worded before that.")
+    manifest, refiner = store.manifest(), Refiner(url, model, os.environ.get(KEY_VARIABLE, ""))
+    try:
+        actions = tuple(refiner.refine(manifest.actions))
+    finally:
+        refiner.close()
+    store.put_manifest(manifest.model_copy(update={"actions": actions}), "recorded")
+    changed = sum(old != new for old, new in zip(manifest.actions, actions, strict=True))
+    console.print(f"{changed} thoughts are worded anew")
+
+
 @record.command("list")
 def list_recordings(home: HomeOption = None) -> None:
     """The recordings on this machine, and how far each is."""

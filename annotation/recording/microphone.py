@@ -56,7 +56,7 @@ class Microphone:
 
             self._stream = sounddevice.RawInputStream(
                 samplerate=SAMPLE_RATE_HZ, channels=1, dtype="int16", blocksize=BLOCK, device=self._device,
-                callback=lambda data, frames, times, status: self._take(sink, bytes(data), frames, times),
+                callback=lambda data, frames, times, status: self._take(sink, bytes(data), frames, times, status.input_overflow),
             )  # fmt: skip
             self._stream.start()
         except Exception as error:  # PortAudio's own errors, or its library is missing
@@ -65,7 +65,9 @@ class Microphone:
                 "On Debian PortAudio is libportaudio2."
             ) from error
 
-    def _take(self, sink: Callable[[Sound], None], data: bytes, num_samples: int, times: Any) -> None:
+    def _take(self, sink: Callable[[Sound], None], data: bytes, num_samples: int, times: Any, is_torn: bool) -> None:
+        if is_torn:  # samples were lost before these: counting begins anew
+            self._clock = _Clock()
         start_s = self._clock.start_of(num_samples, time.monotonic() - (times.currentTime - times.inputBufferAdcTime))
         if not self._is_paused:
             sink(Sound(start_s=start_s, samples=data))

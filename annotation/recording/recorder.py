@@ -24,6 +24,7 @@ from annotation.recording.bundle import Consent, Machine, Result, TaskQuery
 from annotation.recording.camera import Camera, Frame
 from annotation.recording.consent import check
 from annotation.recording.events import Event, InputSource, Key
+from annotation.recording.exclusions import asks_for_password
 from annotation.recording.gestures import Draft, Gestures
 from annotation.recording.microphone import Sound, SpeechSource
 from annotation.recording.redaction import Redactor
@@ -305,7 +306,7 @@ class Recorder:
             self._clicked = name if target is None else f"{name} {target['text'] if target['role'] in ('text', 'button') else ''}"
         self._store.append({
             "type": "action", "action": action, "start_s": self._at(draft.start_s), "end_s": self._at(draft.end_s),
-            "frame": self._screens.keep(draft.before), "target": target, "window": self._window(looks), "hidden": list(hidden),
+            "frame": self._screens.keep(draft.before), "target": target, "window": self._window(draft, looks), "hidden": list(hidden),
         })  # fmt: skip
         self.num_actions += 1
 
@@ -321,13 +322,18 @@ class Recorder:
         own = [e for e in snapshot.elements if focus and e.box == focus[-1].box]
         return (own[0].model_dump(mode="json"), "") if own else (None, "")
 
-    def _window(self, looks: Sequence[tuple[SeenWindow, ...]]) -> dict[str, Any]:
-        active = next((window for window in (looks[0] if looks else ()) if window.is_active), None)
-        if active is None:
+    def _window(self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]]) -> dict[str, Any]:
+        """The window that was pointed at, or that had the keyboard; nothing of one that is excluded or asks for a password."""
+        first = looks[0] if looks else ()
+        if draft.points:
+            window = next((window for window in first if window.box.holds(*draft.points[0])), None)
+        else:
+            window = next((window for window in first if window.is_active), None)
+        if window is None or self._settings.exclusions.hides(window):
             return {}
-        title, found = self._redactor.redact(active.title)
+        title, found = self._redactor.redact("" if asks_for_password(window.title) else window.title)
         self.hidden.update(found)
-        return {"title": title[:2000], "application": active.application[:300], "box": active.box.model_dump()}
+        return {"title": title[:2000], "application": window.application[:300], "box": window.box.model_dump()}
 
     def _hear(self, sound: Sound) -> None:
         if self._is_paused:

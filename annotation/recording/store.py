@@ -39,6 +39,7 @@ from warehouse.home import atomic_write
 State = Literal["recording", "recorded", "reviewed", "uploaded"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 COVER, JOURNAL, MANIFEST, SPEECH, SCREENS, LOCK = "cover.json", "journal.jsonl", "manifest.json", "speech.pcm", "screens", "lock"
+OLD = ".old"
 
 
 class Cover(BaseModel):
@@ -119,9 +120,7 @@ class Store:
         """Sound with something taken out of it, instead of what is there."""
         self.close()
         sealed = self._vault.seal(samples, f"{SPEECH}:0")
-        self._wipe(self.folder / SPEECH)
-        if samples:
-            self._put(self.folder / SPEECH, struct.pack(">I", len(sealed)) + sealed)
+        self._replace(self.folder / SPEECH, struct.pack(">I", len(sealed)) + sealed if samples else b"")
 
     def sync(self) -> None:
         """So that a power cut loses nothing of what was written so far."""
@@ -171,7 +170,7 @@ class Store:
     def put_manifest(self, manifest: Manifest, state: State) -> None:
         """The manifest first, then the state that vouches for it; at last the journal goes, and every picture that is not named."""
         self.close()
-        self._put(self.folder / MANIFEST, self._vault.seal(manifest.model_dump_json(indent=1).encode(), MANIFEST))
+        self._replace(self.folder / MANIFEST, self._vault.seal(manifest.model_dump_json(indent=1).encode(), MANIFEST))
         self.set_state(state)
         self._wipe(self.folder / JOURNAL)
         for screen_id in set(self.screen_ids()) - {screen.screen_id for screen in manifest.screens}:
@@ -193,6 +192,15 @@ class Store:
     def _put(path: Path, data: bytes) -> None:
         atomic_write(path, data)
         path.chmod(0o600)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Put a file in another's place and wipe that one: at every moment one of them is there under its name."""
+        old = path.with_name(path.name + OLD)
+        if path.exists():
+            self._wipe(old)
+            os.link(path, old)
+        self._put(path, data)
+        self._wipe(old)
 
     @staticmethod
     def _wipe(path: Path) -> None:
@@ -267,6 +275,8 @@ def open_store(root: Path, name: str, passphrase: str | None = None) -> Store:
     if not NAME.fullmatch(name):
         raise RecordingRefused(f"{name!r} is no name of a recording.")
     cover = read_cover(root / name)
+    for path in (root / name).glob(f"*{OLD}"):  # a process was killed before it had wiped it
+        Store._wipe(path)
     return Store(root / name, cover, open_vault(passphrase, cover.seal))
 
 

@@ -130,6 +130,7 @@ def test_a_session_in_an_editor_gives_the_right_actions_on_the_right_elements(tm
             desk.key("ctrl+alt+p")
             wait_until(lambda: any(r["type"] == "pause" for r in session.store().journal()), 5, "the pause")
             desk.type("not for you")
+            desk.key("ctrl+a", "Delete")
             desk.key("ctrl+alt+p")
             wait_until(lambda: any(r["type"] == "go on" for r in session.store().journal()), 5, "the end of the pause")
             time.sleep(0.4)
@@ -194,7 +195,7 @@ def test_planted_secrets_are_nowhere_in_what_is_stored(tmp_path: Path):
             time.sleep(0.8)
             manifest = session.end()
         output = (desk.home / "programs.log").read_bytes()
-    assert [t for t in texts_of(manifest)] == ["lena", "[password]", "mail [e-mail]", "use [token] and [card] ok", "hello there\n"]
+    assert texts_of(manifest) == ["lena", "[password]", "mail [e-mail]", "use [token] and [card] ok", "hello there\n"]
     assert manifest.hidden["password"] == 1 and manifest.hidden["token"] >= 1
     stored, text = all_bytes(tmp_path) + output, ""
     for screen in manifest.screens:
@@ -232,7 +233,7 @@ def test_what_is_excluded_leaves_no_event_and_no_pixel(tmp_path: Path):
     assert [action.action for action in manifest.actions] == [Click(x=x + 150, y=y + 100), TypeText(text="open words")]
     assert manifest.hidden["excluded"] == 3
     stored = all_bytes(tmp_path)
-    assert b"secret wish" not in stored and b"balance" not in stored and b"Bank" not in stored
+    assert [word for word in (b"secret wish", b"balance", b"Bank") if word in stored] == []
     for screen in manifest.screens:
         pixels = np.asarray(Image.open(io.BytesIO(session.store().screen(screen.screen_id))))
         assert not pixels[45:150, 15:180].any(), "the excluded window is black"
@@ -280,7 +281,8 @@ def test_thoughts_are_put_to_the_actions_they_announce(tmp_path: Path):
         x, y = open_editor(desk)
         spoken = []
         with recording(desk, tmp_path, speech=True) as session:
-            for thought, act in zip(SAID, (lambda: desk.click(x, y), lambda: desk.type("Hello Emma"), lambda: desk.key("ctrl+a")), strict=True):
+            acts = (lambda: desk.click(x, y), lambda: desk.type("Hello Emma"), lambda: desk.key("ctrl+a"))
+            for thought, act in zip(SAID, acts, strict=True):
                 spoken.append(say(desk, thought, *VOICE_OPTIONS))
                 time.sleep(0.4)
                 act()
@@ -300,4 +302,5 @@ def test_thoughts_are_put_to_the_actions_they_announce(tmp_path: Path):
     rate = jiwer.wer(list(SAID), heard)
     print(f"word error rate {rate:.2f}: {json.dumps(heard)}")
     assert rate < 1.2, "pocketsphinx hears synthetic speech badly, but it hears"
-    assert sum(part.num_samples for part in manifest.speech) / 16_000 == pytest.approx(manifest.length_s, abs=2.0)
+    length_s = sum(part.num_samples for part in manifest.speech) / 16_000
+    assert manifest.speech[0].start_s < 3 and length_s > manifest.actions[-1].end_s - manifest.speech[0].start_s
