@@ -30,8 +30,10 @@ async function look() {
   }
 }
 
-if (token) look();
-else {
+if (token) {
+  at("join").querySelector("button").disabled = false;
+  look();
+} else {
   close("This address holds no invitation: open the link as it was sent, or ask for a new one.");
 }
 

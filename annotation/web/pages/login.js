@@ -23,3 +23,5 @@ at("login").addEventListener("submit", async (event) => {
     at("password").select();
   }
 });
+
+at("login").querySelector("button").disabled = false;

@@ -66,11 +66,11 @@ function show_people(people) {
 }
 
 await start_page("quality");
+for (const id of ["campaign", "days"]) at(id).addEventListener("change", load);
 try {
   const campaigns = await get("/campaigns");
   at("campaign").append(...campaigns.map((one) => make("option", { value: part(one.campaign_id) }, one.name)));
 } catch (error) {
   toast(error.message, "bad");
 }
-for (const id of ["campaign", "days"]) at(id).addEventListener("change", load);
 load();

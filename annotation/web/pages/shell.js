@@ -1,6 +1,6 @@
 // What every page behind the login has: the bar at the top, who is logged in, the theme, the way out.
 
-import { call, get, post, Refused, set_csrf } from "/pages/api.js";
+import { get, post, Refused, set_csrf } from "/pages/api.js";
 import { at, make, toast } from "/pages/dom.js";
 
 const RANKS = { annotator: 0, reviewer: 1, admin: 2 };
@@ -39,6 +39,8 @@ export async function start_page(name) {
     make("div", { class: "far" }, theme_button(), make("span", { class: "small" }, make("b", {}, person.name), make("span", { class: "quiet" }, ` ${person.role}`)),
       make("button", { type: "button", class: "plain", on: { click: log_out } }, "Log out")),
   ));
+  // Until its buttons do something, a page cannot be clicked: whoever is quick is not ignored. What follows this runs before any click.
+  at("main")?.removeAttribute("inert");
   return person;
 }
 
@@ -84,5 +86,3 @@ export async function attempt(action, done_text = null) {
   if (done_text) toast(done_text, "good");
   return true;
 }
-
-export { call };

@@ -4,10 +4,13 @@ alone, and for their pictures in docs/. Names and numbers in it are made up; EVI
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
+from urllib.parse import urlsplit
 
 from PIL import Image, ImageDraw
-from pydantic import BaseModel
+from playwright.async_api import Page, Route
+from pydantic import BaseModel, TypeAdapter
 
 from annotation.web.bodies import ActionView, Box, Point, ProposalView, ScreenView
 from annotation.web.bodies_design import ApplicationView, Graph, NodeView, QueryView
@@ -91,13 +94,13 @@ def review_queue() -> ReviewQueue:
     return ReviewQueue(waiting=tuple(_item(f"run-{number}", number) for number in range(6)), num_waiting=23, num_reviewed_today=11)
 
 
-def run_review() -> RunReview:
+def run_review(number: int = 1) -> RunReview:
     earlier = ReviewView(
         review_id="review-1", reviewer="alan", kind="second", approves=False, verdict=False, steps={1: StepOpinion(is_right=False, note=EVIL)}, note="Step 2 is wrong.",
         created_at_s=NOON_S,
     )  # fmt: skip
     return RunReview(
-        item=_item("run-1", 1), instruction=f"Fill in the form and press Send. {EVIL}", guidelines="Prefer the shortest way.", run=_replay("run-1", "grace", ("accept", "override", "edit"), True),
+        item=_item(f"run-{number}", number), instruction=f"Fill in the form and press Send. {EVIL}", guidelines="Prefer the shortest way.", run=_replay("run-1", "grace", ("accept", "override", "edit"), True),
         twin=_replay("run-7", "edsger", ("accept", "accept", "accept"), False), reviews=(earlier,),
     )  # fmt: skip
 
@@ -179,6 +182,24 @@ def graph() -> Graph:
 def answers() -> dict[str, BaseModel | list[Any]]:
     """By path below /api/v1, what a GET answers."""
     return {
-        "/reviews": review_queue(), "/reviews/runs/run-0": run_review(), "/reviews/runs/run-1": run_review(), "/quality": quality(), "/recordings": list(recordings()),
+        "/reviews": review_queue(), "/reviews/runs/run-0": run_review(0), "/reviews/runs/run-1": run_review(), "/quality": quality(), "/recordings": list(recordings()),
         "/recordings/recording-0": recording(), "/design/applications": list(applications()), "/design/applications/app-mail/graph": graph(),
     }  # fmt: skip
+
+
+async def answer_with_samples(page: Page) -> None:
+    """Answer the requests of pages whose routes are not there with samples; all others go to the server. Pictures are drawn."""
+    known = {path: json.loads(TypeAdapter(Any).dump_json(value)) for path, value in answers().items()}
+
+    async def answer(route: Route) -> None:
+        path = urlsplit(route.request.url).path.removeprefix("/api/v1")
+        if route.request.method == "GET" and path in known:
+            await route.fulfill(json=known[path])
+        elif "/screens/screen-" in path:
+            await route.fulfill(body=picture(path.rpartition("/")[2]), content_type="image/png")
+        elif route.request.method == "POST" and path.startswith(("/reviews/", "/recordings/", "/design/")):
+            await route.fulfill(json={})
+        else:
+            await route.continue_()
+
+    await page.route("**/api/v1/**", answer)

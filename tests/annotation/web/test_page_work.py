@@ -171,7 +171,7 @@ async def type_the_word(page: Page, word: str) -> None:
     await expect(page.locator("#action-field")).to_have_value('run "wc -l *.txt"')
     await page.keyboard.press("Control+Enter")
     await deciding(page, 3)
-    await expect(page.locator("#terminal")).to_contain_text("total")
+    await expect(page.locator("#terminal")).to_contain_text("1 ")
     await page.keyboard.press("/")
     await page.keyboard.type("input")
     await page.keyboard.press("Enter")
