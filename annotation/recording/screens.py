@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from annotation.recording.bundle import Box
 from annotation.recording.camera import Frame
 from annotation.recording.pixels import blacken, boxes_in_words, png_of
 from annotation.recording.redaction import Redactor
-from annotation.recording.snapshots import Snapshots
+from annotation.recording.snapshots import Snapshot
 from annotation.recording.store import Store
 from annotation.recording.text_reader import TextReader
 from warehouse.identity import bytes_id
@@ -25,9 +25,17 @@ _LOG = logging.getLogger(__name__)
 MAX_WAITING = 48
 
 
+class SnapshotSource(Protocol):
+    """What is known of the elements of a frame."""
+
+    def of(self, frame: Frame) -> Snapshot | None: ...
+
+    def black(self, frame: Frame) -> tuple[Box, ...]: ...
+
+
 class Screens:
     def __init__(
-        self, store: Store, snapshots: Snapshots, redactor: Redactor, reader: TextReader | None, *, with_elements: bool = True
+        self, store: Store, snapshots: SnapshotSource, redactor: Redactor, reader: TextReader | None, *, with_elements: bool = True
     ) -> None:
         self._store, self._snapshots, self._redactor, self._reader = store, snapshots, redactor, reader
         self._with_elements = with_elements

@@ -1,0 +1,342 @@
+"""The recorder for work in a browser: hears what a person does in its pages, takes out what is private, writes the rest to a journal as the
+desktop's recorder does. Points and pictures are those of the page, without the browser's own frame.
+
+Passwords do not leave the page (browser_script.js). Sites are excluded by their name. Beside typed text, addresses are redacted too: links
+carry tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from annotation.recording.browser_pages import SIGN_PX, BrowserPages, Tab
+from annotation.recording.bundle import Box, Consent, Machine, Result, ScreenElement, TaskQuery
+from annotation.recording.camera import Frame
+from annotation.recording.consent import check
+from annotation.recording.events import Event, Key, Press, Wheel
+from annotation.recording.gestures import Draft, Gestures
+from annotation.recording.microphone import Sound, SpeechSource
+from annotation.recording.pixels import grown, pixels_of
+from annotation.recording.redaction import Redactor
+from annotation.recording.screens import Screens
+from annotation.recording.settings import Header, RecordSettings
+from annotation.recording.snapshots import Snapshot
+from annotation.recording.store import Store
+from annotation.recording.text_reader import TextReader
+from sandbox.actions import ACTION, Action, Navigate, TypeText
+
+DOT = "•"
+TICK_S = 0.1
+MAX_LAG_S = 5.0
+SPEECH_BYTES = 32_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What an event came with: the picture before it, and what the page told."""
+
+    tab: Tab
+    frame: Frame | None
+    url: str
+    title: str
+    focus: Box | None = None
+
+
+@dataclass(slots=True)
+class PageSnapshots:
+    """The elements of each frame, as the page listed them at its event, with what is private in them found."""
+
+    redactor: Redactor
+    found: dict[int, Snapshot] = field(default_factory=dict)
+
+    def of(self, frame: Frame) -> Snapshot | None:
+        return self.found.get(frame.number)
+
+    def black(self, frame: Frame) -> tuple[Box, ...]:
+        snapshot = self.of(frame)
+        return snapshot.black if snapshot is not None else ()
+
+    def learn(self, frame: Frame, told: dict[str, Any], now_s: float) -> None:
+        if frame.number in self.found or "elements" not in told:
+            return
+        secrets = [_box(*values) for values in told.get("secrets", ())]
+        elements, black = [], [grown(box, 0) for box in secrets]
+        for one in told["elements"]:
+            box = _box(one["x"] - one["width"] / 2, one["y"] - one["height"] / 2, one["width"], one["height"])
+            is_secret = any(secret.holds(one["x"], one["y"]) for secret in secrets)
+            text = "" if is_secret else str(one["text"])[:2000]
+            if self.redactor.find(text, loose=True):
+                black.append(grown(box))
+            text = self.redactor.redact(text)[0][:2000]
+            elements.append(ScreenElement(role=str(one["role"])[:40], text=text, states=tuple(map(str, one["states"])), box=box))
+        names = ("",) * len(elements)
+        self.found[frame.number] = Snapshot(start_s=now_s, end_s=now_s, elements=tuple(elements), names=names, black=tuple(black))
+
+
+class BrowserRecorder:
+    def __init__(
+        self, store: Store, settings: RecordSettings, task: TaskQuery, consent: Consent, *, text_reader: TextReader | None = None,
+        speech: SpeechSource | None = None, excluded_sites: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Raises RecordingRefused for a consent under another text."""
+        check(consent)
+        self._store, self._settings, self._task, self._consent = store, settings, task, consent
+        self._text_reader, self._speech_source = text_reader, speech
+        self._excluded = tuple(pattern.casefold() for pattern in excluded_sites)
+        self._redactor = Redactor()
+        self._snapshots = PageSnapshots(self._redactor)
+        self._screens = Screens(store, self._snapshots, self._redactor, text_reader, with_elements=settings.with_elements)
+        self._gestures: Gestures[Moment] = Gestures()
+        self._numbers = count(1)
+        self._frames: dict[tuple[str, float], Frame] = {}
+        self._held: list[Draft[Moment]] = []
+        self._speech: list[Sound] = []
+        self._down: set[str] = set()
+        self._current: Tab | None = None
+        self._stopping = asyncio.Event()
+        self.is_paused = False
+        self.hidden: Counter[str] = Counter()
+        self.num_actions = 0
+        self.pages = BrowserPages(self._heard, self._went, lambda tab: None)
+
+    async def start(self, executable: Path, profile: Path, url: str, flags: tuple[str, ...] = ()) -> None:
+        """Raises RecorderUnavailable."""
+        self._lock = self._store.lock()
+        self.start_s = time.monotonic()
+        machine = Machine(
+            system=platform.system(), width_px=1, height_px=1, input_source="chromium", accessibility=True,
+            text_reader=self._text_reader.name if self._text_reader else "",
+        )  # fmt: skip
+        header = Header(
+            source="browser", started_at=datetime.now(UTC), track=self._settings.track, task=self._task, consent=self._consent,
+            machine=machine,
+        )  # fmt: skip
+        self._store.append(header.model_dump(mode="json"))
+        self._screens.start()
+        try:
+            await self.pages.launch(executable, profile, url, flags)
+            if self._speech_source is not None:
+                loop = asyncio.get_running_loop()
+                self._speech_source.start(lambda sound: loop.call_soon_threadsafe(self._hear, sound) and None)
+        except BaseException:
+            self._screens.finish()
+            self._store.close()
+            os.close(self._lock)
+            raise
+
+    async def run(self, limit_s: float = float("inf")) -> None:
+        """Until the stop keys, `ask_to_stop`, the last page's end, or the limit."""
+        end_s = time.monotonic() + limit_s
+        while not self._stopping.is_set() and self.pages.is_open and time.monotonic() < end_s:
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            self._held += self._gestures.tick(now_s)
+            self._release(now_s)
+
+    def ask_to_stop(self) -> None:
+        self._stopping.set()
+
+    async def stop(self, result: Result = "unsaid") -> None:
+        """End it, and wait until everything that is kept is on the disk."""
+        if self._speech_source is not None:
+            self._speech_source.stop()
+        self._held += self._gestures.flush()
+        self._release(float("inf"))
+        self._write_speech()
+        last = self._current
+        frame = self._frame(last) if last is not None and not self.is_paused and not self._is_excluded(last.url) else None
+        number, end_s = self._screens.keep(frame), self._at(time.monotonic())
+        await self.pages.close()
+        await asyncio.to_thread(self._screens.finish)
+        self._store.append({"type": "end", "time_s": end_s, "frame": number, "result": result, "hidden": dict(+self.hidden)})
+        self._store.close()
+        os.close(self._lock)
+
+    # --- what is heard ---
+
+    def _heard(self, tab: Tab, told: dict[str, Any]) -> None:
+        event = event_of(told)
+        if event is None or (isinstance(event, Key) and self._is_command(event)) or self.is_paused:
+            return
+        self._current = tab
+        if self._is_excluded(told["url"]) or _is_on_sign(event):
+            self.hidden["excluded"] += isinstance(event, Press) and event.is_down
+            self._held += self._gestures.flush()
+            return
+        frame = self._frame(tab)
+        if frame is not None:
+            self._snapshots.learn(frame, told, event.time_s)
+        focus = _box(*told["focus"]) if told.get("focus") else None
+        moment = Moment(tab=tab, frame=frame, url=told["url"], title=told["title"], focus=focus)
+        for one in _notches(event, told):
+            self._held += self._gestures.feed(one, moment)
+
+    def _went(self, tab: Tab, url: str) -> None:
+        """By the address bar, a bookmark or a button of the browser: none of them is in the page."""
+        self._current = tab
+        if self.is_paused or self._is_excluded(url):
+            return
+        now_s = time.monotonic()
+        self._held += self._gestures.flush()
+        moment = Moment(tab=tab, frame=self._frame(tab), url=url, title="")
+        self._held.append(Draft(action=Navigate(url=url), start_s=now_s, end_s=now_s, before=moment, latest=moment))
+
+    def _frame(self, tab: Tab) -> Frame | None:
+        """The tab's newest picture as a frame; the same picture is the same frame."""
+        if not tab.png:
+            return None
+        key = (tab.session_id, tab.png_s)
+        if key not in self._frames:
+            pixels = pixels_of(tab.png)
+            mask = np.zeros(pixels.shape[:2], dtype=bool)
+            mask[: SIGN_PX[1], : SIGN_PX[0]] = True
+            self._frames = {k: v for k, v in self._frames.items() if k[0] != tab.session_id}
+            self._frames[key] = Frame(number=next(self._numbers), since_s=tab.png_s, until_s=tab.png_s, pixels=pixels, mask=mask)
+        return self._frames[key]
+
+    def _is_command(self, key: Key) -> bool:
+        (self._down.add if key.is_down else self._down.discard)(key.name)
+        if not key.is_down:
+            return False
+        if self._down >= set(self._settings.pause_keys):
+            self._pause(not self.is_paused)
+            return True
+        if self._down >= set(self._settings.stop_keys):
+            self._stopping.set()
+            return True
+        return False
+
+    def _pause(self, is_paused: bool) -> None:
+        self._held += self._gestures.flush()
+        self._release(float("inf"))
+        self._write_speech()
+        self._gestures.forget()
+        self.is_paused = is_paused
+        if self._speech_source is not None:
+            self._speech_source.pause(is_paused)
+        self.pages.show_sign(is_paused)
+        self._store.append({"type": "pause" if is_paused else "go on", "time_s": self._at(time.monotonic())})
+
+    def _is_excluded(self, url: str) -> bool:
+        site = (urlsplit(url).hostname or "").casefold()
+        return any(fnmatchcase(site, pattern if "*" in pattern else f"*{pattern}*") for pattern in self._excluded)
+
+    # --- what is written ---
+
+    def _release(self, now_s: float) -> None:
+        while self._held and now_s - self._held[0].end_s >= self._settings.hold_s:
+            run = 0
+            while run < len(self._held) and isinstance(self._held[run].action, TypeText):
+                run += 1
+            if run == len(self._held) and run and not _text(self._held[-1]).endswith("\n"):
+                last_s = self._held[-1].end_s
+                if self._gestures.is_typing or now_s - last_s < self._settings.run_pause_s:
+                    return
+            drafts, self._held = self._held[: max(run, 1)], self._held[max(run, 1) :]
+            for draft, text, hidden in self._private(drafts):
+                self._write(draft, text, hidden)
+
+    def _private(self, drafts: Sequence[Draft[Moment]]) -> Iterator[tuple[Draft[Moment], Action, tuple[str, ...]]]:
+        redacted = self._redactor.redact_run([_text(draft) for draft in drafts])
+        for draft, (text, kinds) in zip(drafts, redacted, strict=True):
+            action = draft.action
+            if isinstance(action, TypeText):
+                ending = "\n" if action.text.endswith("\n") else ""
+                is_secret = DOT in action.text
+                hidden = ("password",) if is_secret else kinds
+                action = TypeText(text=f"[password]{ending}" if is_secret else text)
+                for finding in self._redactor.find(_text(draft)):
+                    self._redactor.learn(_text(draft)[finding.start : finding.end], finding.kind)
+            elif isinstance(action, Navigate):
+                url, hidden = self._redactor.redact(action.url)
+                action = Navigate(url=url)
+            else:
+                hidden = ()
+            self.hidden.update(hidden)
+            yield draft, action, hidden
+
+    def _write(self, draft: Draft[Moment], action: Action, hidden: tuple[str, ...]) -> None:
+        moment = draft.before
+        frame = moment.frame if moment is not None else None
+        snapshot = self._snapshots.of(frame) if frame is not None else None
+        target = None
+        if snapshot is not None and draft.points:
+            hit = snapshot.at(*draft.points[0])
+            target = hit[0].model_dump(mode="json") if hit is not None else None
+        elif snapshot is not None and moment is not None and moment.focus is not None:
+            middle = moment.focus.x + moment.focus.width // 2, moment.focus.y + moment.focus.height // 2
+            hit = snapshot.at(*middle)
+            target = hit[0].model_dump(mode="json") if hit is not None else None
+        title, url = (self._redactor.redact(text)[0] for text in ((moment.title, moment.url) if moment is not None else ("", "")))
+        self._store.append({
+            "type": "action", "action": ACTION.dump_python(action, mode="json"), "start_s": self._at(draft.start_s),
+            "end_s": self._at(draft.end_s), "frame": self._screens.keep(frame), "target": target, "hidden": list(hidden),
+            "window": {"title": title[:2000], "application": "Chromium", "url": url[:4000]},
+        })  # fmt: skip
+        self.num_actions += 1
+
+    def _hear(self, sound: Sound) -> None:
+        if not self.is_paused:
+            self._speech.append(sound)
+            if sum(len(one.samples) for one in self._speech) >= SPEECH_BYTES:
+                self._write_speech()
+
+    def _write_speech(self) -> None:
+        if self._speech:
+            samples = b"".join(sound.samples for sound in self._speech)
+            self._store.append_speech(samples)
+            self._store.append({"type": "speech", "start_s": self._at(self._speech[0].start_s), "num_samples": len(samples) // 2})
+            self._speech = []
+
+    def _at(self, time_s: float) -> float:
+        return round(max(0.0, time_s - self.start_s), 4)
+
+
+def event_of(told: dict[str, Any]) -> Event | None:
+    """An event from what the script tells; its time by our clock."""
+    now_s, lag_s = time.monotonic(), time.time() - told["epoch_ms"] / 1000
+    when = now_s - lag_s if 0 <= lag_s <= MAX_LAG_S else now_s
+    match told["kind"]:
+        case "key":
+            return Key(time_s=when, name=str(told["name"]), is_down=bool(told["is_down"]), text=str(told["text"]) if told["is_down"] else "")
+        case "press":
+            return Press(time_s=when, button=told["button"], is_down=bool(told["is_down"]), x=int(told["x"]), y=int(told["y"]))
+        case "wheel":
+            return Wheel(time_s=when, dx=int(told["dx"]), dy=int(told["dy"]), x=int(told["x"]), y=int(told["y"]))
+    return None
+
+
+def _notches(event: Event, told: dict[str, Any]) -> Iterator[Event]:
+    """A turn of the wheel by several notches, one by one."""
+    if not isinstance(event, Wheel):
+        yield event
+        return
+    for dx, dy, times in ((event.dx, 0, abs(event.dx)), (0, event.dy, abs(event.dy))):
+        for _ in range(min(times, 60)):
+            yield Wheel(time_s=event.time_s, dx=(dx > 0) - (dx < 0), dy=(dy > 0) - (dy < 0), x=event.x, y=event.y)
+
+
+def _is_on_sign(event: Event) -> bool:
+    return False if isinstance(event, Key) else event.x < SIGN_PX[0] and event.y < SIGN_PX[1]
+
+
+def _text(draft: Draft[Moment]) -> str:
+    return draft.action.text if isinstance(draft.action, TypeText) else ""
+
+
+def _box(x: float, y: float, width: float, height: float) -> Box:
+    return Box(x=round(x), y=round(y), width=max(0, round(width)), height=max(0, round(height)))

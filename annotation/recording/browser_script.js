@@ -1,0 +1,116 @@
+// What a person does in a page, told to the recorder. Runs in a world of its own in every frame, before the page's scripts: they can
+// neither see it nor call what it calls. `ELEMENTS` is sandbox/browser/elements.js, `SIGN` the sign's place; `TELL` takes a JSON text.
+//
+// What is typed into a password field never leaves the page: a key is told as a dot. Points are pixels of the top page's viewport, as far
+// as frames are of its own origin; in others nothing is told.
+((ELEMENTS, SIGN, TELL) => {
+  "use strict";
+  if (window.__flywheelRecorder) return;
+  window.__flywheelRecorder = true;
+  const NAMES = {
+    " ": "space", Control: "ctrl", Meta: "meta", Alt: "alt", AltGraph: "altgr", Shift: "shift", Enter: "enter", Tab: "tab", Escape: "escape",
+    Backspace: "backspace", Delete: "delete", Insert: "insert", ArrowLeft: "arrowleft", ArrowRight: "arrowright", ArrowUp: "arrowup",
+    ArrowDown: "arrowdown", PageUp: "pageup", PageDown: "pagedown", Home: "home", End: "end", CapsLock: "capslock",
+  };
+  const SECRET = /pass(word|phrase|code)|^pin$|\bcvc|\bcvv|one-time-code|cc-csc|current-password|new-password|secret|api.?key|kennwort/i;
+  const BUTTONS = ["left", "middle", "right"];
+  let lastKey = 0;
+
+  const offset = () => {
+    let x = 0, y = 0;
+    for (let inner = window; inner !== inner.top; inner = inner.parent) {
+      const frame = inner.frameElement; // throws, or is null, where the page around it is another's
+      if (!frame) return null;
+      const box = frame.getBoundingClientRect();
+      x += box.left + frame.clientLeft;
+      y += box.top + frame.clientTop;
+    }
+    return [x, y];
+  };
+  const place = () => {
+    try { return offset(); } catch { return null; }
+  };
+
+  const isSecret = (node) => {
+    if (!node || !node.matches || !node.matches("input, textarea, [contenteditable]")) return false;
+    const words = [node.name, node.id, node.autocomplete, node.getAttribute("aria-label"), node.placeholder];
+    for (const label of node.labels || []) words.push(label.textContent);
+    return node.type === "password" || words.some((word) => word && SECRET.test(word));
+  };
+  const deepest = () => {
+    let node = document.activeElement;
+    while (node && node.shadowRoot && node.shadowRoot.activeElement) node = node.shadowRoot.activeElement;
+    return node;
+  };
+
+  const boxOf = (node, [x, y]) => {
+    const box = node.getBoundingClientRect();
+    return [box.left + x, box.top + y, box.width, box.height].map(Math.round);
+  };
+  const secrets = ([x, y]) => [...document.querySelectorAll("input, textarea")].filter(isSecret).map((node) => boxOf(node, [x, y]));
+
+  const tell = (event, told, withElements) => {
+    const at = place();
+    if (!at || !event.isTrusted) return;
+    const message = { ...told, epoch_ms: performance.timeOrigin + event.timeStamp, url: location.href, title: document.title };
+    message.size = [window.top.innerWidth, window.top.innerHeight];
+    if (withElements) {
+      const elements = ELEMENTS({ exclude: ["[data-flywheel-sign]"], limit: 250 }, []);
+      message.elements = elements.map((element) => ({ ...element, x: element.x + at[0], y: element.y + at[1] }));
+      message.secrets = secrets(at);
+    }
+    TELL(JSON.stringify(message));
+  };
+
+  const key = (event) => {
+    const isDown = event.type === "keydown";
+    if (event.isComposing || event.key === "Dead" || event.key === "Process") return;
+    const name = NAMES[event.key] || (/^F\d+$/.test(event.key) ? event.key.toLowerCase() : [...event.key].length === 1 ? event.key.toLowerCase() : "");
+    if (!name) return;
+    const node = deepest(), hides = isSecret(node);
+    const isText = [...event.key].length === 1;
+    const first = isDown && event.timeStamp - lastKey > 1500;
+    lastKey = event.timeStamp;
+    tell(event, {
+      kind: "key", name: hides && isText && !event.ctrlKey && !event.altKey && !event.metaKey ? "*" : name, is_down: isDown,
+      text: isText ? (hides ? "•" : event.key) : "", is_secret: hides, focus: node && node !== document.body ? boxOf(node, place() || [0, 0]) : null,
+    }, first || (isDown && !isText));
+  };
+  const press = (event) => {
+    const [x, y] = place() || [0, 0];
+    const button = BUTTONS[event.button];
+    if (button) tell(event, { kind: "press", button, is_down: event.type === "pointerdown", x: Math.round(event.clientX + x), y: Math.round(event.clientY + y) }, event.type === "pointerdown");
+  };
+  let rest = [0, 0];
+  const wheel = (event) => {
+    const [x, y] = place() || [0, 0];
+    const unit = event.deltaMode === 1 ? 33 : event.deltaMode === 2 ? 300 : 1;
+    rest = [rest[0] + event.deltaX * unit, rest[1] + event.deltaY * unit];
+    const dx = Math.trunc(rest[0] / 33), dy = Math.trunc(rest[1] / 33);
+    rest = [rest[0] % 33, rest[1] % 33];
+    if (dx || dy) tell(event, { kind: "wheel", dx, dy, x: Math.round(event.clientX + x), y: Math.round(event.clientY + y) }, true);
+  };
+  for (const type of ["keydown", "keyup"]) window.addEventListener(type, key, { capture: true, passive: true });
+  for (const type of ["pointerdown", "pointerup"]) window.addEventListener(type, press, { capture: true, passive: true });
+  window.addEventListener("wheel", wheel, { capture: true, passive: true });
+
+  const sign = () => {
+    if (window !== window.top || !document.documentElement) return;
+    const host = document.createElement("div");
+    host.setAttribute("data-flywheel-sign", "");
+    host.setAttribute("aria-hidden", "true");
+    const root = host.attachShadow({ mode: "closed" });
+    const label = document.createElement("div");
+    label.textContent = "RECORDING";
+    label.style.cssText = `position:fixed;left:0;top:0;width:${SIGN[0]}px;height:${SIGN[1]}px;background:#c00000;color:#fff;` +
+      "font:bold 12px/18px sans-serif;text-align:center;z-index:2147483647;pointer-events:none";
+    root.append(label);
+    document.documentElement.append(host);
+    window.__flywheelSign = (isPaused) => {
+      label.textContent = isPaused ? "PAUSED" : "RECORDING";
+      label.style.background = isPaused ? "#555" : "#c00000";
+    };
+  };
+  if (document.documentElement) sign();
+  else document.addEventListener("DOMContentLoaded", sign, { once: true });
+})

@@ -1,0 +1,187 @@
+"""Recordings become samples in the layout that policies are asked in; they can be carried out again; a model may reword them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_recording import BUTTON, STEPS, make
+
+from agent.grammars.registry import GRAMMARS
+from agent.prompt import PromptBuilder
+from annotation.recording.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement
+from annotation.recording.enrichment import enrich, vary_query
+from annotation.recording.refinement import Refiner
+from annotation.recording.replaying import mismatch, replay
+from annotation.recording.samples import observation_of, samples_of, variations
+from annotation.recording.store import Store
+from sandbox.actions import Click, Finished, TypeText
+from sandbox.pool import SessionPool
+from sandbox.sources import tasks_in
+from warehouse.errors import UploadFailed
+
+
+def reader(store: Store) -> Callable[[str], bytes | None]:
+    return lambda screen_id: store.screen(screen_id) if screen_id in store.screen_ids() else None
+
+
+@pytest.mark.parametrize("name", sorted(GRAMMARS))
+def test_each_step_becomes_a_sample_whose_answer_parses_back(name: str, tmp_path: Path):
+    store = make(tmp_path)
+    last = store.manifest().screens[-1].screen_id
+    manifest = store.manifest().model_copy(update={"result": "done", "last_screen_id": last})
+    builder = PromptBuilder(name)
+    made = samples_of(manifest, reader(store), builder)
+    assert len(made.rows) == len(STEPS) + 1 and made.left_out == {}
+    for row, (_, action, said) in zip(made.rows, STEPS, strict=False):
+        *prompt, answer = row["messages"]
+        assert (row["origin"], row["domain"], row["verdict"], answer["loss"]) == ("recording", "recorded-expert", None, 1.0)
+        assert {message["loss"] for message in prompt} == {1.0}
+        assert any("Write to Emma" in message["content"] for message in prompt)
+        index = [start for start, _, _ in STEPS].index(next(s for s, a, t in STEPS if t == said))
+        seen = observation_of(manifest.screens[index], store.screen(manifest.screens[index].screen_id), "x")
+        parsed = builder.grammar.parse(answer["content"], seen)
+        assert parsed.invalid is None and type(parsed.actions[0]) is type(action)
+        if isinstance(action, Click):
+            clicked = parsed.actions[0]
+            assert isinstance(clicked, Click) and BUTTON.holds(clicked.x, clicked.y)
+    assert builder.shows_screens is bool(made.screen_ids)
+    finished = builder.grammar.parse(made.rows[-1]["messages"][-1]["content"], seen).actions[0]
+    assert isinstance(finished, Finished)
+    if builder.shows_screens:
+        assert made.screen_ids == {screen.screen_id for screen in manifest.screens}
+        assert "i press new" in made.rows[0]["messages"][-1]["content"], "the thought is what was said"
+
+
+def test_steps_that_cannot_be_learned_from_are_counted(tmp_path: Path):
+    store = make(tmp_path)
+    manifest = store.manifest()
+    first, second, third, fourth = manifest.actions
+    actions = (first.model_copy(update={"screen_id": None}), second.model_copy(update={"hidden": ("password",)}), third, fourth)
+    made = samples_of(manifest.model_copy(update={"actions": actions, "track": "novice"}), reader(store), PromptBuilder("doubao"))
+    assert made.left_out == {"no picture": 1, "private text": 1} and {row["domain"] for row in made.rows} == {"recorded-novice"}
+    assert samples_of(manifest, lambda _: None, PromptBuilder("doubao")).rows == []
+
+
+def test_the_same_recording_gives_the_same_samples_and_wordings_give_more(tmp_path: Path):
+    store = make(tmp_path)
+    manifest, builder = store.manifest(), PromptBuilder("doubao")
+    ids = [row["sample_id"] for row in samples_of(manifest, reader(store), builder).rows]
+    assert ids == [row["sample_id"] for row in samples_of(manifest, reader(store), builder).rows]
+    more = variations(manifest, ["Please write Emma a note", manifest.task.query], reader(store), builder)
+    assert len(more) == 2 * len(ids) and set(ids) < {row["sample_id"] for row in more}
+
+
+class Model:
+    """An OpenAI-compatible server that answers with what it is given, and keeps what it was asked."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.asked, self.headers = list(answers), list[dict[str, Any]](), list[str]()
+
+
+@contextlib.contextmanager
+def serving(model: Model) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None: ...
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            model.asked.append(body)
+            model.headers.append(f"{self.path} {self.headers.get('Authorization')}")
+            answer = model.answers.pop(0) if model.answers else None
+            value = json.dumps({"choices": [{"message": {"role": "assistant", "content": answer}}]}).encode()
+            self.send_response(200 if answer is not None else 500)
+            self.send_header("Content-Length", str(len(value)))
+            self.end_headers()
+            self.wfile.write(value)
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_model_words_thoughts_anew_and_its_nonsense_is_left_out(tmp_path: Path):
+    manifest = make(tmp_path).manifest()
+    answers = ('{"text": "First I press New."}', "sorry, no", '```json\n{"text": "' + "x" * 900 + '"}\n```', '{"text": "Once more."}')
+    model = Model(*answers)
+    with serving(model) as url:
+        refiner = Refiner(url, "tiny", "key")
+        refined = refiner.refine(manifest.actions)
+        with pytest.raises(UploadFailed):
+            refiner.refine(manifest.actions)
+        refiner.close()
+    thoughts = [action.thought for action in refined]
+    assert [t.text for t in thoughts if t] == ["First I press New.", "now the greeting", "my aunt lives in Bremen", "Once more."]
+    assert [t.origin for t in thoughts if t] == ["refined", "speech", "speech", "refined"]
+    assert [t.raw for t in thoughts if t] == [said for _, _, said in STEPS], "what was heard stays"
+    assert model.headers[0] == "/v1/chat/completions Bearer key" and model.asked[0]["model"] == "tiny"
+
+
+def test_a_model_says_why_and_asks_otherwise(tmp_path: Path):
+    manifest = make(tmp_path).manifest()
+    manifest = manifest.model_copy(update={"task": manifest.task.model_copy(update={"query": "Send 3 letters"})})
+    queries = '{"queries": ["Could you send 3 letters?", "Send 4 letters", "Send 3 letters", "", 7]}'
+    with serving(Model(queries, "no", *['{"text": "Emma has no note yet, so I start one."}'] * 4)) as url:
+        refiner = Refiner(url, "tiny")
+        assert vary_query(manifest, refiner) == ["Could you send 3 letters?"] and vary_query(manifest, refiner) == []
+        enriched = enrich(manifest, refiner)
+        refiner.close()
+    thought = enriched.actions[0].thought
+    assert thought is not None and (thought.text, thought.origin) == ("Emma has no note yet, so I start one.", "refined")
+    assert thought.raw == "first i press new"
+
+
+def test_a_recording_is_carried_out_again_on_a_live_session(tmp_path: Path):
+    base = make(tmp_path).manifest()
+
+    async def main() -> None:
+        task = tasks_in(["miniwob:quickstart"])["click-button"]
+        async with SessionPool(size=1) as pool, pool.lease(task) as session:
+            seen = await session.reset(task, 5)
+            action = await session.hint()
+            assert isinstance(action, Click) and seen.screenshot is not None
+            recorded = recorded_step(base, seen, action)
+            report = await replay(recorded, session, task, 5)
+            assert report.is_executable and report.verdict is not None and report.verdict.success
+            other = await replay(recorded, session, task, 6)
+            assert not other.is_executable and "there is no button" in other.steps[-1].problem
+
+    asyncio.run(main())
+
+
+def recorded_step(base: Manifest, seen: Any, click: Click) -> Manifest:
+    element = next(e for e in seen.elements if (e.x_px, e.y_px) == (click.x, click.y) and e.role == "button")
+    box = Box(
+        x=element.x_px - element.width_px // 2, y=element.y_px - element.height_px // 2, width=element.width_px, height=element.height_px
+    )
+    target = ScreenElement(role="button", text=element.text, box=box)
+    screen = Screen(
+        screen_id=seen.screenshot_id, sha256=sha256(seen.screenshot).hexdigest(), width_px=seen.width_px, height_px=seen.height_px
+    )
+    action = RecordedAction(action=click, start_s=1.0, end_s=1.1, screen_id=screen.screen_id, target=target)
+    return base.model_copy(update={"actions": (action,), "screens": (screen,), "last_screen_id": None})
+
+
+def test_what_was_redacted_counts_as_equal(tmp_path: Path):
+    manifest = make(tmp_path).manifest()
+    seen = observation_of(manifest.screens[0], None, "x")
+    click = manifest.actions[0]
+    assert mismatch(click, seen) == ""
+    target = ScreenElement(role="button", text="Pay [card]", box=BUTTON)
+    assert mismatch(click.model_copy(update={"target": target}), seen) == ""
+    elsewhere = click.model_copy(update={"action": Click(x=9000, y=1)})
+    assert "outside" in mismatch(elsewhere, seen) and mismatch(click.model_copy(update={"action": TypeText(text="x")}), seen) == ""
