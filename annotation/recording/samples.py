@@ -1,7 +1,8 @@
-"""From recordings to samples for continual training: rows of `ct_samples` in the layout that policies are asked in (agent/prompt.py), one a
-step: the prompt as it would have been asked, and what the person thought and did. Expert and novice recordings are told apart by domain.
+"""Recordings as the flywheel keeps them: an episode by a person, and its steps as samples of `ct_samples` in the layout that policies are
+asked in (agent/prompt.py): the prompt as it would have been asked, and what the person thought and did. Expert and novice recordings are
+told apart by domain.
 
-Which recordings may become samples (reviewed twice, not withdrawn) is the annotation server's business.
+Which recordings may become samples (looked at by two people, not withdrawn) is the annotation server's business.
 """
 
 from __future__ import annotations
@@ -11,41 +12,64 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.grammars.base import NotRepresentable
-from agent.memory import Memory
+from agent.grammars.elements import render_observation
 from agent.prompt import PromptBuilder
-from annotation.recording.bundle import Manifest, RecordedAction, Screen, ScreenElement, Track
+from annotation.recording.bundle import Manifest, RecordedAction, Result, Screen, ScreenElement, Track
 from sandbox.actions import Action, Click, Finished
+from sandbox.imported.mapping import slug
 from sandbox.session import Element, Observation
+from sandbox.task import Split, Task
+from warehouse.identity import stable_seed
 from warehouse.samples import sample_row
 
-ORIGIN = "recording"
+ORIGIN = "annotation"
+"""What people did, as CT takes it: the mixture's pool `in_situ`."""
 DOMAINS: dict[Track, str] = {"expert": "recorded-expert", "novice": "recorded-novice"}
 """What the column `domain` says of a recording's samples, so that a mixture can give each track its share."""
+HUMAN = "human"
+"""Who acted, in place of a policy."""
+MAX_STEPS = 1_000
+_ENDINGS: dict[Result, tuple[Outcome, float | None]] = {
+    "done": (Outcome.SUCCESS, 1.0), "failed": (Outcome.FAILURE, 0.0), "infeasible": (Outcome.FAILURE, 0.0),
+    "unsaid": (Outcome.TRUNCATED, None),
+}  # fmt: skip
+"""What the person said of it. Where nobody says, nothing is claimed: it counts as cut off."""
 ReadScreen = Callable[[str], bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingSamples:
-    """Rows of `ct_samples`, the screens that their messages name, and why steps gave none (reason: how often)."""
+class Recorded:
+    """A recording as an episode of a person, its rows of `ct_samples`, and why steps are no part of either (reason: how often)."""
 
-    rows: list[dict[str, Any]]
-    screen_ids: frozenset[str]
+    episode: Episode
+    samples: list[dict[str, Any]]
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-def samples_of(
-    manifest: Manifest, read_screen: ReadScreen, builder: PromptBuilder, *, query: str | None = None, prompt_loss: float = 1.0
-) -> RecordingSamples:
-    """Samples of one recording. `read_screen` gives a picture's bytes by its id, None where it is gone; `query` is another wording of the
-    task than the recording's own.
+def request_of(manifest: Manifest) -> EpisodeRequest:
+    """The episode that a recording is, whatever is made of its steps."""
+    task = Task(
+        source="recording", name=slug(manifest.task.query), domain=DOMAINS[manifest.track], max_steps=MAX_STEPS, version="recordings 1"
+    )
+    attempt = stable_seed("recording", manifest.recording_id) % 2**31
+    return EpisodeRequest(purpose="seed", task=task, seed=task.seeds(Split.TRAIN, 1)[0], attempt=attempt, policy_id=HUMAN)
 
-    A step without a picture, with something taken out of its text, or that the grammar cannot write gives no sample and is not part of the
+
+def recorded(
+    manifest: Manifest, read_screen: ReadScreen, builder: PromptBuilder, *, query: str | None = None, prompt_loss: float = 1.0
+) -> Recorded:
+    """What is learned of one recording. `read_screen` gives a picture's bytes by its id, None where it is gone; `query` is another wording
+    of the task than the recording's own.
+
+    A step without a picture, with something taken out of its text, or that the grammar cannot write is left out, and is not part of the
     history of later ones. A recording that its person calls done ends with a step that says so.
     """
-    instruction = query or manifest.task.query
+    request, instruction = request_of(manifest), query or manifest.task.query
     memory = builder.start(instruction)
-    rows: list[dict[str, Any]] = []
+    steps: list[Step] = []
+    pictures: dict[str, bytes] = {}
     left_out: Counter[str] = Counter()
     for action, screen, thought in _steps(manifest):
         observation = None if screen is None else observation_of(screen, read_screen(screen.screen_id), instruction)
@@ -55,18 +79,28 @@ def samples_of(
         if isinstance(action, RecordedAction) and action.hidden:
             left_out["private text"] += 1
             continue
-        done = action.action if isinstance(action, RecordedAction) else action
-        if builder.grammar.layout == "elements" and isinstance(action, RecordedAction):
-            done = at_element(action)
         try:
-            response = builder.grammar.format(thought, done, observation)
+            response = builder.grammar.format(thought, _said(action, builder), observation)
         except NotRepresentable:
             left_out["not in the grammar"] += 1
             continue
-        row, memory = _sample(builder, memory, observation, response, manifest.track, prompt_loss)
-        rows.append(row)
-    screens = {message["screenshot_id"] for row in rows for message in row["messages"] if message["screenshot_id"]}
-    return RecordingSamples(rows=rows, screen_ids=frozenset(screens), left_out=dict(left_out))
+        parsed = builder.grammar.parse(response, observation)
+        if observation.screenshot is not None:
+            pictures[str(observation.screenshot_id)] = observation.screenshot
+        steps.append(
+            Step(
+                step_index=len(steps), policy_id=HUMAN, observation=render_observation(observation),
+                screenshot_id=observation.screenshot_id, messages=builder.build(memory, observation), response=response,
+                thought=parsed.thought, action=parsed.actions[0],
+            )
+        )  # fmt: skip
+        memory = builder.remember(memory, observation, response, parsed)
+    outcome, reward = _ENDINGS[manifest.result]
+    episode = Episode(
+        request=request, instruction=instruction, steps=tuple(steps), outcome=outcome, reward=reward,
+        duration_ms=manifest.length_s * 1000, environment=f"recorded on {manifest.machine.system}", screenshots=pictures,
+    )  # fmt: skip
+    return Recorded(episode=episode, samples=[_sample(episode, step, prompt_loss) for step in steps], left_out=dict(left_out))
 
 
 def _steps(manifest: Manifest) -> list[tuple[RecordedAction | Action, Screen | None, str | None]]:
@@ -80,12 +114,18 @@ def _steps(manifest: Manifest) -> list[tuple[RecordedAction | Action, Screen | N
     return steps
 
 
-def _sample(
-    builder: PromptBuilder, memory: Memory, observation: Observation, response: str, track: Track, prompt_loss: float
-) -> tuple[dict[str, Any], Memory]:
-    messages = builder.build(memory, observation)
-    row = sample_row("ct", origin=ORIGIN, domain=DOMAINS[track], messages=messages, response=response, prompt_loss=prompt_loss)
-    return row, builder.remember(memory, observation, response, builder.grammar.parse(response, observation))
+def _said(action: RecordedAction | Action, builder: PromptBuilder) -> Action:
+    """The action that is written down: by its element, where the grammar names elements."""
+    if not isinstance(action, RecordedAction):
+        return action
+    return at_element(action) if builder.grammar.layout == "elements" else action.action
+
+
+def _sample(episode: Episode, step: Step, prompt_loss: float) -> dict[str, Any]:
+    return sample_row(
+        "ct", origin=ORIGIN, domain=episode.request.task.domain, messages=step.messages, response=step.response, prompt_loss=prompt_loss,
+        episode_id=episode.episode_id, step_index=step.step_index,
+    )  # fmt: skip
 
 
 def observation_of(screen: Screen, png: bytes | None, instruction: str) -> Observation:
@@ -114,5 +154,5 @@ def at_element(action: RecordedAction) -> Action:
 
 def variations(manifest: Manifest, queries: Sequence[str], read_screen: ReadScreen, builder: PromptBuilder) -> list[dict[str, Any]]:
     """Samples of one recording under several wordings of its task, each sample once."""
-    rows = [row for query in (manifest.task.query, *queries) for row in samples_of(manifest, read_screen, builder, query=query).rows]
+    rows = [row for query in (manifest.task.query, *queries) for row in recorded(manifest, read_screen, builder, query=query).samples]
     return list({row["sample_id"]: row for row in rows}.values())

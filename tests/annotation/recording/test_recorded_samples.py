@@ -21,7 +21,7 @@ from annotation.recording.bundle import Box, Manifest, RecordedAction, Screen, S
 from annotation.recording.enrichment import enrich, vary_query
 from annotation.recording.refinement import Refiner
 from annotation.recording.replaying import mismatch, replay
-from annotation.recording.samples import observation_of, samples_of, variations
+from annotation.recording.samples import observation_of, recorded, variations
 from annotation.recording.store import Store
 from sandbox.actions import Click, Finished, TypeText
 from sandbox.pool import SessionPool
@@ -39,11 +39,11 @@ def test_each_step_becomes_a_sample_whose_answer_parses_back(name: str, tmp_path
     last = store.manifest().screens[-1].screen_id
     manifest = store.manifest().model_copy(update={"result": "done", "last_screen_id": last})
     builder = PromptBuilder(name)
-    made = samples_of(manifest, reader(store), builder)
-    assert len(made.rows) == len(STEPS) + 1 and made.left_out == {}
-    for row, (_, action, said) in zip(made.rows, STEPS, strict=False):
+    made = recorded(manifest, reader(store), builder)
+    assert len(made.samples) == len(STEPS) + 1 and made.left_out == {}
+    for row, (_, action, said) in zip(made.samples, STEPS, strict=False):
         *prompt, answer = row["messages"]
-        assert (row["origin"], row["domain"], row["verdict"], answer["loss"]) == ("recording", "recorded-expert", None, 1.0)
+        assert (row["origin"], row["domain"], row["verdict"], answer["loss"]) == ("annotation", "recorded-expert", None, 1.0)
         assert {message["loss"] for message in prompt} == {1.0}
         assert any("Write to Emma" in message["content"] for message in prompt)
         index = [start for start, _, _ in STEPS].index(next(s for s, a, t in STEPS if t == said))
@@ -53,12 +53,15 @@ def test_each_step_becomes_a_sample_whose_answer_parses_back(name: str, tmp_path
         if isinstance(action, Click):
             clicked = parsed.actions[0]
             assert isinstance(clicked, Click) and BUTTON.holds(clicked.x, clicked.y)
-    assert builder.shows_screens is bool(made.screen_ids)
-    finished = builder.grammar.parse(made.rows[-1]["messages"][-1]["content"], seen).actions[0]
+    named = {message["screenshot_id"] for row in made.samples for message in row["messages"] if message["screenshot_id"]}
+    assert builder.shows_screens is bool(named)
+    assert [(row["episode_id"], row["step_index"]) for row in made.samples] == [(made.episode.episode_id, i) for i in range(len(STEPS) + 1)]
+    assert (made.episode.outcome, made.episode.reward, made.episode.request.policy_id) == ("success", 1.0, "human")
+    finished = builder.grammar.parse(made.samples[-1]["messages"][-1]["content"], seen).actions[0]
     assert isinstance(finished, Finished)
     if builder.shows_screens:
-        assert made.screen_ids == {screen.screen_id for screen in manifest.screens}
-        assert "i press new" in made.rows[0]["messages"][-1]["content"], "the thought is what was said"
+        assert named == {screen.screen_id for screen in manifest.screens} == set(made.episode.screenshots)
+        assert "i press new" in made.samples[0]["messages"][-1]["content"], "the thought is what was said"
 
 
 def test_steps_that_cannot_be_learned_from_are_counted(tmp_path: Path):
@@ -66,16 +69,16 @@ def test_steps_that_cannot_be_learned_from_are_counted(tmp_path: Path):
     manifest = store.manifest()
     first, second, third, fourth = manifest.actions
     actions = (first.model_copy(update={"screen_id": None}), second.model_copy(update={"hidden": ("password",)}), third, fourth)
-    made = samples_of(manifest.model_copy(update={"actions": actions, "track": "novice"}), reader(store), PromptBuilder("doubao"))
-    assert made.left_out == {"no picture": 1, "private text": 1} and {row["domain"] for row in made.rows} == {"recorded-novice"}
-    assert samples_of(manifest, lambda _: None, PromptBuilder("doubao")).rows == []
+    made = recorded(manifest.model_copy(update={"actions": actions, "track": "novice"}), reader(store), PromptBuilder("doubao"))
+    assert made.left_out == {"no picture": 1, "private text": 1} and {row["domain"] for row in made.samples} == {"recorded-novice"}
+    assert recorded(manifest, lambda _: None, PromptBuilder("doubao")).samples == []
 
 
 def test_the_same_recording_gives_the_same_samples_and_wordings_give_more(tmp_path: Path):
     store = make(tmp_path)
     manifest, builder = store.manifest(), PromptBuilder("doubao")
-    ids = [row["sample_id"] for row in samples_of(manifest, reader(store), builder).rows]
-    assert ids == [row["sample_id"] for row in samples_of(manifest, reader(store), builder).rows]
+    ids = [row["sample_id"] for row in recorded(manifest, reader(store), builder).samples]
+    assert ids == [row["sample_id"] for row in recorded(manifest, reader(store), builder).samples]
     more = variations(manifest, ["Please write Emma a note", manifest.task.query], reader(store), builder)
     assert len(more) == 2 * len(ids) and set(ids) < {row["sample_id"] for row in more}
 
