@@ -51,6 +51,8 @@ outside the project can catch it without importing it.
     │   ├── AssignmentLost (LookupError)    an assignment is no longer leased to whoever works on it
     │   ├── OutOfDate (RuntimeError)        it was decided on something that has changed since
     │   ├── UnreadableAnswer (ValueError)   a person's thought or action is none in the grammar
+    │   ├── BadUpload (ValueError)          what was uploaded is not what was announced, or not what it says it is
+    │   │   └── UploadTooLarge              more than is taken
     │   ├── NotNow (RuntimeError)           what was asked does not go with the state that the subject is in
     │   ├── LoginRefused (PermissionError)  name and password do not go together, or nobody is logged in
     │   └── TooManyAttempts (PermissionError)  so many failed or in such haste that the next has to wait
@@ -264,6 +266,14 @@ class OutOfDate(AnnotationError, RuntimeError):
 
 class UnreadableAnswer(AnnotationError, ValueError):
     """A thought or an action that a person wrote is none in the grammar of their run; nothing was done."""
+
+
+class BadUpload(AnnotationError, ValueError):
+    """What was uploaded is not what was announced, or not what it says it is; nothing of it is kept."""
+
+
+class UploadTooLarge(BadUpload):
+    """A part or a recording is larger than is taken."""
 
 
 class NotNow(AnnotationError, RuntimeError):

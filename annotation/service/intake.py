@@ -15,11 +15,12 @@ from sqlalchemy import select
 
 from agent.episode import Episode
 from annotation.service.export import exported
-from annotation.service.review import reviews_of, verdict_that_stands, wrong_steps
+from annotation.service.review import verdict_that_stands, wrong_steps
 from annotation.service.stored_runs import request_for
 from annotation.storage import runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
+from annotation.storage.reviews import reviews_of
 from annotation.storage.schema import Assignment, Run
 
 Row = dict[str, Any]

@@ -1,214 +1,208 @@
 """Second opinions: which finished runs wait for one, what it does to them, and the word that settles a disagreement.
 
-A run waits where the person and the verifier, or two people who did the same instance, disagree (review_state `pending`, set when a run
-is finished). A reviewer who shares the annotator's verdict and approves settles it; one who does not leaves it to a third person. Anyone's
-run may be looked at again: what counts already goes on counting until it is rejected.
+A run waits where the person and the verifier, or two people who did the same instance, disagree (storage/run_endings.py). A reviewer who
+shares the annotator's verdict and approves settles it; one who does not leaves it to a third person, whose word stands. Some of the runs
+that nobody disputes are looked at all the same, and any other may be: what counts already goes on counting until somebody objects.
+Nobody reviews an instance that they annotated themselves.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from annotation.service.agreement import Rating
-from annotation.storage import landings
-from annotation.storage.ids import new_id
-from annotation.storage.schema import Assignment, Review, Run, RunStep
-from warehouse.errors import NotNow, UnknownSubject
+from annotation.service.replays import replay_of
+from annotation.storage import accounts, audit, reviews, run_endings, runs
+from annotation.storage.database import Database
+from annotation.storage.logins import Principal
+from annotation.storage.reviews import Listed
+from annotation.storage.reviews import reviews_of as reviews_of
+from annotation.storage.schema import Review, Run
+from annotation.web.bodies_review import ReviewItem, ReviewKind, ReviewQueue, ReviewView, RunReview, StepOpinion, SubmitReview, Why
+from warehouse.errors import AccessDenied, ConfigError, NotNow, OutOfDate, UnknownSubject
 
-Wanted = Literal["second", "adjudication"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """A run that waits for a word, and of which kind."""
-
-    run_id: str
-    assignment_id: str
-    task_name: str
-    domain: str
-    user_id: str
-    finished_at_s: float
-    wanted: Wanted
-    why: str
+MOST_LISTED = 200
+DAY_S = 86400.0
+SPOT_CHECKS = tuple(f"run-{number:02x}" for number in range(26))
+"""What the ids of one run in ten begin with, which are by chance: those are looked at whoever agrees."""
+MAY_REVIEW = ("reviewer", "admin")
 
 
-def waiting(session: Session, reviewer_id: str, *, limit: int = 100) -> list[Waiting]:
-    """What this person may say something of, oldest first: never their own runs, nor those that they spoke on already."""
-    query = (
-        select(Run, Assignment)
-        .join(Assignment, Assignment.assignment_id == Run.assignment_id)
-        .where(Run.state == "finished", Run.withdrawn_at_s.is_(None), Run.user_id != reviewer_id)
-        .where((Run.review_state == "pending") | Run.run_id.in_(select(Review.run_id).where(Review.run_id.is_not(None))))
-        .order_by(Run.finished_at_s, Run.run_id)
-    )
-    found: list[Waiting] = []
-    pairs = session.execute(query).all()
-    reviews = _reviews(session, [run.run_id for run, _ in pairs])
-    for run, assignment in pairs:
-        said = reviews[run.run_id]
-        wanted = _wanted(run, said)
-        if wanted is None or any(review.reviewer_id == reviewer_id for review in said):
-            continue
-        found.append(
-            Waiting(
-                run_id=run.run_id, assignment_id=run.assignment_id, task_name=assignment.task_name, domain=assignment.domain,
-                user_id=run.user_id, finished_at_s=run.finished_at_s or 0.0, wanted=wanted, why=_why(run, said),
-            )
-        )  # fmt: skip
-        if len(found) == limit:
-            break
-    return found
+class Reviews:
+    """`clock` gives seconds since 1970."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._clock = database, clock
+
+    async def queue(self, reviewer_id: str) -> ReviewQueue:
+        """What a person may review, most urgent first."""
+        return await self._database.reading(_queue, reviewer_id, self._clock())
+
+    async def look(self, run_id: str, viewer_id: str) -> RunReview:
+        """All that is looked at. Earlier opinions are told to whoever adjudicates, and to all once it is settled. Raises UnknownSubject,
+        NotNow for a run that is not finished."""
+        return await self._database.reading(_look, run_id, viewer_id)
+
+    async def submit(self, run_id: str, said: SubmitReview, *, by: Principal, address: str | None = None) -> ReviewView:
+        """Record what a reviewer says, and what follows from it. Raises UnknownSubject, AccessDenied for one's own instance, ConfigError
+        for a step that there is not, OutOfDate where another word is wanted by now, NotNow where none is."""
+
+        def work(session: Session) -> ReviewView:
+            run, now_s = _finished(session, run_id, for_update=True), self._clock()
+            _check(session, run, said, by)
+            made = reviews.add(
+                session, run_id=run_id, reviewer_id=by.user_id, kind=said.kind, approves=said.approves, verdict=said.verdict,
+                steps=steps_of(said), note=said.note, now_s=now_s,
+            )  # fmt: skip
+            audit.record(
+                session, "run.reviewed", now_s=now_s, user_id=by.user_id, subject=run_id, address=address, kind=said.kind,
+                approves=said.approves, verdict=said.verdict,
+            )  # fmt: skip
+            _follow(session, run, made)
+            return view_of(made, {by.user_id: by.name})
+
+        return await self._database.writing(work)
+
+    async def withdraw(self, run_id: str, reason: str, *, by: Principal, address: str | None = None) -> None:
+        """By the run's own annotator, or a reviewer: it disappears from the next version of every dataset. May be done twice. Raises
+        UnknownSubject, NotNow."""
+
+        def work(session: Session) -> None:
+            run, now_s = session.get(Run, run_id, with_for_update=True), self._clock()
+            if run is None or (run.user_id != by.user_id and by.role not in MAY_REVIEW):
+                raise runs.unknown(run_id)
+            if run_endings.withdraw(session, run, now_s=now_s):
+                audit.record(session, "run.withdrawn", now_s=now_s, user_id=by.user_id, subject=run_id, address=address, reason=reason)
+
+        await self._database.writing(work)
 
 
-def review(
-    session: Session, run_id: str, reviewer_id: str, *, approves: bool, verdict: bool, steps: Mapping[int, Mapping[str, Any]],
-    note: str = "",
-) -> Review:  # fmt: skip
-    """Record what a reviewer says, as the kind that the run waits for, and what follows from it. `verdict`: whether the task was done.
-
-    Raises UnknownSubject for no such run, NotNow where it is not finished, withdrawn or settled, is the reviewer's own, or was spoken on
-    by them before.
-    """
-    run = session.get(Run, run_id, with_for_update=True)
-    if run is None:
-        raise UnknownSubject(f"there is no run {run_id[:80]!r}")
-    if run.state != "finished" or run.withdrawn_at_s is not None:
-        raise NotNow(f"run {run_id} is {'withdrawn' if run.withdrawn_at_s else run.state}: only finished runs are reviewed")
-    said = _reviews(session, [run_id])[run_id]
-    if run.user_id == reviewer_id or any(one.reviewer_id == reviewer_id for one in said):
-        raise NotNow(f"run {run_id} is yours, or you spoke on it before: a second opinion is another person's")
-    if any(one.kind == "adjudication" for one in said):
-        raise NotNow(f"run {run_id} is settled: it was adjudicated")
-    unknown = set(steps) - set(session.scalars(select(RunStep.step_index).where(*_standing(run_id))))
-    if unknown:
-        raise UnknownSubject(f"run {run_id} has no step {min(unknown)}")
-    made = Review(
-        review_id=new_id("review"), run_id=run_id, recording_id=None, reviewer_id=reviewer_id,
-        kind="adjudication" if _wanted(run, said) == "adjudication" else "second", approves=approves, verdict=verdict,
-        steps={str(index): dict(says) for index, says in sorted(steps.items())}, note=note or None, created_at_s=time.time(),
-    )  # fmt: skip
-    session.add(made)
-    _settle(session, run, made)
-    return made
+def wanted(run: Run, said: Sequence[Review]) -> ReviewKind | None:
+    """The kind of word that a finished run may still be given; None: it is settled."""
+    if run.review_state in ("approved", "rejected"):
+        return None
+    return "adjudication" if run.review_state == "pending" and said else "second"
 
 
-def withdraw(session: Session, run_id: str) -> None:
-    """Take a finished run back: it disappears from the next version of every dataset. May be done twice. Raises UnknownSubject, NotNow."""
-    run = session.get(Run, run_id, with_for_update=True)
-    if run is None:
-        raise UnknownSubject(f"there is no run {run_id[:80]!r}")
-    if run.state != "finished":
-        raise NotNow(f"run {run_id} is {run.state}: only what is finished can be withdrawn")
-    if run.withdrawn_at_s is None:
-        run.withdrawn_at_s = time.time()
-        landings.append(session, "withdrawal", run_id, now_s=run.withdrawn_at_s)
+def why(run: Run, said: Sequence[Review], twins: Sequence[Run]) -> tuple[Why, ...]:
+    """Why somebody is asked."""
+    if run.review_state != "pending":
+        return ("sampled",) if run.run_id.startswith(SPOT_CHECKS) else ("asked",)
+    found: list[Why] = []
+    if run.verifier_verdict is not None and run.verifier_verdict != run.person_verdict:
+        found.append("verifier_disagrees")
+    if any(twin.person_verdict != run.person_verdict for twin in twins):
+        found.append("annotators_disagree")
+    if said:
+        found.append("reviewers_disagree")
+    return tuple(found) or ("annotators_disagree",)  # about a step
 
 
 def verdict_that_stands(run: Run, said: Sequence[Review]) -> bool | None:
     """The last word on whether the task was done: of who settled it, else of who did it."""
-    settled = [one for one in said if one.kind == "adjudication" and one.verdict is not None]
-    return settled[-1].verdict if settled else run.person_verdict
+    settled = [one.verdict for one in said if one.kind == "adjudication" and one.verdict is not None]
+    return settled[-1] if settled else run.person_verdict
+
+
+def opinions(said: Sequence[Review], field: str) -> dict[int, Any]:
+    """What the last reviewer who said something of a step's field said, by step."""
+    return {int(index): says[field] for one in said for index, says in one.steps.items() if says.get(field) is not None}
 
 
 def wrong_steps(said: Sequence[Review]) -> set[int]:
     """Steps that the last reviewer who said something of them called wrong: they teach nothing."""
-    is_right: dict[int, bool] = {}
-    for one in said:
-        is_right |= {int(index): bool(says["is_right"]) for index, says in one.steps.items() if "is_right" in says}
-    return {index for index, right in is_right.items() if not right}
+    return {index for index, is_right in opinions(said, "is_right").items() if not is_right}
 
 
-def ratings(session: Session) -> list[Rating]:
-    """All that two people said of one thing: the verdict on a run (annotator, reviewers) and on an instance (both copies), and, where
-    both saw the same screen, what they decided and did there."""
-    runs = list(session.scalars(select(Run).where(Run.state == "finished").order_by(Run.finished_at_s)))
-    found = [
-        Rating(field="verdict", unit=f"run {run.run_id}", rater=run.user_id, value=str(run.person_verdict))
-        for run in runs if run.person_verdict is not None
-    ]  # fmt: skip
-    for one in session.scalars(select(Review).where(Review.run_id.is_not(None), Review.verdict.is_not(None)).order_by(Review.created_at_s)):
-        found.append(Rating(field="verdict", unit=f"run {one.run_id}", rater=one.reviewer_id, value=str(one.verdict)))
-    for unit, copies in _copies(session, runs).items():
-        found += [Rating(field="verdict of copies", unit=unit, rater=run.user_id, value=str(run.person_verdict)) for run in copies]
-        found += _of_steps(session, unit, copies)
-    return found
+def steps_of(said: SubmitReview) -> dict[str, dict[str, Any]]:
+    """What was said of steps as it is kept: no step and no field of which nothing was said."""
+    told = {index: opinion.model_dump(exclude_none=True) for index, opinion in sorted(said.steps.items())}
+    return {str(index): opinion for index, opinion in told.items() if opinion}
 
 
-def _copies(session: Session, runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """Runs of one instance by several people, by instance."""
-    wanted = {run.assignment_id: run for run in runs}
-    rows = session.execute(select(Assignment.assignment_id, Assignment.campaign_id, Assignment.task_id, Assignment.seed)).all()
-    together: dict[str, list[Run]] = defaultdict(list)
-    for assignment_id, campaign_id, task_id, seed in rows:
-        if assignment_id in wanted:
-            together[f"{campaign_id} {task_id} {seed}"].append(wanted[assignment_id])
-    return {unit: copies for unit, copies in together.items() if len({run.user_id for run in copies}) > 1}
-
-
-def _of_steps(session: Session, unit: str, copies: Sequence[Run]) -> list[Rating]:
-    steps = session.scalars(
-        select(RunStep).where(RunStep.run_id.in_([run.run_id for run in copies]), RunStep.superseded_at_s.is_(None))
-        .where(RunStep.decided_at_s.is_not(None)).order_by(RunStep.step_index)
+def view_of(one: Review, names: dict[str, str]) -> ReviewView:
+    return ReviewView(
+        review_id=one.review_id, reviewer=names.get(one.reviewer_id, one.reviewer_id), kind=cast(ReviewKind, one.kind),
+        approves=one.approves, verdict=one.verdict, steps={int(index): StepOpinion(**says) for index, says in one.steps.items()},
+        note=one.note, created_at_s=one.created_at_s,
     )  # fmt: skip
-    whose = {run.run_id: run.user_id for run in copies}
-    found = []
-    for step in steps:
-        seen = f"{unit} {step.step_index} {step.screenshot_id or step.observation}"
-        found.append(Rating(field="decision", unit=seen, rater=whose[step.run_id], value=str(step.decision)))
-        kind = (step.action or {}).get("kind", "none")
-        found.append(Rating(field="kind of action", unit=seen, rater=whose[step.run_id], value=str(kind)))
-    return found
 
 
-def _reviews(session: Session, run_ids: Sequence[str]) -> dict[str, list[Review]]:
-    found: dict[str, list[Review]] = defaultdict(list)
-    for one in session.scalars(select(Review).where(Review.run_id.in_(run_ids)).order_by(Review.created_at_s, Review.review_id)):
-        found[str(one.run_id)].append(one)
-    return found
+def _queue(session: Session, reviewer_id: str, now_s: float) -> ReviewQueue:
+    found, num = reviews.waiting(session, reviewer_id, sampled=SPOT_CHECKS, limit=MOST_LISTED)
+    ids = [one.run.run_id for one in found]
+    said, twins, steps = reviews.by_run(session, ids), reviews.twins(session, ids), reviews.num_steps(session, ids)
+    names = accounts.names(session)
+    items = (_item(one, said[one.run.run_id], twins[one.run.run_id], steps.get(one.run.run_id, 0), names) for one in found)
+    today = reviews.num_by(session, reviewer_id, since_s=now_s - now_s % DAY_S)
+    return ReviewQueue(waiting=tuple(items), num_waiting=num, num_reviewed_today=today)
 
 
-def reviews_of(session: Session, run_id: str) -> list[Review]:
-    """Oldest first."""
-    return _reviews(session, [run_id])[run_id]
+def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
+    run = _finished(session, run_id)
+    listed = reviews.listed(session, run_id)
+    if listed is None:
+        raise runs.unknown(run_id)
+    said, twins, names = reviews_of(session, run_id), reviews.twins(session, [run_id])[run_id], accounts.names(session)
+    stored = runs.load(session, run_id)
+    shown = said if _may_see_opinions(run, said, viewer_id) else [one for one in said if one.reviewer_id == viewer_id]
+    replay = replay_of(stored, names)
+    return RunReview(
+        item=_item(listed, said, twins, len(replay.steps), names), instruction=run.instruction, guidelines=stored.campaign.guidelines,
+        run=replay, twin=replay_of(runs.load(session, twins[0].run_id), names) if twins else None,
+        reviews=tuple(view_of(one, names) for one in shown),
+    )  # fmt: skip
 
 
-def _standing(run_id: str) -> tuple[Any, ...]:
-    return RunStep.run_id == run_id, RunStep.superseded_at_s.is_(None), RunStep.decided_at_s.is_not(None)
+def _may_see_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
+    if (kind := wanted(run, said)) is None:
+        return True
+    return kind == "adjudication" and viewer_id != run.user_id and all(one.reviewer_id != viewer_id for one in said)
 
 
-def _wanted(run: Run, said: Sequence[Review]) -> Wanted | None:
-    if any(one.kind == "adjudication" for one in said):
-        return None
-    if any(not one.approves or one.verdict != run.person_verdict for one in said):
-        return "adjudication"
-    return "second" if run.review_state == "pending" else None
+def _item(one: Listed, said: Sequence[Review], twins: Sequence[Run], num_steps: int, names: dict[str, str]) -> ReviewItem:
+    run, assignment = one.run, one.assignment
+    return ReviewItem(
+        run_id=run.run_id, kind=wanted(run, said) or "second", why=why(run, said, twins) if wanted(run, said) else (),
+        campaign=one.campaign_name, task_name=assignment.task_name, seed=assignment.seed, annotator=names.get(run.user_id, run.user_id),
+        num_steps=num_steps, person_verdict=run.person_verdict, verifier_verdict=run.verifier_verdict,
+        finished_at_s=run.finished_at_s or 0.0,
+    )  # fmt: skip
 
 
-def _why(run: Run, said: Sequence[Review]) -> str:
-    if any(one.verdict != run.person_verdict for one in said):
-        return "annotator and reviewer disagree about the verdict"
-    if any(not one.approves for one in said):
-        return "the reviewer does not approve"
-    if run.verifier_verdict is not None and run.verifier_verdict != run.person_verdict:
-        return "person and verifier disagree"
-    return "two people who did it disagree"
+def _finished(session: Session, run_id: str, *, for_update: bool = False) -> Run:
+    run = session.get(Run, run_id, with_for_update=for_update)
+    if run is None:
+        raise UnknownSubject(f"there is no run {run_id[:80]!r}")
+    if run.state != "finished":
+        raise NotNow(f"run {run_id} is {run.state}: only finished runs are reviewed")
+    return run
 
 
-def _settle(session: Session, run: Run, made: Review) -> None:
-    """What follows from a review. A run that counts for the first time lands; one that no longer counts is taken back."""
+def _check(session: Session, run: Run, said: SubmitReview, by: Principal) -> None:
+    if reviews.annotated_instance(session, run.run_id, by.user_id):
+        raise AccessDenied(f"you annotated run {run.run_id} or another copy of its task: a second opinion is another person's")
+    if run.withdrawn_at_s is not None:
+        raise NotNow(f"run {run.run_id} was withdrawn: there is nothing to review any more")
+    before = reviews_of(session, run.run_id)
+    kind = wanted(run, before)
+    if kind is None:
+        raise NotNow(f"run {run.run_id} is settled: it was {run.review_state} meanwhile")
+    if any(one.reviewer_id == by.user_id for one in before):
+        raise NotNow(f"you spoke on run {run.run_id} before: what is wanted now is another person's word")
+    if kind != said.kind:
+        raise OutOfDate(f"run {run.run_id} waits for a review of the kind {kind}, not {said.kind}: look again, somebody spoke meanwhile")
+    if unknown := set(said.steps) - reviews.step_indexes(session, run.run_id):
+        raise ConfigError(f"run {run.run_id} has no step {min(unknown)}: opinions are of its decided steps, counted from 0")
+
+
+def _follow(session: Session, run: Run, made: Review) -> None:
+    """What comes of a review. An approving one that cannot tell whether the task was done settles nothing, and objects to nothing."""
     agrees = made.approves and made.verdict == run.person_verdict
-    if made.kind == "second" and not agrees:
-        return
-    counted = run.review_state in ("none", "approved")
-    run.review_state = "approved" if made.approves else "rejected"
-    if made.approves and not counted:
-        landings.append(session, "run", run.run_id, now_s=made.created_at_s)
-    elif not made.approves and counted:
-        landings.append(session, "withdrawal", run.run_id, now_s=made.created_at_s)
+    if made.kind == "adjudication" or agrees:
+        run_endings.settle(session, run, approves=made.approves, now_s=made.created_at_s)
+    elif not made.approves or made.verdict is not None:
+        run_endings.dispute(session, run, now_s=made.created_at_s)

@@ -1,8 +1,8 @@
 """How runs end: the person's verdict, whether somebody has to look at it, and whether it counts for the flywheel.
 
 A run is looked at by a reviewer where the person and the verifier disagree, or two people who annotated the same instance. It lands
-when it is finished and nobody has to; a first copy that landed, and then turns out to be disputed by the second, is withdrawn until
-somebody has settled it.
+when it is finished and nobody has to; one that landed and is disputed afterwards, by the second copy or by a reviewer, is withdrawn until
+somebody has settled it. Who may settle what is service/review.py's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from annotation.storage import assignments, landings, runs
+from annotation.storage.database import lock
 from annotation.storage.schema import Assignment, Run
+from warehouse.errors import NotNow
 
 
 def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s: float) -> Run:
@@ -20,19 +22,49 @@ def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s:
     run.state, run.finished_at_s = "finished", now_s
     run.person_verdict, run.note = is_success, note or None
     assignments.finish(session, assignment, now_s=now_s)
+    # Of two people who finish at once, the later one sees the earlier one's verdict.
+    lock(session, f"copies of {assignment.campaign_id} {assignment.task_id} {assignment.seed}")
     disputed = run.verifier_verdict is not None and run.verifier_verdict != is_success
     others = [other for other in _copies(session, assignment, run) if _differ(session, run, other)]
     run.review_state = "pending" if disputed or others else "none"
     session.flush()
     for other in others:
-        has_landed = other.review_state == "none"
-        if other.review_state in ("none", "pending"):
-            other.review_state = "pending"
-        if has_landed:
-            landings.append(session, "withdrawal", other.run_id, now_s=now_s)
+        dispute(session, other, now_s=now_s)
     if run.review_state == "none":
         landings.append(session, "run", run_id, now_s=now_s)
     return run
+
+
+def counts(run: Run) -> bool:
+    """Whether the flywheel may learn from it: its newest landing says so."""
+    return run.state == "finished" and run.withdrawn_at_s is None and run.review_state in ("none", "approved")
+
+
+def dispute(session: Session, run: Run, *, now_s: float) -> None:
+    """Somebody has to settle it before it counts again. What is settled or waits already stays as it is."""
+    if run.review_state == "none":
+        has_landed, run.review_state = counts(run), "pending"
+        if has_landed:
+            landings.append(session, "withdrawal", run.run_id, now_s=now_s)
+
+
+def settle(session: Session, run: Run, *, approves: bool, now_s: float) -> None:
+    """The word of whoever may settle it."""
+    has_landed, run.review_state = counts(run), "approved" if approves else "rejected"
+    if counts(run) != has_landed:
+        landings.append(session, "withdrawal" if has_landed else "run", run.run_id, now_s=now_s)
+
+
+def withdraw(session: Session, run: Run, *, now_s: float) -> bool:
+    """Take a finished run back for good; whether it was not before. Raises NotNow."""
+    if run.state != "finished":
+        raise NotNow(f"run {run.run_id} is {run.state}: only what is finished can be withdrawn")
+    if run.withdrawn_at_s is not None:
+        return False
+    has_landed, run.withdrawn_at_s = counts(run), now_s
+    if has_landed:
+        landings.append(session, "withdrawal", run.run_id, now_s=now_s)
+    return True
 
 
 def _copies(session: Session, assignment: Assignment, run: Run) -> list[Run]:

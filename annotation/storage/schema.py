@@ -309,7 +309,7 @@ class Review(Base):
     """A second person's opinion of a finished run, or the word that settles a disagreement."""
 
     __tablename__ = "reviews"
-    __table_args__ = (_one_of("kind", REVIEW_KINDS), Index("reviews_by_run", "run_id"))
+    __table_args__ = (_one_of("kind", REVIEW_KINDS), Index("reviews_by_run", "run_id"), Index("reviews_by_recording", "recording_id"))
 
     review_id: Mapped[str] = mapped_column(ID, primary_key=True)
     run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.run_id"))
@@ -342,23 +342,29 @@ class Landing(Base):
 
 
 class Recording(Base):
-    """One uploaded bundle (annotation/recording/bundle.py)."""
+    """One bundle (annotation/recording/bundle.py), from its announcement on."""
 
     __tablename__ = "recordings"
-    __table_args__ = (_one_of("state", RECORDING_STATES), _one_of("track", TRACKS))
+    __table_args__ = (_one_of("state", RECORDING_STATES), _one_of("track", TRACKS), Index("recordings_by_user", "user_id"))
 
     recording_id: Mapped[str] = mapped_column(ID, primary_key=True)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.user_id"))
-    digest: Mapped[str] = mapped_column(String(64), unique=True)
-    """Of the manifest, which names every part by its own: the same recording is taken once."""
-    track: Mapped[str] = mapped_column(String(16))
+    digest: Mapped[str] = mapped_column(String(64))
+    """Of the manifest, which is a part like the others and names them all (parts.py)."""
+    parts: Mapped[list[Any]]
+    """As they were announced: sha256, num_bytes, media_type. Empty once they are erased."""
+    track: Mapped[str | None] = mapped_column(String(16))
+    """null until it is complete."""
     query_id: Mapped[str | None] = mapped_column(ForeignKey("task_queries.query_id"))
-    manifest: Mapped[dict[str, Any]]
+    summary: Mapped[dict[str, Any]]
+    """Of the manifest, for lists: query, applications, num_actions, length_s. Empty until it is complete, and once it is erased."""
     state: Mapped[str] = mapped_column(String(16))
     is_executable: Mapped[bool | None]
     """Whether its actions could be replayed; null where no environment allows to try."""
     created_at_s: Mapped[float]
     completed_at_s: Mapped[float | None]
+    erased_at_s: Mapped[float | None]
+    """When its parts were erased for good; it was withdrawn before."""
 
 
 # --- design of tasks --------------------------------------------------------------------------------------------------------------

@@ -17,20 +17,37 @@ from starlette.types import ASGIApp
 
 from annotation.service.accounts import Accounts
 from annotation.service.campaigns import Campaigns
+from annotation.service.design import Design
 from annotation.service.passwords import Passwords
+from annotation.service.quality import Quality
 from annotation.service.queue import Queue
+from annotation.service.recordings import Recordings
+from annotation.service.review import Reviews
 from annotation.service.standing import StandingReader
 from annotation.storage.attempts import Limits
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes
-from annotation.web import pages, problems, routes_accounts, routes_runs, routes_work
+from annotation.storage.parts import PartStore
+from annotation.web import (
+    pages,
+    problems,
+    routes_accounts,
+    routes_design,
+    routes_recordings,
+    routes_review,
+    routes_runs,
+    routes_work,
+)
 from annotation.web.access import needs
 from annotation.web.bodies import RunState
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
 
-ROUTES: tuple[Callable[[FastAPI], None], ...] = (routes_accounts.add_to, routes_work.add_to, routes_runs.add_to, pages.add_to)
+ROUTES: tuple[Callable[[FastAPI], None], ...] = (
+    routes_accounts.add_to, routes_work.add_to, routes_runs.add_to, routes_review.add_to, routes_recordings.add_to, routes_design.add_to,
+    pages.add_to,
+)  # fmt: skip
 DESCRIPTION = """People correct an agent in live environments. Pages log in and hold a cookie; programs send `Authorization: Bearer TOKEN`.
 
 What changes something needs the header `X-CSRF-Token` (of `GET /api/v1/me`) with a cookie, and nothing more with a token. Errors are
@@ -70,6 +87,10 @@ class Office:
     accounts: Accounts
     queue: Queue
     campaigns: Campaigns
+    reviews: Reviews
+    quality: Quality
+    recordings: Recordings
+    design: Design
     standing: StandingReader
     settings: WebSettings
     clock: Callable[[], float]
@@ -83,10 +104,12 @@ def create_app(
     settings: WebSettings | None = None,
     *,
     passwords: Passwords | None = None,
+    parts: PartStore | None = None,
     clock: Callable[[], float] = time.time,
 ) -> ASGIApp:
     """The ASGI application of a server. Its beginning brings back the runs that a server before it left, its end leaves them to the next;
-    the database is the caller's to close. Raises ConfigError for a route that does not say who may call it."""
+    the database is the caller's to close. `parts`: None keeps those of uploaded recordings beside the pictures. Raises ConfigError for a
+    route that does not say who may call it."""
     settings = settings or WebSettings()
     accounts = Accounts(
         database, passwords, clock=clock, lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
@@ -95,7 +118,9 @@ def create_app(
     queue = Queue(database, standing, clock=clock)
     office = Office(
         database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue, campaigns=Campaigns(database, standing, clock=clock),
-        standing=standing, settings=settings, clock=clock,
+        standing=standing, settings=settings, clock=clock, reviews=Reviews(database, clock=clock), quality=Quality(database, clock=clock),
+        recordings=Recordings(database, parts or PartStore(blobs.folder.with_name("parts")), clock=clock),
+        design=Design(database, clock=clock),
     )  # fmt: skip
 
     @asynccontextmanager

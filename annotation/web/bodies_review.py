@@ -208,7 +208,8 @@ class Quality(_Body):
 class RecordingItem(_Body):
     recording_id: str
     person: str
-    track: Literal["expert", "novice"]
+    track: Literal["expert", "novice"] | None
+    """null while it is uploaded; the query is empty then, and the figures are 0."""
     state: Literal["uploading", "pending", "approved", "rejected", "withdrawn"]
     query: str
     applications: tuple[str, ...]

@@ -19,6 +19,7 @@ from warehouse.errors import (
     AccessDenied,
     AnnotationError,
     AssignmentLost,
+    BadUpload,
     ConfigError,
     DatabaseUnusable,
     EngineUnreachable,
@@ -35,6 +36,7 @@ from warehouse.errors import (
     TooManyAttempts,
     UnknownSubject,
     UnreadableAnswer,
+    UploadTooLarge,
 )
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,8 @@ _STATUS: tuple[tuple[type[FlywheelError], int, str], ...] = (
     (OutOfDate, 409, "Out of date"),
     (NotNow, 409, "Not now"),
     (AssignmentLost, 410, "No longer yours"),
+    (UploadTooLarge, 413, "Too large"),
+    (BadUpload, 422, "Wrong upload"),
     (TooManyAttempts, 429, "Too many attempts"),
     (TaskError, 422, "Wrong task"),
     (ConfigError, 422, "Wrong request"),

@@ -201,13 +201,15 @@ def upgrade() -> None:
         sa.Column("recording_id", sa.String(length=32), nullable=False),
         sa.Column("user_id", sa.String(length=32), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("track", sa.String(length=16), nullable=False),
+        sa.Column("parts", sa.JSON(), nullable=False),
+        sa.Column("track", sa.String(length=16), nullable=True),
         sa.Column("query_id", sa.String(length=32), nullable=True),
-        sa.Column("manifest", sa.JSON(), nullable=False),
+        sa.Column("summary", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("is_executable", sa.Boolean(), nullable=True),
         sa.Column("created_at_s", sa.Double(), nullable=False),
         sa.Column("completed_at_s", sa.Double(), nullable=True),
+        sa.Column("erased_at_s", sa.Double(), nullable=True),
         sa.CheckConstraint(
             "state in ('uploading', 'pending', 'approved', 'rejected', 'withdrawn')", name=op.f("ck_recordings_state_is_known")
         ),
@@ -215,8 +217,10 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["query_id"], ["task_queries.query_id"], name=op.f("fk_recordings_query_id")),
         sa.ForeignKeyConstraint(["user_id"], ["users.user_id"], name=op.f("fk_recordings_user_id")),
         sa.PrimaryKeyConstraint("recording_id", name=op.f("pk_recordings")),
-        sa.UniqueConstraint("digest", name=op.f("uq_recordings_digest")),
     )
+    with op.batch_alter_table("recordings", schema=None) as batch_op:
+        batch_op.create_index("recordings_by_user", ["user_id"], unique=False)
+
     op.create_table(
         "runs",
         sa.Column("run_id", sa.String(length=32), nullable=False),
@@ -288,6 +292,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("review_id", name=op.f("pk_reviews")),
     )
     with op.batch_alter_table("reviews", schema=None) as batch_op:
+        batch_op.create_index("reviews_by_recording", ["recording_id"], unique=False)
         batch_op.create_index("reviews_by_run", ["run_id"], unique=False)
 
     op.create_table(

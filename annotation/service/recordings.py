@@ -1,0 +1,262 @@
+"""Recordings on the server: announced, uploaded part by part, checked when complete, reviewed by a second person, taken back, erased.
+
+What a bundle is, and the client's side of the calls, is recording/bundle.py's. Each call may be repeated, and goes on where a killed server
+or a lost line left it: what has arrived stays. A recording is its own person's until it is complete, and from then on reviewers' too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+from sqlalchemy.orm import Session
+
+from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete, Manifest, Part, Track
+from annotation.service import bundles
+from annotation.service.recorded_steps import steps_of_manifest
+from annotation.service.review import MAY_REVIEW, steps_of, view_of
+from annotation.storage import accounts, audit, recordings, reviews
+from annotation.storage.database import Database
+from annotation.storage.logins import Principal
+from annotation.storage.parts import Parts, PartStore
+from annotation.storage.schema import Recording
+from annotation.web.bodies_review import RecordingDetail, RecordingItem, ReviewView, SubmitReview
+from warehouse.errors import AccessDenied, BadUpload, ConfigError, NotNow, UnknownSubject, UploadTooLarge
+from warehouse.identity import ID_HEX_DIGITS
+
+MAX_RECORDING_BYTES = 4 * 1024**3
+MOST_LISTED = 500
+
+
+class Recordings:
+    """`clock` gives seconds since 1970."""
+
+    def __init__(self, database: Database, store: PartStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._store, self._clock = database, store, clock
+        self._checking = asyncio.Semaphore(1)
+        """One at a time: a manifest in memory is many times its bytes."""
+
+    # --- uploading ---
+
+    async def announce(self, announcement: Announcement, *, by: Principal) -> Announced:
+        """Note what will come; what of it is not here yet. Raises UploadTooLarge, StorageFull, NotNow for what somebody else recorded or
+        what is complete already with another manifest."""
+        num_bytes, recording_id = sum(part.num_bytes for part in announcement.parts), announcement.recording_id
+        if num_bytes > MAX_RECORDING_BYTES:
+            raise UploadTooLarge(
+                f"{recording_id} has {num_bytes / 1024**3:.1f} GiB, {MAX_RECORDING_BYTES / 1024**3:.0f} are taken at most: trim it"
+            )
+        parts = self._store.of(by.user_id)
+        sizes = {part.sha256: part.num_bytes for part in announcement.parts}
+        await asyncio.to_thread(self._store.remove_torn)
+        missing = await asyncio.to_thread(parts.missing, sizes)
+        await asyncio.to_thread(self._store.check_room, sum(sizes[sha256] for sha256 in missing))
+        plain = [part.model_dump(mode="json") for part in announcement.parts]
+        found = await self._database.writing(
+            recordings.announce, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock()
+        )
+        # Asked again: from here on nothing that it names is erased.
+        missing = await asyncio.to_thread(parts.missing, sizes)
+        is_complete = found.state != "uploading"
+        return Announced(recording_id=recording_id, missing=() if is_complete else missing, is_complete=is_complete)
+
+    async def receive(
+        self, recording_id: str, sha256: str, chunks: AsyncIterator[bytes], *, num_bytes: int | None, by: Principal
+    ) -> None:  # fmt: skip
+        """One part as it comes. `num_bytes`: its length as the request's head tells it, None where it tells none. Raises UnknownSubject,
+        NotNow, UploadTooLarge, BadUpload, StorageFull."""
+        announced = await self._database.reading(_announced_bytes, recording_id, sha256, by.user_id)
+        if num_bytes is not None and num_bytes != announced:
+            kind = UploadTooLarge if num_bytes > announced else BadUpload
+            raise kind(f"part {sha256[:12]}… comes with {num_bytes} bytes and was announced with {announced}: announce it anew")
+        await self._store.of(by.user_id).receive(sha256, announced, chunks)
+
+    async def complete(self, recording_id: str, *, by: Principal, address: str | None = None) -> Completed | Incomplete:
+        """All parts are here: check them, and let it wait for a reviewer; or what is missing. Raises UnknownSubject, BadUpload, NotNow."""
+        parts = self._store.of(by.user_id)
+        async with self._checking:
+            found = await self._database.reading(recordings.of_user, recording_id, by.user_id)
+            if found.state in recordings.COMPLETE:
+                return Completed(recording_id=recording_id, num_actions=int(found.summary["num_actions"]))
+            _check_uploading(found)
+            missing = await asyncio.to_thread(parts.missing, [part["sha256"] for part in found.parts])
+            if missing:
+                return Incomplete(recording_id=recording_id, missing=missing)
+            announced = [Part.model_validate(part) for part in found.parts]
+            manifest = await asyncio.to_thread(bundles.checked, parts, found.digest, recording_id, announced)
+            await self._database.writing(self._completed, found, manifest, by, address)
+        return Completed(recording_id=recording_id, num_actions=len(manifest.actions))
+
+    def _completed(self, session: Session, seen: Recording, manifest: Manifest, by: Principal, address: str | None) -> None:
+        recordings.lock_parts(session, by.user_id)
+        found, now_s = recordings.of_user(session, seen.recording_id, by.user_id, for_update=True), self._clock()
+        if found.state in recordings.COMPLETE and found.digest == seen.digest:
+            return
+        _check_uploading(found)
+        if (found.digest, found.parts) != (seen.digest, seen.parts):
+            raise NotNow(f"{seen.recording_id} was announced anew meanwhile: complete it once more")
+        found.track, found.summary, found.completed_at_s = manifest.track, bundles.summary_of(manifest), now_s
+        found.query_id = recordings.existing_query(session, manifest.task.node)
+        recordings.set_state(session, found, "pending", now_s=now_s)
+        audit.record(
+            session, "recording.completed", now_s=now_s, user_id=by.user_id, subject=found.recording_id, address=address,
+            num_actions=len(manifest.actions), consent=manifest.consent.text_sha256,
+        )  # fmt: skip
+
+    # --- looking at it ---
+
+    async def list(self, viewer: Principal) -> list[RecordingItem]:
+        """One's own, and for reviewers what others completed, the newest first."""
+
+        def work(session: Session) -> list[RecordingItem]:
+            names = accounts.names(session)
+            found = recordings.listed(session, viewer.user_id, may_review=_may_review(viewer), limit=MOST_LISTED)
+            return [_item(one, names, viewer) for one in found]
+
+        return await self._database.reading(work)
+
+    async def look(self, recording_id: str, viewer: Principal) -> RecordingDetail:
+        """Raises UnknownSubject, NotNow for what is not complete yet."""
+
+        def work(session: Session) -> tuple[Recording, RecordingItem, tuple[ReviewView, ...]]:
+            names = accounts.names(session)
+            found = recordings.seen_by(session, recording_id, viewer.user_id, may_review=_may_review(viewer))
+            said = tuple(view_of(one, names) for one in reviews.of_recording(session, recording_id))
+            return found, _item(found, names, viewer), said
+
+        found, item, said = await self._database.reading(work)
+        if found.completed_at_s is None:
+            raise NotNow(f"{recording_id} is {found.state} and was never complete: there is nothing to look at yet")
+        parts = self._store.of(found.user_id)
+        async with self._checking:
+            manifest = await asyncio.to_thread(bundles.read_manifest, parts, found.digest)
+            steps = await asyncio.to_thread(steps_of_manifest, manifest)
+        return RecordingDetail(
+            item=item, result=manifest.result, system=manifest.machine.system, hidden=manifest.hidden, steps=steps, reviews=said
+        )  # fmt: skip
+
+    async def picture(self, recording_id: str, screen_id: str, viewer: Principal) -> bytes:
+        """One of its screens, a PNG. Raises UnknownSubject."""
+        found = await self._database.reading(
+            recordings.seen_by, recording_id, viewer.user_id, may_review=_may_review(viewer)
+        )  # fmt: skip
+        kind, _, digits = screen_id.partition("-")
+        if found.completed_at_s is None or kind != "screen" or len(digits) != ID_HEX_DIGITS:
+            raise UnknownSubject(f"{recording_id} has no picture {screen_id[:80]!r}")
+        named = (part["sha256"] for part in found.parts if part["media_type"] == "image/png" and part["sha256"].startswith(digits))
+        sha256 = next(named, None)
+        if sha256 is None:
+            raise UnknownSubject(f"{recording_id} has no picture {screen_id[:80]!r}")
+        return await asyncio.to_thread(self._store.of(found.user_id).get, sha256)
+
+    # --- judging it and taking it back ---
+
+    async def review(self, recording_id: str, said: SubmitReview, *, by: Principal, address: str | None = None) -> ReviewView:
+        """A second person's word, which settles it. Raises UnknownSubject, AccessDenied for one's own, ConfigError, NotNow."""
+
+        def work(session: Session) -> ReviewView:
+            found = recordings.seen_by(session, recording_id, by.user_id, may_review=_may_review(by), for_update=True)
+            _check_review(found, said, by)
+            now_s = self._clock()
+            made = reviews.add(
+                session, recording_id=recording_id, reviewer_id=by.user_id, kind=said.kind, approves=said.approves, verdict=said.verdict,
+                steps=steps_of(said), note=said.note, now_s=now_s,
+            )  # fmt: skip
+            audit.record(
+                session, "recording.reviewed", now_s=now_s, user_id=by.user_id, subject=recording_id, address=address,
+                approves=said.approves,
+            )  # fmt: skip
+            recordings.set_state(session, found, "approved" if said.approves else "rejected", now_s=now_s)
+            return view_of(made, {by.user_id: by.name})
+
+        return await self._database.writing(work)
+
+    async def withdraw(self, recording_id: str, reason: str, *, by: Principal, address: str | None = None) -> None:
+        """By whoever recorded it, or a reviewer; for good. May be done twice. Raises UnknownSubject."""
+
+        def work(session: Session) -> None:
+            now_s = self._clock()
+            found = recordings.seen_by(session, recording_id, by.user_id, may_review=_may_review(by), for_update=True)
+            if found.state == "withdrawn":
+                return
+            audit.record(
+                session, "recording.withdrawn", now_s=now_s, user_id=by.user_id, subject=recording_id, address=address, reason=reason
+            )
+            recordings.set_state(session, found, "withdrawn", now_s=now_s)
+
+        await self._database.writing(work)
+
+    async def erase(self, recording_id: str, *, by: Principal | None = None) -> int:
+        """Remove a withdrawn recording's parts from the disk, but for those that another of the same person's names; how many went. `by`
+        None: from the command line. May be done twice. Raises UnknownSubject, NotNow for one that is not withdrawn."""
+
+        def work(session: Session) -> int:
+            found = session.get(Recording, recording_id)
+            if found is None:
+                raise recordings.unknown(recording_id)
+            recordings.lock_parts(session, found.user_id)
+            session.refresh(found, with_for_update=True)
+            if found.state != "withdrawn":
+                raise NotNow(f"{recording_id} is {found.state}: only what was withdrawn is erased")
+            own = {part["sha256"] for part in found.parts}
+            # On the disk first: whoever is interrupted finds the names of what is left.
+            num = self._store.of(found.user_id).erase(sorted(own - recordings.parts_of_others(session, found)))
+            if found.erased_at_s is None:
+                now_s, who = self._clock(), by.user_id if by is not None else None
+                found.erased_at_s = now_s
+                audit.record(session, "recording.erased", now_s=now_s, user_id=who, subject=recording_id, num_parts=num)
+            found.parts, found.summary = [], {}
+            return num
+
+        return await self._database.writing(work)
+
+    async def withdrawn(self) -> tuple[str, ...]:
+        """Ids of what was withdrawn and is not erased yet."""
+        return tuple(await self._database.reading(recordings.withdrawn))
+
+
+def parts_of(store: PartStore, recording: Recording) -> Parts:
+    """Where the bytes of a recording are, e.g. for whoever makes samples of it: `bundles.read_manifest(parts, recording.digest)`."""
+    return store.of(recording.user_id)
+
+
+def _may_review(viewer: Principal) -> bool:
+    return viewer.role in MAY_REVIEW
+
+
+def _announced_bytes(session: Session, recording_id: str, sha256: str, user_id: str) -> int:
+    found = recordings.of_user(session, recording_id, user_id)
+    _check_uploading(found)
+    num_bytes = next((int(part["num_bytes"]) for part in found.parts if part["sha256"] == sha256), None)
+    if num_bytes is None:
+        raise UnknownSubject(f"{recording_id} was not announced with a part {sha256[:80]!r}")
+    return min(num_bytes, MAX_PART_BYTES)
+
+
+def _check_uploading(found: Recording) -> None:
+    if found.state != "uploading":
+        raise NotNow(f"{found.recording_id} is {found.state}: it takes no more parts")
+
+
+def _check_review(found: Recording, said: SubmitReview, by: Principal) -> None:
+    if found.user_id == by.user_id:
+        raise AccessDenied(f"{found.recording_id} is your own recording: another person reviews it")
+    if found.state != "pending":
+        raise NotNow(f"{found.recording_id} is {found.state} already; what should not have been approved can be withdrawn")
+    if said.kind != "second":
+        raise ConfigError(f"a recording waits for a review of the kind second, not {said.kind}")
+    if unknown := {index for index in said.steps if not 0 <= index < found.summary["num_actions"]}:
+        raise ConfigError(f"{found.recording_id} has no action {min(unknown)}: it has {found.summary['num_actions']}, counted from 0")
+
+
+def _item(one: Recording, names: dict[str, str], viewer: Principal) -> RecordingItem:
+    summary: dict[str, Any] = {"query": "", "applications": (), "num_actions": 0, "length_s": 0.0, **one.summary}
+    return RecordingItem.model_validate(
+        {
+            "recording_id": one.recording_id, "person": names.get(one.user_id, one.user_id), "track": cast(Track | None, one.track),
+            "state": one.state, **summary, "applications": tuple(summary["applications"]), "is_executable": one.is_executable,
+            "is_own": one.user_id == viewer.user_id, "created_at_s": one.created_at_s,
+        }
+    )  # fmt: skip

@@ -1,0 +1,72 @@
+"""The design of what people record: applications, their functions as a tree, and queries. Rows; what they weigh is service/design.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from annotation.storage.database import lock
+from annotation.storage.schema import Application, TaskNode, TaskQuery
+from warehouse.errors import UnknownSubject
+
+
+def hold(session: Session) -> None:
+    """Whoever changes the design does so one after another: names stay unique, and trees trees."""
+    lock(session, "task design")
+
+
+def application(session: Session, application_id: str) -> Application:
+    """Raises UnknownSubject, as do the next two."""
+    found = session.get(Application, application_id)
+    if found is None:
+        raise UnknownSubject(f"there is no application {application_id[:80]!r}")
+    return found
+
+
+def node(session: Session, node_id: str) -> TaskNode:
+    found = session.get(TaskNode, node_id)
+    if found is None:
+        raise UnknownSubject(f"there is no function {node_id[:80]!r}")
+    return found
+
+
+def query(session: Session, query_id: str) -> TaskQuery:
+    found = session.get(TaskQuery, query_id)
+    if found is None:
+        raise UnknownSubject(f"there is no query {query_id[:80]!r}")
+    return found
+
+
+def applications(session: Session) -> Sequence[Application]:
+    return session.scalars(select(Application).order_by(Application.name)).all()
+
+
+def named(session: Session, name: str) -> Application | None:
+    return session.scalar(select(Application).where(Application.name == name))
+
+
+def nodes(session: Session, application_id: str) -> Sequence[TaskNode]:
+    found = select(TaskNode).where(TaskNode.application_id == application_id)
+    return session.scalars(found.order_by(TaskNode.title, TaskNode.node_id)).all()
+
+
+def queries(session: Session, application_id: str) -> Sequence[TaskQuery]:
+    """Retired ones too, oldest first."""
+    found = select(TaskQuery).join(TaskNode, TaskNode.node_id == TaskQuery.node_id).where(TaskNode.application_id == application_id)
+    return session.scalars(found.order_by(TaskQuery.created_at_s, TaskQuery.query_id)).all()
+
+
+def num_nodes(session: Session) -> Counter[str]:
+    """By application."""
+    found = select(TaskNode.application_id, func.count()).group_by(TaskNode.application_id)
+    return Counter(dict(session.execute(found).tuples().all()))
+
+
+def num_queries(session: Session) -> Counter[str]:
+    """By application, without retired ones."""
+    found = select(TaskNode.application_id, func.count()).join(TaskQuery, TaskQuery.node_id == TaskNode.node_id)
+    found = found.where(TaskQuery.retired_at_s.is_(None)).group_by(TaskNode.application_id)
+    return Counter(dict(session.execute(found).tuples().all()))

@@ -1,0 +1,119 @@
+"""Recordings of people's own work: rows. Their parts are parts.py's, what may be done with them is service/recordings.py's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, defer
+
+from annotation.storage import landings
+from annotation.storage.database import lock
+from annotation.storage.schema import Recording, TaskNode, TaskQuery
+from warehouse.errors import NotNow, UnknownSubject
+
+COMPLETE = ("pending", "approved", "rejected")
+"""States in which others may see it."""
+
+
+def unknown(recording_id: str) -> UnknownSubject:
+    return UnknownSubject(f"there is no recording {recording_id[:80]!r}, or it is somebody else's")
+
+
+def announce(
+    session: Session, recording_id: str, user_id: str, digest: str, parts: Sequence[dict[str, Any]], *, now_s: float
+) -> Recording:  # fmt: skip
+    """The row of a recording; what is announced again may have other parts as long as it is not complete. Raises NotNow."""
+    lock_parts(session, user_id)
+    found = session.get(Recording, recording_id, with_for_update=True)
+    if found is None:
+        found = Recording(
+            recording_id=recording_id, user_id=user_id, digest=digest, parts=list(parts), summary={}, state="uploading", created_at_s=now_s
+        )  # fmt: skip
+        session.add(found)
+    elif found.user_id != user_id:
+        raise NotNow(f"{recording_id} is another person's recording: begin a new one")
+    elif found.state == "uploading":
+        found.digest, found.parts = digest, list(parts)
+    elif found.state == "withdrawn" or found.digest != digest:
+        raise NotNow(f"{recording_id} is {found.state} and stays as it is: record anew instead of changing it")
+    session.flush()
+    return found
+
+
+def lock_parts(session: Session, user_id: str) -> None:
+    """Held by whoever announces, completes or erases recordings of a person: what one relies on the other does not remove."""
+    lock(session, f"parts of {user_id}")
+
+
+def of_user(session: Session, recording_id: str, user_id: str, *, for_update: bool = False) -> Recording:
+    """A person's own. Raises UnknownSubject, also for another's."""
+    found = session.get(Recording, recording_id, with_for_update=for_update)
+    if found is None or found.user_id != user_id:
+        raise unknown(recording_id)
+    return found
+
+
+def seen_by(session: Session, recording_id: str, viewer_id: str, *, may_review: bool, for_update: bool = False) -> Recording:
+    """One's own, or, for reviewers, what others completed and have not withdrawn. Raises UnknownSubject."""
+    found = session.get(Recording, recording_id, with_for_update=for_update)
+    if found is None or (found.user_id != viewer_id and not (may_review and found.state in COMPLETE)):
+        raise unknown(recording_id)
+    return found
+
+
+def listed(session: Session, viewer_id: str, *, may_review: bool, limit: int) -> Sequence[Recording]:
+    """What `seen_by` gives, the newest first."""
+    allowed = Recording.user_id == viewer_id
+    if may_review:
+        allowed = or_(allowed, Recording.state.in_(COMPLETE))
+    query = select(Recording).options(defer(Recording.parts)).where(allowed)
+    return session.scalars(query.order_by(Recording.created_at_s.desc(), Recording.recording_id).limit(limit)).all()
+
+
+def withdrawn(session: Session) -> Sequence[str]:
+    """Ids of what was withdrawn and is not erased yet, in their order."""
+    query = select(Recording.recording_id).where(Recording.state == "withdrawn", Recording.erased_at_s.is_(None))
+    return session.scalars(query.order_by(Recording.recording_id)).all()
+
+
+def parts_of_others(session: Session, recording: Recording) -> set[str]:
+    """Digests of the parts that the same person's other recordings name."""
+    query = select(Recording.parts).where(Recording.user_id == recording.user_id, Recording.recording_id != recording.recording_id)
+    return {part["sha256"] for parts in session.scalars(query) for part in parts}
+
+
+def existing_query(session: Session, name: str) -> str | None:
+    """The id of a query of the task design, where this is one."""
+    return session.scalar(select(TaskQuery.query_id).where(TaskQuery.query_id == name))
+
+
+def set_state(session: Session, recording: Recording, state: str, *, now_s: float) -> bool:
+    """Whether it changed. What may be learned from lands, and what no longer may is withdrawn."""
+    counted, changed = recording.state == "approved", recording.state != state
+    recording.state = state
+    session.flush()
+    if counted != (state == "approved"):
+        landings.append(session, "withdrawal" if counted else "recording", recording.recording_id, now_s=now_s)
+    return changed
+
+
+def num_by_query(session: Session) -> Counter[str]:
+    """Recordings that were not refused or taken back, by query."""
+    query = select(Recording.query_id, func.count())
+    query = query.where(Recording.query_id.is_not(None), Recording.state.in_(("pending", "approved")))
+    return Counter({str(query_id): num for query_id, num in session.execute(query.group_by(Recording.query_id)).tuples()})
+
+
+def num_by_application(session: Session) -> Counter[str]:
+    """The same, by application."""
+    query = (
+        select(TaskNode.application_id, func.count())
+        .join(TaskQuery, TaskQuery.node_id == TaskNode.node_id)
+        .join(Recording, Recording.query_id == TaskQuery.query_id)
+        .where(Recording.state.in_(("pending", "approved")))
+        .group_by(TaskNode.application_id)
+    )
+    return Counter(dict(session.execute(query).tuples().all()))
