@@ -118,6 +118,66 @@ def start(
 
 
 @record.command()
+def browser(
+    name: NameArgument,
+    query: QueryOption,
+    url: Annotated[str, typer.Option("--url", help="Page to begin with.")] = "about:blank",
+    track: TrackOption = "expert",
+    app: ApplicationsOption = None,
+    exclude_site: Annotated[list[str] | None, typer.Option("--exclude-site", help="Never record this site: *bank*; repeatable.")] = None,
+    chromium: Annotated[Path | None, typer.Option(help="The Chromium to open \\[default: the one that is found].")] = None,
+    microphone: Annotated[str | None, typer.Option(help="Name or number of the microphone \\[default: the system's].")] = None,
+    with_microphone: Annotated[bool, typer.Option("--speech/--no-speech", help="Record what you say.")] = True,
+    recogniser: RecogniserOption = "auto",
+    speech_model: ModelOption = "",
+    encrypt: EncryptOption = False,
+    signed: SignedOption = None,
+    limit: Annotated[float, typer.Option(help="Seconds after which it ends by itself.")] = 7200.0,
+    home: HomeOption = None,
+) -> None:
+    """Record work in a browser alone: opens a Chromium with a profile of its own; close it, or Ctrl-C, to end."""
+    import asyncio
+
+    from annotation.recording import store as stores
+    from annotation.recording.browser_recorder import BrowserRecorder
+    from annotation.recording.bundle import TaskQuery
+    from annotation.recording.microphone import Microphone
+    from annotation.recording.settings import RecordSettings
+    from annotation.recording.text_reader import find_text_reader
+    from sandbox.browser.chromium import find_chromium
+
+    given: dict[str, Any] = {"track": track}
+    chosen, task = _checked(lambda: (RecordSettings(**given), TaskQuery(query=query, applications=tuple(app or ()))))
+    executable = chromium or find_chromium(headless_shell=False).path
+    agreed = _consent(signed, with_microphone=with_microphone)
+    device = int(microphone) if microphone is not None and microphone.isdecimal() else microphone
+    store = stores.create(_root(home), name, _new_passphrase() if encrypt else None)
+
+    async def main() -> None:
+        recorder = BrowserRecorder(
+            store, chosen, task, agreed, text_reader=find_text_reader(), speech=Microphone(device) if with_microphone else None,
+            excluded_sites=exclude_site or (),
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, recorder.ask_to_stop)
+        # As root Chromium has no sandbox of its own: nobody should browse so, but a container may have no other user.
+        flags = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
+        try:
+            await recorder.start(executable, _root(home).parent / "recording-profile", url, flags)
+        except BaseException:
+            store.erase()
+            raise
+        console.print(f"recording {name} in {executable.name}: close it, or Ctrl-C, to end; pause with ctrl+alt+p", highlight=False)
+        sys.stdout.flush()
+        await recorder.run(limit)
+        await recorder.stop("unsaid")
+
+    asyncio.run(main())
+    _finish(store, recogniser, speech_model)
+
+
+@record.command()
 def resume(
     name: NameArgument, recogniser: RecogniserOption = "auto", speech_model: ModelOption = "", home: HomeOption = None
 ) -> None:

@@ -5,8 +5,9 @@
 #   PYTHON                 the Python 3.11 to build .venv with (else python3.11, python3 or python, whichever is one)
 #   FLYWHEEL_CHROMIUM      the Chromium or headless shell to use (else the system's, Debian's packages, or Playwright's download)
 #   FLYWHEEL_TORCH_INDEX   a package index to take torch alone from, e.g. PyTorch's index of CPU builds, a tenth of the size
-#   FLYWHEEL_DESKTOP       light (default): bubblewrap, a display and small programs for terminal and desktop sessions, where we are
-#                          root on Debian; full: LibreOffice and Wine as well, another gigabyte; none
+#   FLYWHEEL_DESKTOP       light (default): bubblewrap, a display and small programs for terminal and desktop sessions, and what the
+#                          recorder and the tests of annotation take, where we are root on Debian; full: LibreOffice and Wine as
+#                          well, another gigabyte; none
 #   VERBOSE=1              show all that pip and apt-get say
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -176,12 +177,22 @@ print(*missing_packages(app.name for app in APPS.values() if sys.argv[1] == "ful
 PYTHON
 }
 
-find_or_install_sandbox_programs() { # terminal and desktop sessions need them; browser sessions and the quickstart do not
+annotation_packages() { # prints the Debian packages that recording lacks here, and those by which the tests of annotation play a person
+    local pair
+    for pair in xdotool:xdotool espeak-ng:espeak-ng pulseaudio:pulseaudio pactl:pulseaudio-utils tesseract:tesseract-ocr; do
+        command -v "${pair%%:*}" >/dev/null || printf '%s ' "${pair##*:}"
+    done
+    compgen -G '/usr/lib/*/libportaudio.so.2' >/dev/null || printf 'libportaudio2 '
+    compgen -G '/usr/lib/*/alsa-lib/libasound_module_pcm_pulse.so' >/dev/null || printf 'libasound2-plugins '
+    compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || printf 'postgresql '
+}
+
+find_or_install_sandbox_programs() { # terminal, desktop and annotation sessions need them; browser sessions and the quickstart do not
     local packages which=${FLYWHEEL_DESKTOP:-light}
     if [ "$(uname -s)" != Linux ] || [ "$which" = none ] || ! is_root_with_apt; then return; fi
-    packages="$(terminal_packages) $(desktop_packages "$which")"
+    packages="$(terminal_packages) $(desktop_packages "$which") $(annotation_packages)"
     [ -n "${packages// /}" ] || return 0
-    say "installing Debian packages for terminals and desktops ($which): $packages"
+    say "installing Debian packages for terminals, desktops ($which) and annotation: $packages"
     # shellcheck disable=SC2086 # words are packages
     apt_install $packages || say "that did not work: such sessions will be missing (flywheel doctor)"
 }

@@ -1,5 +1,5 @@
-"""A Chromium that a person uses, with the recorder's ear in each of its pages: the DevTools protocol over a pipe, which no other program can
-reach, unlike a debugging port. What is heard is browser_recorder.py's business.
+"""A Chromium that a person uses, with the recorder's ear in each of its pages: the DevTools protocol over a pipe, which no other program
+can reach, unlike a debugging port. What is heard is browser_recorder.py's business.
 
 The profile is one of its own under the recordings' home, so that a person's own passwords and cookies are not in reach of a recording.
 """

@@ -12,8 +12,8 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from itertools import count
@@ -24,24 +24,25 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from annotation.recording.browser_pages import SIGN_PX, BrowserPages, Tab
-from annotation.recording.bundle import Box, Consent, Machine, Result, ScreenElement, TaskQuery
+from annotation.recording.browser_told import PageSnapshots, box_of, event_of, is_on_sign, notches
+from annotation.recording.bundle import Box, Consent, Machine, Result, TaskQuery
 from annotation.recording.camera import Frame
 from annotation.recording.consent import check
-from annotation.recording.events import Event, Key, Press, Wheel
+from annotation.recording.events import Key, Press
 from annotation.recording.gestures import Draft, Gestures
 from annotation.recording.microphone import Sound, SpeechSource
-from annotation.recording.pixels import grown, pixels_of
+from annotation.recording.pixels import pixels_of
 from annotation.recording.redaction import Redactor
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
-from annotation.recording.snapshots import Snapshot
 from annotation.recording.store import Store
 from annotation.recording.text_reader import TextReader
 from sandbox.actions import ACTION, Action, Navigate, TypeText
+from warehouse.errors import RecorderUnavailable
 
 DOT = "•"
 TICK_S = 0.1
-MAX_LAG_S = 5.0
+PICTURE_S = 15.0
 SPEECH_BYTES = 32_000
 
 
@@ -54,37 +55,6 @@ class Moment:
     url: str
     title: str
     focus: Box | None = None
-
-
-@dataclass(slots=True)
-class PageSnapshots:
-    """The elements of each frame, as the page listed them at its event, with what is private in them found."""
-
-    redactor: Redactor
-    found: dict[int, Snapshot] = field(default_factory=dict)
-
-    def of(self, frame: Frame) -> Snapshot | None:
-        return self.found.get(frame.number)
-
-    def black(self, frame: Frame) -> tuple[Box, ...]:
-        snapshot = self.of(frame)
-        return snapshot.black if snapshot is not None else ()
-
-    def learn(self, frame: Frame, told: dict[str, Any], now_s: float) -> None:
-        if frame.number in self.found or "elements" not in told:
-            return
-        secrets = [_box(*values) for values in told.get("secrets", ())]
-        elements, black = [], [grown(box, 0) for box in secrets]
-        for one in told["elements"]:
-            box = _box(one["x"] - one["width"] / 2, one["y"] - one["height"] / 2, one["width"], one["height"])
-            is_secret = any(secret.holds(one["x"], one["y"]) for secret in secrets)
-            text = "" if is_secret else str(one["text"])[:2000]
-            if self.redactor.find(text, loose=True):
-                black.append(grown(box))
-            text = self.redactor.redact(text)[0][:2000]
-            elements.append(ScreenElement(role=str(one["role"])[:40], text=text, states=tuple(map(str, one["states"])), box=box))
-        names = ("",) * len(elements)
-        self.found[frame.number] = Snapshot(start_s=now_s, end_s=now_s, elements=tuple(elements), names=names, black=tuple(black))
 
 
 class BrowserRecorder:
@@ -116,27 +86,37 @@ class BrowserRecorder:
     async def start(self, executable: Path, profile: Path, url: str, flags: tuple[str, ...] = ()) -> None:
         """Raises RecorderUnavailable."""
         self._lock = self._store.lock()
-        self.start_s = time.monotonic()
-        machine = Machine(
-            system=platform.system(), width_px=1, height_px=1, input_source="chromium", accessibility=True,
-            text_reader=self._text_reader.name if self._text_reader else "",
-        )  # fmt: skip
-        header = Header(
-            source="browser", started_at=datetime.now(UTC), track=self._settings.track, task=self._task, consent=self._consent,
-            machine=machine,
-        )  # fmt: skip
-        self._store.append(header.model_dump(mode="json"))
+        self.start_s, self._started_at = time.monotonic(), datetime.now(UTC)
         self._screens.start()
         try:
             await self.pages.launch(executable, profile, url, flags)
+            self._store.append((await self._header()).model_dump(mode="json"))
             if self._speech_source is not None:
                 loop = asyncio.get_running_loop()
-                self._speech_source.start(lambda sound: loop.call_soon_threadsafe(self._hear, sound) and None)
+                self._speech_source.start(lambda sound: _in_loop(loop, self._hear, sound))
         except BaseException:
+            await self.pages.close()
             self._screens.finish()
             self._store.close()
             os.close(self._lock)
             raise
+
+    async def _header(self) -> Header:
+        """Once there is a picture, whose size is the screen's."""
+        end_s = time.monotonic() + PICTURE_S
+        while not any(tab.png for tab in self.pages.tabs.values()):
+            if time.monotonic() > end_s:
+                raise RecorderUnavailable("The browser gives no pictures of its page (Page.startScreencast).")
+            await asyncio.sleep(TICK_S)
+        height, width = pixels_of(next(tab.png for tab in self.pages.tabs.values() if tab.png)).shape[:2]
+        machine = Machine(
+            system=platform.system(), width_px=width, height_px=height, input_source="chromium", accessibility=True,
+            text_reader=self._text_reader.name if self._text_reader else "",
+        )  # fmt: skip
+        return Header(
+            source="browser", started_at=self._started_at, track=self._settings.track, task=self._task, consent=self._consent,
+            machine=machine,
+        )  # fmt: skip
 
     async def run(self, limit_s: float = float("inf")) -> None:
         """Until the stop keys, `ask_to_stop`, the last page's end, or the limit."""
@@ -159,7 +139,7 @@ class BrowserRecorder:
         self._write_speech()
         last = self._current
         frame = self._frame(last) if last is not None and not self.is_paused and not self._is_excluded(last.url) else None
-        number, end_s = self._screens.keep(frame), self._at(time.monotonic())
+        number, end_s = self._screens.keep(self._readable(frame)), self._at(time.monotonic())
         await self.pages.close()
         await asyncio.to_thread(self._screens.finish)
         self._store.append({"type": "end", "time_s": end_s, "frame": number, "result": result, "hidden": dict(+self.hidden)})
@@ -173,16 +153,16 @@ class BrowserRecorder:
         if event is None or (isinstance(event, Key) and self._is_command(event)) or self.is_paused:
             return
         self._current = tab
-        if self._is_excluded(told["url"]) or _is_on_sign(event):
+        if self._is_excluded(told["url"]) or is_on_sign(event):
             self.hidden["excluded"] += isinstance(event, Press) and event.is_down
             self._held += self._gestures.flush()
             return
         frame = self._frame(tab)
         if frame is not None:
             self._snapshots.learn(frame, told, event.time_s)
-        focus = _box(*told["focus"]) if told.get("focus") else None
+        focus = box_of(*told["focus"]) if told.get("focus") else None
         moment = Moment(tab=tab, frame=frame, url=told["url"], title=told["title"], focus=focus)
-        for one in _notches(event, told):
+        for one in notches(event, told):
             self._held += self._gestures.feed(one, moment)
 
     def _went(self, tab: Tab, url: str) -> None:
@@ -207,6 +187,10 @@ class BrowserRecorder:
             self._frames = {k: v for k, v in self._frames.items() if k[0] != tab.session_id}
             self._frames[key] = Frame(number=next(self._numbers), since_s=tab.png_s, until_s=tab.png_s, pixels=pixels, mask=mask)
         return self._frames[key]
+
+    def _readable(self, frame: Frame | None) -> Frame | None:
+        """A frame of which something tells what stands in it: the page's elements, or a reader of pixels. Others are not stored."""
+        return frame if frame is not None and (self._text_reader is not None or self._snapshots.of(frame) is not None) else None
 
     def _is_command(self, key: Key) -> bool:
         (self._down.add if key.is_down else self._down.discard)(key.name)
@@ -284,7 +268,7 @@ class BrowserRecorder:
         title, url = (self._redactor.redact(text)[0] for text in ((moment.title, moment.url) if moment is not None else ("", "")))
         self._store.append({
             "type": "action", "action": ACTION.dump_python(action, mode="json"), "start_s": self._at(draft.start_s),
-            "end_s": self._at(draft.end_s), "frame": self._screens.keep(frame), "target": target, "hidden": list(hidden),
+            "end_s": self._at(draft.end_s), "frame": self._screens.keep(self._readable(frame)), "target": target, "hidden": list(hidden),
             "window": {"title": title[:2000], "application": "Chromium", "url": url[:4000]},
         })  # fmt: skip
         self.num_actions += 1
@@ -306,37 +290,9 @@ class BrowserRecorder:
         return round(max(0.0, time_s - self.start_s), 4)
 
 
-def event_of(told: dict[str, Any]) -> Event | None:
-    """An event from what the script tells; its time by our clock."""
-    now_s, lag_s = time.monotonic(), time.time() - told["epoch_ms"] / 1000
-    when = now_s - lag_s if 0 <= lag_s <= MAX_LAG_S else now_s
-    match told["kind"]:
-        case "key":
-            return Key(time_s=when, name=str(told["name"]), is_down=bool(told["is_down"]), text=str(told["text"]) if told["is_down"] else "")
-        case "press":
-            return Press(time_s=when, button=told["button"], is_down=bool(told["is_down"]), x=int(told["x"]), y=int(told["y"]))
-        case "wheel":
-            return Wheel(time_s=when, dx=int(told["dx"]), dy=int(told["dy"]), x=int(told["x"]), y=int(told["y"]))
-    return None
-
-
-def _notches(event: Event, told: dict[str, Any]) -> Iterator[Event]:
-    """A turn of the wheel by several notches, one by one."""
-    if not isinstance(event, Wheel):
-        yield event
-        return
-    for dx, dy, times in ((event.dx, 0, abs(event.dx)), (0, event.dy, abs(event.dy))):
-        for _ in range(min(times, 60)):
-            yield Wheel(time_s=event.time_s, dx=(dx > 0) - (dx < 0), dy=(dy > 0) - (dy < 0), x=event.x, y=event.y)
-
-
-def _is_on_sign(event: Event) -> bool:
-    return False if isinstance(event, Key) else event.x < SIGN_PX[0] and event.y < SIGN_PX[1]
-
-
 def _text(draft: Draft[Moment]) -> str:
     return draft.action.text if isinstance(draft.action, TypeText) else ""
 
 
-def _box(x: float, y: float, width: float, height: float) -> Box:
-    return Box(x=round(x), y=round(y), width=max(0, round(width)), height=max(0, round(height)))
+def _in_loop(loop: asyncio.AbstractEventLoop, take: Callable[[Sound], None], sound: Sound) -> None:
+    loop.call_soon_threadsafe(take, sound)

@@ -14,7 +14,7 @@
   };
   const SECRET = /pass(word|phrase|code)|^pin$|\bcvc|\bcvv|one-time-code|cc-csc|current-password|new-password|secret|api.?key|kennwort/i;
   const BUTTONS = ["left", "middle", "right"];
-  let lastKey = 0;
+  let lastKey = -Infinity;
 
   const offset = () => {
     let x = 0, y = 0;
@@ -79,6 +79,7 @@
   const press = (event) => {
     const [x, y] = place() || [0, 0];
     const button = BUTTONS[event.button];
+    lastKey = -Infinity;
     if (button) tell(event, { kind: "press", button, is_down: event.type === "pointerdown", x: Math.round(event.clientX + x), y: Math.round(event.clientY + y) }, event.type === "pointerdown");
   };
   let rest = [0, 0];

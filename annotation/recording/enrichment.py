@@ -15,8 +15,8 @@ MAX_THOUGHT_CHARS = 600
 VARY = """Reword the task below in {count} ways in which different people would ask for it: short and long, polite and plain, as an order
 and as a question. Keep every name, number and condition. Answer with JSON only: {{"queries": ["...", "..."]}}"""
 ENRICH = """A person used a computer and thought aloud. Below are the task, what was done before, what was said, and the next action.
-Write the thought that leads from the situation to this action, in the first person and at most three sentences: what was seen, what is still
-to be done, why this action. Say nothing that the given facts do not show. Leave words in square brackets as they are.
+Write the thought that leads from the situation to this action, in the first person and at most three sentences: what was seen, what is
+still to be done, why this action. Say nothing that the given facts do not show. Leave words in square brackets as they are.
 Answer with JSON only: {"text": "..."}"""
 HISTORY = 5
 

@@ -1,0 +1,132 @@
+"""The browser recorder on a real Chromium with a real page: trusted input through the DevTools protocol, as a hand would give it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from annotation.recording import store as stores
+from annotation.recording.browser_recorder import BrowserRecorder
+from annotation.recording.bundle import Manifest, TaskQuery
+from annotation.recording.consent import sign
+from annotation.recording.finish import finish
+from annotation.recording.settings import RecordSettings
+from annotation.recording.text_reader import find_text_reader
+from sandbox.actions import Click, Hotkey, Navigate, Scroll, TypeText
+from sandbox.browser.chromium import find_chromium
+
+PAGE = """<!doctype html><title>Order for lena.fischer@posteo.de</title>
+<style>body{font:20px sans-serif;margin:40px}input{font:18px sans-serif}</style>
+<label>Name <input id=name></label><br><label>Password <input id=secret type=password></label><br>
+<p id=card>Card 4539 1488 0343 6467</p><button id=go onclick="document.title='done';this.textContent='Thanks'">Order now</button>
+<script>window.told = []; window.flywheelTell = (text) => window.told.push(text);</script><div style="height:3000px"></div>"""
+SECRETS = (b"Tulip-42-rain", b"Tulip", b"lena.fischer", b"4539 1488", b"6467")
+
+
+class Person:
+    """Hands in a page, by input events that the browser trusts."""
+
+    def __init__(self, recorder: BrowserRecorder) -> None:
+        self._tab = next(iter(recorder.pages.tabs.values()))
+        self._connection = recorder.pages.connection
+
+    async def do(self, method: str, **params: Any) -> Any:
+        return await self._connection.send(method, params, self._tab.session_id)
+
+    async def evaluate(self, expression: str) -> Any:
+        answer = await self.do("Runtime.evaluate", expression=expression, returnByValue=True)
+        return answer["result"].get("value")
+
+    async def middle(self, selector: str) -> tuple[int, int]:
+        box = await self.evaluate(f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
+                                  f"(document.querySelector('{selector}').getBoundingClientRect())")  # fmt: skip
+        return round(box[0]), round(box[1])
+
+    async def click(self, selector: str) -> tuple[int, int]:
+        x, y = await self.middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        await asyncio.sleep(0.8)
+        return x, y
+
+    async def type(self, text: str) -> None:
+        for character in text:
+            await self.do("Input.dispatchKeyEvent", type="keyDown", key=character, text=character)
+            await self.do("Input.dispatchKeyEvent", type="keyUp", key=character)
+
+    async def key(self, name: str, modifiers: int = 0) -> None:
+        for kind in ("rawKeyDown", "keyUp"):
+            await self.do("Input.dispatchKeyEvent", type=kind, key=name, modifiers=modifiers)
+
+
+async def order(recorder: BrowserRecorder, other: str) -> dict[str, tuple[int, int]]:
+    person, places = Person(recorder), {}
+    await asyncio.sleep(0.5)
+    places["name"] = await person.click("#name")
+    await person.type("Lenx")
+    await person.key("Backspace")
+    await person.type("a")
+    places["secret"] = await person.click("#secret")
+    await person.type("Tulip-42-rain")
+    places["go"] = await person.click("#go")
+    await person.do("Input.dispatchMouseEvent", type="mouseWheel", x=300, y=300, deltaX=0, deltaY=100)
+    await asyncio.sleep(1.0)
+    assert await person.evaluate("window.told.length") == 0, "the page sees nothing of the recorder"
+    assert await person.evaluate("typeof window.__flywheelRecorder") == "undefined"
+    await asyncio.sleep(5.5)  # what the page itself asked for is long over
+    await person.do("Page.navigate", url=other)
+    await asyncio.sleep(0.8)
+    for kind in ("rawKeyDown", "keyUp"):
+        for key in ("Control", "Alt", "p") if kind == "rawKeyDown" else ("p", "Alt", "Control"):
+            await person.do("Input.dispatchKeyEvent", type=kind, key=key, modifiers=3)
+    assert recorder.is_paused
+    await person.type("unheard")
+    return places
+
+
+def record(tmp_path: Path) -> tuple[Manifest, dict[str, tuple[int, int]], stores.Store]:
+    (tmp_path / "page.html").write_text(PAGE)
+    (tmp_path / "other.html").write_text("<!doctype html><title>Other</title><input autofocus>")
+    store = stores.create(tmp_path / "recordings", "web")
+
+    async def main() -> dict[str, tuple[int, int]]:
+        task, consent = TaskQuery(query="Order"), sign("Ann Example", with_microphone=False)
+        recorder = BrowserRecorder(store, RecordSettings(), task, consent, text_reader=find_text_reader())
+        url = (tmp_path / "page.html").as_uri()
+        await recorder.start(find_chromium().path, tmp_path / "profile", url, ("--no-sandbox", "--headless", "--window-size=900,600"))
+        running = asyncio.create_task(recorder.run(60))
+        try:
+            return await order(recorder, (tmp_path / "other.html").as_uri())
+        finally:
+            recorder.ask_to_stop()
+            await running
+            await recorder.stop("done")
+
+    places = asyncio.run(main())
+    return finish(store), places, store
+
+
+def test_work_in_a_page_is_recorded_without_its_secrets(tmp_path: Path):
+    manifest, places, store = record(tmp_path)
+    (name, secret, go) = (Click(x=places[key][0], y=places[key][1]) for key in ("name", "secret", "go"))
+    actions = [action.action for action in manifest.actions]
+    assert actions[:6] == [name, TypeText(text="Lena"), secret, TypeText(text="[password]"), go, Scroll(direction="down", x=300, y=300)]
+    assert isinstance(actions[6], Navigate) and actions[6].url.endswith("/other.html") and len(actions) == 7, actions
+    assert not any(isinstance(action, Hotkey) for action in actions)
+    targets = [action.target for action in manifest.actions]
+    assert [target.role for target in targets[:5] if target] == ["input", "input", "input", "input", "button"]
+    assert targets[4] is not None and targets[4].text == "Order now" and targets[4].box.holds(*places["go"])
+    assert manifest.source == "browser" and manifest.machine.width_px > 700 and len(manifest.pauses) == 1
+    stored = b"\0".join(path.read_bytes() for path in store.folder.rglob("*") if path.is_file())
+    assert [secret for secret in SECRETS if secret in stored] == [] and b"unheard" not in stored
+    assert "[e-mail]" in manifest.actions[0].window.title
+    screen = manifest.screen(manifest.actions[0].screen_id or "")
+    pixels = np.asarray(Image.open(io.BytesIO(store.screen(screen.screen_id))))
+    card = next(element for element in screen.elements if "[card]" in element.text)
+    x, y = card.box.x + card.box.width // 2, card.box.y + card.box.height // 2
+    assert not pixels[y - 4 : y + 4, x - 40 : x + 40].any(), "the card is black"
