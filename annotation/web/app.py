@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -19,6 +19,7 @@ from annotation.service.accounts import Accounts
 from annotation.service.campaigns import Campaigns
 from annotation.service.passwords import Passwords
 from annotation.service.queue import Queue
+from annotation.service.runs import LiveRuns
 from annotation.service.standing import StandingReader
 from annotation.storage.attempts import Limits
 from annotation.storage.blobs import Blobs
@@ -26,37 +27,19 @@ from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes
 from annotation.web import pages, problems, routes_accounts, routes_runs, routes_work
 from annotation.web.access import needs
-from annotation.web.bodies import RunState
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
 
-ROUTES: tuple[Callable[[FastAPI], None], ...] = (routes_accounts.add_to, routes_work.add_to, routes_runs.add_to, pages.add_to)
+ROUTES: tuple[Callable[[FastAPI], None], ...] = (
+    routes_accounts.add_to,
+    routes_work.add_to,
+    routes_runs.add_to,
+    pages.add_to,
+)
 DESCRIPTION = """People correct an agent in live environments. Pages log in and hold a cookie; programs send `Authorization: Bearer TOKEN`.
 
 What changes something needs the header `X-CSRF-Token` (of `GET /api/v1/me`) with a cookie, and nothing more with a token. Errors are
 `application/problem+json`; `error` names their kind."""
-
-
-class Runs(Protocol):
-    """Annotated runs at work, as the routes of the queue need them (service/runs.py)."""
-
-    async def start(self, assignment_id: str, lease_number: int, user_id: str) -> str:
-        """The run of a lease: a new one, or the one that there is."""
-        ...
-
-    async def state(self, run_id: str) -> RunState: ...
-
-    async def abandon(self, run_id: str) -> None:
-        """May be called twice, and for a run that is over."""
-        ...
-
-    async def recover(self) -> int:
-        """After the server was started: runs whose lease still holds go on."""
-        ...
-
-    async def close(self) -> None:
-        """Leave every run to the next server."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +48,7 @@ class Office:
 
     database: Database
     blobs: Blobs
-    runs: Any
-    """LiveRuns; of it the routes here use what Runs says."""
+    runs: LiveRuns
     accounts: Accounts
     queue: Queue
     campaigns: Campaigns
@@ -78,7 +60,7 @@ class Office:
 def create_app(
     database: Database,
     blobs: Blobs,
-    runs: Runs,
+    runs: LiveRuns,
     standing: StandingReader,
     settings: WebSettings | None = None,
     *,
