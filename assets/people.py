@@ -1,17 +1,18 @@
-"""What people did in the annotation server, taken in from its database: every iteration takes what counts by then and none before it has
-taken, and answers what was rejected or withdrawn since with tombstones, so that the next snapshot of D_CT and D_SFT leaves it out. What
-counts is annotation/service/intake.py's to say.
+"""What people did, taken in from the annotation server's database: interactive annotations, and recordings of their own work. Every
+iteration takes what counts by then and none before it has taken, and answers what was rejected or withdrawn since with tombstones, so that
+the next snapshot of D_CT and D_SFT leaves it out. What counts is annotation/service/intake.py's to say.
 """
 
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.episode import Episode
 from agent.episode_rows import rows
 from annotation.service import intake
 from annotation.service.intake import Finished
@@ -19,6 +20,7 @@ from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
+from annotation.storage.parts import PartStore
 from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
 from assets.profile import PeopleSettings
@@ -28,11 +30,13 @@ from warehouse.tables import Warehouse
 from warehouse.withdrawal import withdraw, withdrawn_ids
 
 GROUP = "collection"
-STAGE = "human_annotations"
+STAGE, RECORDED_STAGE = "human_annotations", "recordings"
 DATABASE_VARIABLE = "FLYWHEEL_ANNOTATION_DATABASE"
 CHUNK_RUNS = 100
 """Runs whose pictures are in memory at once."""
 TABLES = ("tasks", "steps", "episodes", "annotations", "verdicts")
+RECORDED_TABLES = ("tasks", "steps", "episodes", "ct_samples")
+"""In the order in which they are written: nothing names what is not there yet."""
 Row = dict[str, Any]
 
 
@@ -69,16 +73,15 @@ def human_annotations(
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)
     if database is None:
-        wrote = _store(warehouse, iteration, {table: [] for table in TABLES})
-        return dg.MaterializeResult(data_version=data_version("none"), metadata=describe(wrote=wrote, note="nobody annotates here"))
+        return _nothing(warehouse, iteration, STAGE, TABLES)
     try:
         standing = intake.standing(database)
-        elsewhere = _taken_elsewhere(warehouse, iteration)
+        elsewhere = set(_taken_elsewhere(warehouse, iteration, STAGE))
         new = [run for run in standing.counting if run.episode_id not in elsewhere]
         made = _rows(warehouse, database, Blobs.of_home(tables.home), new, iteration)
     finally:
         database.close()
-    wrote = _store(warehouse, iteration, made)
+    wrote = _store(warehouse, iteration, STAGE, made)
     counts = {"runs": len(new), "annotations": len(made["annotations"])}
     counts |= {f"decision/{name}": num for name, num in sorted(Counter(row["decision"] for row in made["annotations"]).items())}
     counts["withdrawn"] = _take_back(warehouse, {run.episode_id for run in standing.refused} & elsewhere, iteration)
@@ -88,37 +91,90 @@ def human_annotations(
     )
 
 
-def _taken_elsewhere(warehouse: Warehouse, iteration: str) -> set[str]:
-    """Episodes of people that other iterations have taken in."""
-    found = warehouse.read("episodes", stage=STAGE, columns=["iteration", "episode_id"])
-    return set(found.filter(pc.not_equal(found["iteration"], iteration))["episode_id"].to_pylist())
+@dg.asset(
+    partitions_def=ITERATIONS,
+    group_name=GROUP,
+    deps=["tasks"],
+    kinds={"deltalake"},
+    description="People's own work, recorded thinking aloud: what was approved since joins D_CT, what was taken back leaves it.",
+)
+def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
+    settings, warehouse, iteration = profile.load(), tables.warehouse, context.partition_key
+    database = database_of(tables.home, settings.people)
+    if database is None:
+        return _nothing(warehouse, iteration, RECORDED_STAGE, RECORDED_TABLES)
+    left_out: Counter[str] = Counter()
+    made: dict[str, list[Row]] = {table: [] for table in RECORDED_TABLES}
+    try:
+        standing = intake.standing_recordings(database)
+        elsewhere = _taken_elsewhere(warehouse, iteration, RECORDED_STAGE)
+        taken = set(elsewhere.values())
+        new = [recording_id for attempt, recording_id in standing.counting.items() if attempt not in taken]
+        builder, store = settings.agent.builder(), PartStore.of_home(tables.home)
+        for recording_id in new:
+            found = intake.take_recording(database, store, recording_id, builder)
+            _add(warehouse, made, [found.episode], iteration, RECORDED_STAGE)
+            made["ct_samples"] += found.samples
+            left_out.update(found.left_out)
+    finally:
+        database.close()
+    _add_tasks(warehouse, made, iteration, RECORDED_STAGE)
+    made["ct_samples"] = list({row["sample_id"]: row for row in made["ct_samples"]}.values())
+    wrote = _store(warehouse, iteration, RECORDED_STAGE, made)
+    counts = {"recordings": len(new), "samples": len(made["ct_samples"])}
+    counts |= {f"left out/{reason}": num for reason, num in sorted(left_out.items())}
+    back = [episode_id for episode_id, attempt in elsewhere.items() if attempt in standing.refused]
+    counts["withdrawn"] = _take_back(warehouse, back, iteration)
+    return dg.MaterializeResult(
+        data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"]), sorted(standing.refused.values())),
+        metadata=describe(counts=counts, wrote=wrote),
+    )
 
 
-def _rows(
-    warehouse: Warehouse, database: Database, blobs: Blobs, new: Sequence[Finished], iteration: str
-) -> dict[str, list[Row]]:
-    """Rows by table. Screenshots are stored on the way, before anything names them."""
-    known = warehouse.read("tasks", columns=["iteration", "stage", "task_id"])
-    is_own = pc.and_(pc.equal(known["iteration"], iteration), pc.equal(known["stage"], STAGE))
-    seen = set(known.filter(pc.invert(is_own))["task_id"].to_pylist())
+def _nothing(warehouse: Warehouse, iteration: str, stage: str, tables: Sequence[str]) -> dg.MaterializeResult[None]:
+    wrote = _store(warehouse, iteration, stage, {table: [] for table in tables})
+    return dg.MaterializeResult(data_version=data_version("none"), metadata=describe(wrote=wrote, note="nobody annotates here"))
+
+
+def _taken_elsewhere(warehouse: Warehouse, iteration: str, stage: str) -> dict[str, int]:
+    """Attempt by episode id, of what other iterations have taken in."""
+    found = warehouse.read("episodes", stage=stage, columns=["iteration", "episode_id", "attempt"])
+    rows = found.filter(pc.not_equal(found["iteration"], iteration)).to_pylist()
+    return {row["episode_id"]: row["attempt"] for row in rows}
+
+
+def _rows(warehouse: Warehouse, database: Database, blobs: Blobs, new: Sequence[Finished], iteration: str) -> dict[str, list[Row]]:
+    """Rows of runs by table. Screenshots are stored on the way, before anything names them."""
     made: dict[str, list[Row]] = {table: [] for table in TABLES}
     for start in range(0, len(new), CHUNK_RUNS):
         taken = [intake.take(database, blobs, run.run_id) for run in new[start : start + CHUNK_RUNS]]
-        of_episodes = rows(one.episode for one in taken)
-        warehouse.add_screenshots(of_episodes["screenshots"], iteration=iteration, stage=STAGE)
-        made["steps"] += of_episodes["steps"]
-        made["episodes"] += of_episodes["episodes"]
+        _add(warehouse, made, [one.episode for one in taken], iteration, STAGE)
         made["annotations"] += [row for one in taken for row in one.annotations]
         made["verdicts"] += [one.verdict for one in taken if one.verdict is not None]
-        for task in (one.episode.request.task for one in taken):
-            if task.task_id not in seen:
-                seen.add(task.task_id)
-                made["tasks"].append({**task.model_dump(mode="json"), "task_id": task.task_id})
+    _add_tasks(warehouse, made, iteration, STAGE)
     return made
 
 
-def _store(warehouse: Warehouse, iteration: str, made: dict[str, list[Row]]) -> dict[str, int]:
-    return {table: warehouse.replace_partition(table, made[table], iteration=iteration, stage=STAGE) for table in TABLES}
+def _add(warehouse: Warehouse, made: dict[str, list[Row]], episodes: Sequence[Episode], iteration: str, stage: str) -> None:
+    """Episodes with their steps and tasks; their screenshots are stored at once."""
+    found = rows(episodes)
+    warehouse.add_screenshots(found["screenshots"], iteration=iteration, stage=stage)
+    made["steps"] += found["steps"]
+    made["episodes"] += found["episodes"]
+    tasks = {episode.request.task.task_id: episode.request.task for episode in episodes}
+    made["tasks"] += [{**task.model_dump(mode="json"), "task_id": task_id} for task_id, task in tasks.items()]
+
+
+def _add_tasks(warehouse: Warehouse, made: dict[str, list[Row]], iteration: str, stage: str) -> None:
+    """Of the tasks those that no other partition has, each once."""
+    known = warehouse.read("tasks", columns=["iteration", "stage", "task_id"])
+    is_own = pc.and_(pc.equal(known["iteration"], iteration), pc.equal(known["stage"], stage))
+    there = set(known.filter(pc.invert(is_own))["task_id"].to_pylist())
+    made["tasks"] = [row for task_id, row in {row["task_id"]: row for row in made["tasks"]}.items() if task_id not in there]
+
+
+def _store(warehouse: Warehouse, iteration: str, stage: str, made: Mapping[str, Sequence[Row]]) -> dict[str, int]:
+    return {table: warehouse.replace_partition(table, of_table, iteration=iteration, stage=stage) for table, of_table in made.items()}
 
 
 def _take_back(warehouse: Warehouse, episodes: Collection[str], iteration: str) -> int:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines.annotate_command import annotate
 from pipelines.explain_command import explain, reroute
 from pipelines.import_commands import imports
 from pipelines.merge_command import merge
@@ -34,6 +35,7 @@ app.add_typer(sandbox, name="sandbox")
 app.add_typer(policy, name="policy")
 app.add_typer(imports, name="import")
 app.add_typer(tasks, name="tasks")
+app.add_typer(annotate, name="annotate")
 app.add_typer(record, name="record")
 
 

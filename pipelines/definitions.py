@@ -55,6 +55,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             collection.rollouts,
             collection.annotations,
             people.human_annotations,
+            people.recordings,
             judging.orm_data,
             judging.orm_model,
             judging.judging,

@@ -53,8 +53,13 @@ def request_of(manifest: Manifest) -> EpisodeRequest:
     task = Task(
         source="recording", name=slug(manifest.task.query), domain=DOMAINS[manifest.track], max_steps=MAX_STEPS, version="recordings 1"
     )
-    attempt = stable_seed("recording", manifest.recording_id) % 2**31
+    attempt = attempt_of(manifest.recording_id)
     return EpisodeRequest(purpose="seed", task=task, seed=task.seeds(Split.TRAIN, 1)[0], attempt=attempt, policy_id=HUMAN)
+
+
+def attempt_of(recording_id: str) -> int:
+    """The attempt that a recording's episode is; it tells which recording an episode was, also when that has been erased."""
+    return stable_seed("recording", recording_id) % 2**31
 
 
 def recorded(

@@ -1,8 +1,9 @@
-"""What the flywheel takes in: annotated runs that count, as rows of the warehouse's tables, and which of those that were taken in count no
-longer. Reads the annotation database and its pictures, writes nothing; who stores the rows, and when, is assets/people.py's.
+"""What the flywheel takes in: annotated runs and recordings that count, as episodes and rows of the warehouse's tables, and which of those
+that were taken in count no longer. Reads the annotation database and its files, writes nothing; who stores the rows, and when, is
+assets/people.py's.
 
-A run counts once it is finished and nobody has to look at it any more, until it is rejected or withdrawn. One that is disputed again
-after it was taken in stays until somebody has settled it.
+A run counts once it is finished and nobody has to look at it any more, a recording once another person has approved it; until they are
+rejected or withdrawn. A run that is disputed again after it was taken in stays until somebody has settled it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from typing import Any
 from sqlalchemy import select
 
 from agent.episode import Episode
+from agent.prompt import PromptBuilder
+from annotation.recording.samples import Recorded, attempt_of, recorded
+from annotation.service.bundles import read_manifest
 from annotation.service.export import exported
+from annotation.service.recordings import parts_of
 from annotation.service.review import verdict_that_stands, wrong_steps
 from annotation.service.stored_runs import request_for
 from annotation.storage import runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
+from annotation.storage.parts import PartStore
 from annotation.storage.reviews import reviews_of
-from annotation.storage.schema import Assignment, Run
+from annotation.storage.schema import Assignment, Recording, Run
 
 Row = dict[str, Any]
 JUDGE = "human"
@@ -66,6 +72,34 @@ def standing(database: Database) -> Standing:
         elif run.review_state in COUNTS:
             counting.append(ids)
     return Standing(counting=tuple(counting), refused=tuple(refused))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingStanding:
+    """Recordings by what became of them: id by the attempt of the episode that they are."""
+
+    counting: dict[int, str]
+    refused: dict[int, str]
+
+
+def standing_recordings(database: Database) -> RecordingStanding:
+    with database.read() as session:
+        query = select(Recording.recording_id, Recording.state).order_by(Recording.recording_id)
+        found = [(attempt_of(recording_id), recording_id, state) for recording_id, state in session.execute(query)]
+    return RecordingStanding(
+        counting={attempt: recording_id for attempt, recording_id, state in found if state == "approved"},
+        refused={attempt: recording_id for attempt, recording_id, state in found if state in ("rejected", "withdrawn")},
+    )
+
+
+def take_recording(database: Database, store: PartStore, recording_id: str, builder: PromptBuilder) -> Recorded:
+    """One recording, its samples as `builder` asks. Raises BadUpload, UnknownSubject."""
+    with database.read() as session:
+        recording = session.get_one(Recording, recording_id)
+    parts = parts_of(store, recording)
+    manifest = read_manifest(parts, recording.digest)
+    digests = {screen.screen_id: screen.sha256 for screen in manifest.screens}
+    return recorded(manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder)
 
 
 def take(database: Database, blobs: Blobs, run_id: str) -> Taken:

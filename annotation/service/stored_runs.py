@@ -100,14 +100,14 @@ def histories(stored: Stored, grammar: Grammar) -> dict[str, HistoryStep]:
     views: dict[str, HistoryStep] = {}
     for step, after in zip_longest(stored.steps, stored.steps[1:]):
         if step.decision is not None:
-            view = _history_of(step, grammar, stored.run.instruction)
+            view = history_of(step, grammar, stored.run.instruction)
             is_shown = view.kind == "tool" and after is not None
             output = str(after.screen["output"])[-LONGEST_OUTPUT:] if is_shown and after is not None else None
             views[step.step_id] = view.model_copy(update={"output": output})
     return views
 
 
-def _history_of(step: RunStep, grammar: Grammar, instruction: str | None) -> HistoryStep:
+def history_of(step: RunStep, grammar: Grammar, instruction: str | None) -> HistoryStep:
     return history_step(
         step.response,
         grammar,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -23,6 +23,7 @@ from annotation.service.quality import Quality
 from annotation.service.queue import Queue
 from annotation.service.recordings import Recordings
 from annotation.service.review import Reviews
+from annotation.service.runs import LiveRuns
 from annotation.service.standing import StandingReader
 from annotation.storage.attempts import Limits
 from annotation.storage.blobs import Blobs
@@ -40,7 +41,6 @@ from annotation.web import (
     routes_work,
 )
 from annotation.web.access import needs
-from annotation.web.bodies import RunState
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
 
@@ -54,36 +54,13 @@ What changes something needs the header `X-CSRF-Token` (of `GET /api/v1/me`) wit
 `application/problem+json`; `error` names their kind."""
 
 
-class Runs(Protocol):
-    """Annotated runs at work, as the routes of the queue need them (service/runs.py)."""
-
-    async def start(self, assignment_id: str, lease_number: int, user_id: str) -> str:
-        """The run of a lease: a new one, or the one that there is."""
-        ...
-
-    async def state(self, run_id: str) -> RunState: ...
-
-    async def abandon(self, run_id: str) -> None:
-        """May be called twice, and for a run that is over."""
-        ...
-
-    async def recover(self) -> int:
-        """After the server was started: runs whose lease still holds go on."""
-        ...
-
-    async def close(self) -> None:
-        """Leave every run to the next server."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Office:
     """All that routes work with: `access.office_of(request)`."""
 
     database: Database
     blobs: Blobs
-    runs: Any
-    """LiveRuns; of it the routes here use what Runs says."""
+    runs: LiveRuns
     accounts: Accounts
     queue: Queue
     campaigns: Campaigns
@@ -99,7 +76,7 @@ class Office:
 def create_app(
     database: Database,
     blobs: Blobs,
-    runs: Runs,
+    runs: LiveRuns,
     standing: StandingReader,
     settings: WebSettings | None = None,
     *,

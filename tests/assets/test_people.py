@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from annotation.service import review
+from annotation.recording import edits
+from annotation.recording.upload import Bundle
+from annotation.service.recordings import Recordings
+from annotation.storage import run_endings
 from annotation.storage.blobs import Blobs
+from annotation.storage.logins import Principal
+from annotation.storage.parts import PartStore
+from annotation.storage.schema import Run
 from annotation.web.bodies import Decide, Finish
+from annotation.web.bodies_review import SubmitReview
 from assets.partitions import ITERATIONS
-from assets.people import STAGE, human_annotations
+from assets.people import RECORDED_STAGE, STAGE, human_annotations, recordings
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
 from pipelines import profiles
 from sandbox.pool import SessionPool
+from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
 from warehouse.home import Home
 from warehouse.tables import Warehouse
@@ -65,7 +74,8 @@ def materialize(root: Path, iteration: str) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), [ITERATION, NEXT])
         resources = {"tables": WarehouseResource(root=str(root)), "profile": Smoke()}
-        return dg.materialize([human_annotations, verdicts, routing], partition_key=iteration, instance=instance, resources=resources)
+        stages = [human_annotations, recordings, verdicts, routing]
+        return dg.materialize(stages, partition_key=iteration, instance=instance, resources=resources)
 
 
 def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp_path: Path, work: Work) -> None:
@@ -92,7 +102,7 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
     assert warehouse.read("annotations", stage=STAGE).num_rows == len(notes) and warehouse.version("sft_samples") == version, "idempotent"
 
     with work.database.write() as session:
-        review.withdraw(session, mended)
+        run_endings.withdraw(session, session.get_one(Run, mended), now_s=1.0)
     result = materialize(tmp_path, NEXT)
     (told,) = result.asset_materializations_for_node("human_annotations")
     assert (told.metadata["runs"].value, told.metadata["withdrawn"].value) == (0, 2), "nothing new; one annotation, one sample"
@@ -109,3 +119,47 @@ def test_where_nobody_annotates_there_is_nothing_to_take_in(tmp_path: Path) -> N
     (told,) = result.asset_materializations_for_node("human_annotations")
     assert result.success and told.metadata["note"].value == "nobody annotates here"
     assert not (tmp_path / "annotation").exists()
+
+
+def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdrawn(tmp_path: Path, work: Work) -> None:
+    store = made_recording.make(tmp_path / "own")
+    edits.confirm(store)
+    bundle = Bundle(store)
+    ann, reviewer = (
+        Principal(user_id=user, name=user, role=role, kind="program", digest="", csrf_token=None)
+        for user, role in ((ANN, "annotator"), (BOB, "reviewer"))
+    )
+
+    async def upload() -> Recordings:
+        there = Recordings(work.database, PartStore.of_home(Home(tmp_path)))
+        for digest in (await there.announce(bundle.announcement(), by=ann)).missing:
+            await there.receive(bundle.manifest.recording_id, digest, chunks(bundle.read(digest)), num_bytes=None, by=ann)
+        await there.complete(bundle.manifest.recording_id, by=ann)
+        return there
+
+    there = asyncio.run(upload())
+    warehouse = Warehouse(Home(tmp_path))
+    assert materialize(tmp_path, ITERATION).success
+    assert warehouse.read("ct_samples").num_rows == 0, "nobody has approved it yet"
+    asyncio.run(there.review(bundle.manifest.recording_id, SubmitReview(approves=True, verdict=True), by=reviewer))
+    assert materialize(tmp_path, ITERATION).success
+    samples = warehouse.read("ct_samples", stage=RECORDED_STAGE).to_pylist()
+    assert len(samples) == len(bundle.manifest.actions) and {row["domain"] for row in samples} == {"recorded-expert"}
+    (episode,) = warehouse.read("episodes", stage=RECORDED_STAGE).to_pylist()
+    assert episode["instruction"] == "Write to Emma" and episode["policy_id"] == "human"
+    assert {(row["episode_id"], row["step_index"]) for row in samples} == {
+        (step["episode_id"], step["step_index"]) for step in warehouse.read("steps", stage=RECORDED_STAGE).to_pylist()
+    }, "lineage leads from a sample to the click"
+    assert any("i press new" in row["messages"][-1]["content"] for row in samples)
+
+    asyncio.run(there.withdraw(bundle.manifest.recording_id, "I would rather not", by=ann))
+    result = materialize(tmp_path, NEXT)
+    (told,) = result.asset_materializations_for_node("recordings")
+    assert told.metadata["withdrawn"].value == len(samples)
+    gone = {row["sample_id"] for row in warehouse.read("ct_samples").to_pylist() if row["withdrawn"]}
+    assert gone == {row["sample_id"] for row in samples}
+    work.close()
+
+
+async def chunks(data: bytes) -> AsyncIterator[bytes]:
+    yield data

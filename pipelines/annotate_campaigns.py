@@ -1,0 +1,120 @@
+"""`flywheel annotate campaign …`: what people are asked to annotate."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from pydantic import ValidationError
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from pipelines.annotation_options import DatabaseOption, opened
+from pipelines.options import HomeOption, console, home_of
+from warehouse.errors import ConfigError
+
+if TYPE_CHECKING:
+    from annotation.service.campaigns import Campaigns
+    from annotation.storage.database import Database
+    from warehouse.home import Home
+
+campaign = typer.Typer(no_args_is_help=True, help="Campaigns: what is annotated, by whom, how often.")
+CampaignArgument = Annotated[str, typer.Argument(help="Name or id of the campaign.")]
+
+
+@campaign.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What people call it; each name once.")],
+    tasks: Annotated[list[str], typer.Option("--tasks", help="source, source:group, source/name, or pool; may be repeated.")],
+    target: Annotated[int, typer.Option(help="Annotated episodes wanted, second copies not counted.")] = 100,
+    double: Annotated[float, typer.Option(help="Share of the instances that two people annotate.")] = 0.1,
+    mode: Annotated[
+        str, typer.Option(help="intervene: what people decide is carried out; relabel: the policy's choice is, theirs is its label.")
+    ] = "intervene",
+    policy: Annotated[str, typer.Option(help="newest (release, whenever an episode begins), or a checkpoint's id.")] = "newest",
+    candidates: Annotated[int, typer.Option(help="Proposals at each step.")] = 3,
+    temperature: Annotated[float, typer.Option(help="Of the proposals beside the policy's own choice.")] = 1.0,
+    lease: Annotated[float, typer.Option(help="Seconds after the last sign of life when an assignment goes on to somebody else.")] = 300.0,
+    member: Annotated[list[str] | None, typer.Option("--member", help="Who works on it; may be repeated \\[default: everyone].")] = None,
+    guidelines: Annotated[Path | None, typer.Option(help="A text file with what annotators are told.")] = None,
+    database: DatabaseOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Begin a campaign. What it asks for is chosen as people work: train instances of the tasks, more where the policy is weak."""
+    from annotation.service.campaigns import CampaignSpec
+
+    try:
+        spec = CampaignSpec(
+            name=name, tasks=tuple(tasks), target_count=target, double_share=double, mode=mode, policy=policy,  # type: ignore[arg-type]
+            num_candidates=candidates, temperature=temperature, lease_s=lease, members=tuple(member or ()),
+            guidelines=_text_of(guidelines) if guidelines is not None else "",
+        )  # fmt: skip
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"no such campaign can be: {'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+    place = home_of(home)
+    with opened(place, database) as found:
+        made = asyncio.run(_campaigns(found, place).create(spec, by=None))
+    console.print(f"campaign {made.campaign_id}: {escape(made.name)}", highlight=False)
+
+
+@campaign.command("list")
+def list_campaigns(database: DatabaseOption = None, home: HomeOption = None) -> None:
+    """All campaigns, and how far they are."""
+    place = home_of(home)
+    with opened(place, database) as found:
+        campaigns = asyncio.run(_campaigns(found, place).list())
+    table = RichTable("campaign", "state", "tasks", "policy", "finished", "twice", "at work", "flagged", "members")
+    for seen in campaigns:
+        one, far = seen.campaign, seen.progress
+        table.add_row(
+            escape(one.name), one.state, escape(", ".join(one.tasks)), escape(one.policy), f"{far.num_finished}/{one.target_count}",
+            f"{far.num_second_finished}/{far.num_second_wanted}", str(far.num_leased), str(far.num_flagged),
+            ", ".join(seen.members) or "everyone",
+        )  # fmt: skip
+    console.print(table)
+
+
+@campaign.command()
+def pause(name: CampaignArgument, database: DatabaseOption = None, home: HomeOption = None) -> None:
+    """Hand out nothing more of it; what people are at they may finish."""
+    _set_state(name, "paused", database, home)
+
+
+@campaign.command()
+def resume(name: CampaignArgument, database: DatabaseOption = None, home: HomeOption = None) -> None:
+    """Hand it out again."""
+    _set_state(name, "active", database, home)
+
+
+@campaign.command()
+def end(name: CampaignArgument, database: DatabaseOption = None, home: HomeOption = None) -> None:
+    """Close it: annotators see it no more."""
+    _set_state(name, "ended", database, home)
+
+
+def _set_state(name: str, state: Literal["active", "paused", "ended"], database: str | None, home: Path | None) -> None:
+    from annotation.service.campaigns import CampaignChange
+    from annotation.storage import campaigns
+
+    place = home_of(home)
+    with opened(place, database) as found:
+        with found.read() as session:
+            campaign_id = campaigns.named(session, name).campaign_id
+        asyncio.run(_campaigns(found, place).change(campaign_id, CampaignChange(state=state), by=None))
+
+
+def _campaigns(database: Database, home: Home) -> Campaigns:
+    from annotation.service.campaigns import Campaigns
+    from annotation.service.standing import StandingReader
+
+    return Campaigns(database, StandingReader(home))
+
+
+def _text_of(path: Path) -> Any:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--guidelines {path} cannot be read: {error}") from error

@@ -1,0 +1,65 @@
+"""What the commands of `flywheel annotate` share: the database that they mean, and a way to ask it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from pipelines.options import profile_of
+from warehouse.home import Home
+
+if TYPE_CHECKING:
+    from annotation.service.accounts import Accounts
+    from annotation.storage.database import Database
+
+T = TypeVar("T")
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database", envvar="FLYWHEEL_ANNOTATION_DATABASE", show_envvar=True,
+        help="sqlite:////path/file or postgresql+psycopg://user@host/name \\[default: the profile's people.database, or the home's own].",
+    ),
+]  # fmt: skip
+
+
+def url_of(home: Home, given: str | None) -> str:
+    """The address of the annotation database: what is given, else what the home's profile says, else the file in the home."""
+    from annotation.storage.database import default_url
+
+    if given is not None:
+        return given
+    from pipelines import profiles
+
+    name, overrides = profile_of(home, None, None)
+    return profiles.load(name, overrides).people.database or default_url(home)
+
+
+@contextmanager
+def opened(home: Home, given: str | None) -> Iterator[Database]:
+    """The database for as long as the block lasts. Raises ConfigError, DatabaseUnusable."""
+    from annotation.storage.migrating import open_database
+
+    database = open_database(url_of(home, given))
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def with_accounts(home: Home, given: str | None, work: Callable[[Accounts], Awaitable[T]]) -> T:
+    """What `work` gives, asked of the accounts in the database."""
+    from annotation.service.accounts import Accounts
+
+    async def run(database: Database) -> T:
+        accounts = Accounts(database)
+        try:
+            return await work(accounts)
+        finally:
+            accounts.passwords.close()
+
+    with opened(home, given) as database:
+        return asyncio.run(run(database))
