@@ -72,7 +72,7 @@ def _samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
     partitions_def=ITERATIONS,
     group_name="routing",
     kinds={"duckdb"},
-    deps=["routes", "ct_samples", "sft_samples", "recordings", "released_policy", "evaluations"],
+    deps=["routes", "ct_samples", "sft_samples", "released_policy", "evaluations"],
     description="Closes the iteration: lineage drawing, and the input of the next one.",
 )
 def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:

@@ -50,7 +50,7 @@ def verdicts(context: dg.AssetExecutionContext, tables: WarehouseResource, profi
         dg.AssetSpec(
             "routes", deps=["verdicts", "judgements"], description="One destination an episode: sft, ct or withheld.", kinds={"duckdb"}
         ),
-        dg.AssetSpec("ct_samples", deps=[*SAMPLED], description="What joined D_CT in this iteration.", kinds={"deltalake"}),
+        dg.AssetSpec("ct_samples", deps=[*SAMPLED, "recordings"], description="What joined D_CT in this iteration.", kinds={"deltalake"}),
         dg.AssetSpec("sft_samples", deps=[*SAMPLED], description="What joined D_SFT in this iteration.", kinds={"deltalake"}),
     ],
     partitions_def=ITERATIONS,

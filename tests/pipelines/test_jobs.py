@@ -32,6 +32,7 @@ LINEAGE = {
     "rollouts": ["released_policy", "task_pool", "tasks"],
     "annotations": ["released_policy", "tasks"],
     "human_annotations": ["released_policy", "tasks"],
+    "recordings": ["tasks"],
     "orm_samples": ["merged_policy"],
     "orm_dataset": ["orm_samples"],
     "orm_model": ["orm_dataset"],
@@ -39,7 +40,7 @@ LINEAGE = {
     "judge_reports": ["judgements"],
     "verdicts": ["annotations", "human_annotations", "rollouts"],
     "routes": ["judgements", "verdicts"],
-    "ct_samples": ["annotations", "human_annotations", "verdicts"],
+    "ct_samples": ["annotations", "human_annotations", "recordings", "verdicts"],
     "sft_samples": ["annotations", "human_annotations", "verdicts"],
     "iteration_output": ["ct_samples", "evaluations", "released_policy", "routes", "sft_samples"],
 }
@@ -70,8 +71,8 @@ def test_every_job_resolves_and_covers_what_it_says(place):
     assert computed["seed_wheel"] == {name for name, spec in assets.items() if spec.group_name == "seed"}
     assert computed["iteration"] == set(assets) - computed["seed_wheel"] - {"iteration_input"}
     assert computed["collect"] == {
-        "task_pool", "rollouts", "annotations", "human_annotations", "judgements", "judge_reports", "verdicts", "routes", "ct_samples",
-        "sft_samples",
+        "task_pool", "rollouts", "annotations", "human_annotations", "recordings", "judgements", "judge_reports", "verdicts", "routes",
+        "ct_samples", "sft_samples",
     }  # fmt: skip
     assert computed["evaluate"] == {"evaluations", "released_policy"}
     assert computed["merge_search"] == {"merged_policy"}

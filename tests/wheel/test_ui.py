@@ -28,7 +28,7 @@ ENDED = re.compile("^(Success|Failure|Canceled)$")
 SEED = ("tasks", "seed_tutorials", "seed_demonstrations", "seed_policy", "seed")
 ITERATION = (
     "iteration_input", "ct_dataset", "sft_dataset", "ct_model", "sft_model", "rl_model / pointing", "rl_model / forms", "merged_policy",
-    "evaluations", "released_policy", "task_pool", "rollouts", "annotations", "human_annotations", "verdicts", "routes",
+    "evaluations", "released_policy", "task_pool", "rollouts", "annotations", "human_annotations", "recordings", "verdicts", "routes",
     "ct_samples", "sft_samples",
     "iteration_output",
 )  # fmt: skip
