@@ -320,7 +320,7 @@ class Dying:
     async def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("after", [pytest.param(5, marks=pytest.mark.slow), 16, pytest.param(37, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("after", [pytest.param(5, marks=pytest.mark.long), 16, pytest.param(37, marks=pytest.mark.long)])
 def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_path: Path, after: int) -> None:
     settings = {"rounds": 3, "pretraining_policy": "baseline"}
     whole = train(make_run(weak, tmp_path / "whole", **settings), Dying(None))
@@ -407,7 +407,7 @@ def test_a_policy_that_takes_adapters_alone_answers_with_what_was_learned(weak: 
     assert all(metrics["mismatch_kl"] < 1e-4 for metrics in result.metrics), "what was sampled from is what learns"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_acts_while_the_policy_learns(weak: Weak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Generation may be elsewhere: new weights are handed over as they come, and each token says which ones wrote it."""
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
@@ -434,7 +434,7 @@ def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak:
     assert sum(other.asked.values()) == 16
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("algorithm", "streaming"), [("reinforce", False), ("ppo", False), ("reinforce", True), ("ppo", True)])
 def test_learning_finds_the_right_button_and_the_control_does_not(weak: Weak, tmp_path: Path, algorithm: str, streaming: bool) -> None:
     """In rounds and streaming alike, after equal samples."""

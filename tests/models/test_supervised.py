@@ -74,7 +74,7 @@ def test_the_same_run_gives_the_same_weights_and_another_seed_does_not(seed_chec
     assert run("one", 0) == run("again", 0) != run("other", 1)
 
 
-@pytest.mark.parametrize("packing", [pytest.param("padded", marks=pytest.mark.slow), "packed"])
+@pytest.mark.parametrize("packing", [pytest.param("padded", marks=pytest.mark.long), "packed"])
 def test_bfloat16_gives_nearly_the_same_loss(tmp_path: Path, make_model: Callable[..., Any], packing: str) -> None:
     losses = []
     for bf16 in (False, True):
@@ -122,7 +122,7 @@ def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(
     assert read_metrics(tmp_path / "cut.run") == read_metrics(tmp_path / "whole.run"), "every step is reported once"
 
 
-@pytest.mark.parametrize("changed", ["config", "samples", pytest.param("init", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("changed", ["config", "samples", pytest.param("init", marks=pytest.mark.long)])
 def test_what_another_run_left_is_not_gone_on_with(
     seed_checkpoint: Path, tmp_path: Path, make_model: Callable[..., Any], changed: str
 ) -> None:
@@ -173,7 +173,7 @@ body.train_supervised(body.KILLED_CONFIG, body.samples(), init=init, output=outp
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_run_killed_at_random_moments_ends_in_the_same_weights(seed_checkpoint: Path, tmp_path: Path) -> None:
     common: dict[str, Any] = {"init": seed_checkpoint, "stage": "ct_model", "iteration": "0001"}

@@ -157,7 +157,7 @@ def test_a_killed_worker_may_be_tried_again(run_stage, place):
     assert "WorkerKilled" in ran.failure.description and not ran.is_final
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_folder_that_another_worker_holds_is_left_alone(run_stage, place):
     folder = work_folder(place.home, "0000", "seed_demonstrations")
     with FileLock(folder / "lock") as lock:

@@ -136,7 +136,7 @@ def test_task_vectors_are_merged_on_the_checkpoint_they_came_from(seeded: Worker
         assert torch.equal(tensor, start[name] + added), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("method", ["linear", "ties"])
 def test_the_search_keeps_what_every_mixture_did(seeded: WorkerContext, method: str) -> None:
@@ -299,7 +299,7 @@ def test_what_is_not_there_or_not_wanted_is_not_replayed(seeded: WorkerContext) 
         assert (len(pool.sft), len(pool.ct)) == (num_sft, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: WorkerContext) -> None:
     base = registry.made_by(seeded.warehouse, "0000", "seed_policy")
@@ -320,7 +320,7 @@ def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: Worke
     assert all(num == 2 * num_tasks for _, num, num_tasks in counts), "half of 4 a task"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_growing_step_budgets_are_told_domain_by_domain(seeded: WorkerContext, tmp_path: Path) -> None:
     folder, console = registry.made_by(seeded.warehouse, "0000", "seed_policy").folder, Console(record=True, width=120)

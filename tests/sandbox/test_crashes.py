@@ -27,7 +27,7 @@ from sandbox.seats import Upkeep
 from tests.sandbox.process_watch import group_members, soon, within
 from warehouse.errors import BrowserCrashed, BrowserMissing, ConfigError, PageNotReady, SandboxError, SandboxTimeout
 
-KINDS = pytest.mark.parametrize("kind", ["beginframe", pytest.param("plain", marks=pytest.mark.slow)])
+KINDS = pytest.mark.parametrize("kind", ["beginframe", pytest.param("plain", marks=pytest.mark.long)])
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 

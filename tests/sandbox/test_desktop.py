@@ -588,7 +588,7 @@ def test_missing_programs_are_told_with_the_line_that_installs_them(monkeypatch:
     assert find_app("calc").is_full
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", apps.APPS)
 def test_every_application_starts_and_its_window_is_known(name: str) -> None:
     if lacking := missing_packages([name]):

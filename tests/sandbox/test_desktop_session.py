@@ -95,7 +95,7 @@ def test_the_same_actions_give_the_same_pixels_on_another_desktop() -> None:
 
 
 @needs_desktop
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", load_tasks("small"))
 def test_every_small_task_gives_the_same_pixels_again(name: str) -> None:
     _same_pixels_twice(name, 5)
@@ -228,7 +228,7 @@ def test_oracles_solve_tasks(name: str) -> None:
 
 
 @needs_desktop
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TASKS)
 def test_oracles_solve_every_task_on_three_seeds(name: str) -> None:

@@ -28,7 +28,7 @@ from warehouse.errors import BrowserCrashed, LeaseLost, SandboxError, TaskError,
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 
 Use = Callable[[Fleet], Coroutine[Any, Any, None]]
-ALSO = pytest.mark.slow
+ALSO = pytest.mark.long
 """Ways that come to the same as one that is always tried."""
 
 

@@ -34,7 +34,7 @@ FIRST_TASKS = {entry.game: name for name, entry in reversed(task_file().tasks.it
 """A task of each game: its first, which is the easiest."""
 LAST_TASKS = {entry.game: name for name, entry in task_file().tasks.items()}
 FEW = game_names()[::4]
-"""Games that stand for the others; `make test-slow` tries them all."""
+"""Games that stand for the others; `make test-long` tries them all."""
 IDLE = [FIRST_TASKS[game] for game in FEW]
 
 
@@ -186,7 +186,7 @@ def random_action(generator: random.Random) -> Action:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("game", game_names())
 def test_whatever_is_done_gives_the_same_pixels(two_browsers: Any, game: str) -> None:
     """Random actions and the oracle's, on the game's last task, which is the hardest; no error in the page, every state in the schema."""
@@ -217,7 +217,7 @@ def test_whatever_is_done_gives_the_same_pixels(two_browsers: Any, game: str) ->
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
+@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.long) for name in TASKS])
 def test_the_oracle_reaches_the_goal(two_browsers: Any, name: str) -> None:
     """Through real input events, on three seeds; and its mean score is the task's reference."""
     task = load_tasks()[name]
@@ -235,7 +235,7 @@ def test_the_oracle_reaches_the_goal(two_browsers: Any, name: str) -> None:
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("name", [name if name in IDLE else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
+@pytest.mark.parametrize("name", [name if name in IDLE else pytest.param(name, marks=pytest.mark.long) for name in TASKS])
 def test_doing_nothing_reaches_no_goal(two_browsers: Any, name: str) -> None:
     task = load_tasks()[name]
 
@@ -253,7 +253,7 @@ def test_doing_nothing_reaches_no_goal(two_browsers: Any, name: str) -> None:
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in game_names()])
+@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.long) for game in game_names()])
 def test_elements_lie_on_the_board_and_belong_to_the_state(two_browsers: Any, game: str) -> None:
     """With elements the same instance looks the same; what they say follows the state: equal states, equal elements."""
     name = FIRST_TASKS[game]

@@ -37,7 +37,7 @@ def env() -> Iterator[gymnasium.Env[Any, Any]]:
     env.close()
 
 
-@pytest.mark.parametrize("source", ["miniwob", "games", "terminal", "hybrid", pytest.param("browsing", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("source", ["miniwob", "games", "terminal", "hybrid", pytest.param("browsing", marks=pytest.mark.long)])
 def test_gymnasium_finds_nothing_to_say(source: str) -> None:
     register_envs()
     task = next(iter(SOURCES[source].load_tasks().values()))

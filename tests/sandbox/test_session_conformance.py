@@ -38,7 +38,7 @@ def case(place: str, kind: SessionKind) -> Any:
     if kind == "desktop":
         marks.append(pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}"))
     if (place, kind) == ("fleet", "desktop"):  # the dearest, and a desktop behind a server shows the same
-        marks.append(pytest.mark.slow)
+        marks.append(pytest.mark.long)
     return pytest.param(place, kind, marks=marks, id=f"{place}-{kind}")
 
 

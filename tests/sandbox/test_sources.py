@@ -93,7 +93,7 @@ def test_a_session_that_cannot_be_made_is_an_error_of_the_infrastructure(monkeyp
     asyncio.run(run())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix" or not os.path.exists("/usr/bin/Xvfb"), reason="needs an X server")
 def test_desktops_come_from_the_pool_and_are_bounded() -> None:
     async def run() -> None:

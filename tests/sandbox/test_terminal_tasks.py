@@ -40,7 +40,7 @@ def on_session() -> Callable[[Use], Any]:
     return run
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", KINDS)
 def test_oracles_solve_every_task_through_its_tools(on_session: Any, name: str, seeds: range) -> None:
     task = load_tasks()[name]

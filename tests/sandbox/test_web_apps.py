@@ -26,7 +26,7 @@ Use = Callable[[WebAppSession], Coroutine[Any, Any, Any]]
 TASKS = load_tasks()
 ORIGIN = "http://localhost:8001"
 QUICK = ("datasette-read", "datasette-hop", "sqlite-web-update-near", "trac-close")
-"""One of each kind over all applications; the rest is slow."""
+"""One of each kind over all applications; the rest is long."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def click(observation: Observation, text: str, role: str = "button") -> Click:
     return Click(x=x, y=y)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TASKS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in TASKS])
 def test_oracles_solve_every_family_through_real_events(on_session: Any, name: str) -> None:
     async def use(session: WebAppSession) -> None:
         observation = await session.reset(TASKS[name], 4)
@@ -183,7 +183,7 @@ def test_an_application_that_dies_is_nobodys_failure(on_session: Any) -> None:
     on_session(use)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(APPS))
 def test_a_crawl_finds_what_the_stored_map_says(name: str) -> None:
     assert crawl([name, "--check"]) == 0

@@ -57,7 +57,7 @@ def trace(episode: Episode) -> tuple[Any, ...]:
     return episode.instruction, episode.outcome, episode.reward, episode.environment, steps
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_seeds_give_the_same_episodes_whatever_runs_beside_them(turned_home):
     alone = play(turned_home, num_sessions=1)
     assert sum(len(steps) for *_, steps in alone.values()) > 10

@@ -312,7 +312,7 @@ def test_the_next_iteration_is_open_with_what_enters_it(records: Records, turned
     assert opened.metadata["sft_samples"].value == turned_home.warehouse.version("sft_samples")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_finished_stage_is_worked_again_only_where_that_is_asked_for(turned_home, copy_of, monkeypatch: pytest.MonkeyPatch):
     wheel = copy_of(turned_home)
     for name, value in wheel.environment.items():
