@@ -271,6 +271,7 @@ def test_crashed_episodes_are_asked_again_once_then_counted_and_not_learned_from
     assert metrics["reward"] == pytest.approx(np.mean([episode.is_success for episode in good]))
 
 
+@pytest.mark.slow
 def test_a_round_that_an_outage_spoiled_passes_without_an_update(weak: Weak, tmp_path: Path) -> None:
     """Sixteen episodes, each tried twice; those of the second round but two; and value pretraining waits for something to learn from."""
     settings = {"rounds": 4, "fruitless_pause_s": 0.0, "min_intact": 0.25, "pretraining_policy": "frozen"}
@@ -281,6 +282,7 @@ def test_a_round_that_an_outage_spoiled_passes_without_an_update(weak: Weak, tmp
     assert [metrics["updates"] > 0 for metrics in result.metrics] == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_a_run_that_gave_up_on_its_sandbox_goes_on_behind_the_spoiled_rounds(weak: Weak, tmp_path: Path) -> None:
     settings = {"algorithm": "reinforce", "rounds": 4, "fruitless_pause_s": 0.0, "max_fruitless_rounds": 2, "state_every": 9, "epochs": 1}
     run = make_run(weak, tmp_path, **settings)
@@ -342,6 +344,7 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
 
 
+@pytest.mark.slow
 def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: Weak, tmp_path: Path) -> None:
     settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 12, "batches_ahead": 1, "warmup_steps": 1}
     run = make_run(weak, tmp_path, tasks=(TASK, OTHER), **settings)
@@ -399,6 +402,7 @@ class AdapterEngine:
         self._engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's
 def test_a_policy_that_takes_adapters_alone_answers_with_what_was_learned(weak: Weak, tmp_path: Path) -> None:
     run = make_run(weak, tmp_path, algorithm="reinforce", lora_rank=4, warmup_steps=1, learning_rate=3e-3)

@@ -57,7 +57,7 @@ def collect(root: Path) -> None:
     assert not any(episode.outcome == "crashed" for episode in episodes)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_episodes_with_actions_of_every_kind_come_back_in_the_order_of_their_requests(tmp_path: Path):
     program = "import sys, test_collection; test_collection.collect(test_collection.Path(sys.argv[1]))"

@@ -70,6 +70,7 @@ def run_stage(place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     return lambda request, tags=None: Ran(place, request, tags)
 
 
+@pytest.mark.slow
 def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
     first = run_stage(SEED)
     assert first.run.success and first.result.checkpoint_id and first.result.duration_s > 0
@@ -178,6 +179,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_named_and_final(small_disk: Path, place, monkeypatch: pytest.MonkeyPatch):
     """Dagster's records are elsewhere, so that it can tell; the stage meets the full disk when it stores its rows."""
     monkeypatch.delenv(RUN_PID_VARIABLE, raising=False)

@@ -303,6 +303,7 @@ def use_agent(agent: RunningAgent, folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(DESKTOPS_VARIABLE, str(folder / "desktops.yaml"))
 
 
+@pytest.mark.slow
 def test_a_pool_lends_the_desktop_behind_an_agent_put_back_for_every_episode(
     agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

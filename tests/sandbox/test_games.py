@@ -7,7 +7,7 @@ import json
 import random
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +36,10 @@ LAST_TASKS = {entry.game: name for name, entry in task_file().tasks.items()}
 FEW = game_names()[::4]
 """Games that stand for the others; `make test-long` tries them all."""
 IDLE = [FIRST_TASKS[game] for game in FEW]
+
+
+def how_long(name: str, quick: Collection[str], slow: Collection[str]) -> Any:
+    return name if name in quick else pytest.param(name, marks=pytest.mark.slow if name in slow else pytest.mark.long)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +149,7 @@ async def oracle_trace(session: PageSession, task: Task, seed: int, num_steps: i
     return trace
 
 
-@pytest.mark.parametrize("game", game_names())
+@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in game_names()])
 def test_the_same_seed_and_actions_give_the_same_pixels(two_browsers: Any, game: str) -> None:
     """In two browsers at once, on fresh and on used pages, in another order of seeds."""
     task = load_tasks()[FIRST_TASKS[game] + ELEMENTS_SUFFIX]
@@ -217,7 +221,7 @@ def test_whatever_is_done_gives_the_same_pixels(two_browsers: Any, game: str) ->
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.long) for name in TASKS])
+@pytest.mark.parametrize("name", [how_long(name, SMALL[::4], SMALL) for name in TASKS])
 def test_the_oracle_reaches_the_goal(two_browsers: Any, name: str) -> None:
     """Through real input events, on three seeds; and its mean score is the task's reference."""
     task = load_tasks()[name]
@@ -278,6 +282,7 @@ def test_elements_lie_on_the_board_and_belong_to_the_state(two_browsers: Any, ga
     two_browsers.run(use)
 
 
+@pytest.mark.slow
 def test_a_person_can_play_from_a_file() -> None:
     """Opened without anything from us, in real time: seed and level of the address, keys and pointer as the browser sends them."""
 

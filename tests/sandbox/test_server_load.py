@@ -21,6 +21,7 @@ from warehouse.errors import AccessDenied
 NUM_CLIENTS, NUM_SESSIONS, LEASES_EACH = 40, 6, 4
 
 
+@pytest.mark.slow
 def test_clients_that_come_and_vanish_leave_no_session_behind() -> None:
     tokens = {f"client{n}": f"token-of-client-{n:04}" for n in range(NUM_CLIENTS)}
     seen: Counter[str] = Counter()

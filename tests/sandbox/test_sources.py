@@ -71,6 +71,7 @@ def test_one_pool_runs_tasks_of_many_kinds_at_once() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_fleet_does_too() -> None:
     async def run() -> None:
         tasks = [tasks_of(selection)[0] for selection in MIXED]

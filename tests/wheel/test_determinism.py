@@ -66,6 +66,7 @@ def test_the_same_seeds_give_the_same_episodes_whatever_runs_beside_them(turned_
     assert play(turned_home, num_sessions=7, num_browsers=2) == alone
 
 
+@pytest.mark.slow
 def test_the_rollouts_of_the_turn_begin_alike_when_they_are_collected_again(turned_home):
     """They were sampled in whatever batches came together, so their answers need not repeat; their instances do, to the pixel."""
     begun = turned_home.sql(
