@@ -13,7 +13,7 @@ FLYWHEEL       = .venv/bin/flywheel
 PYTEST         = $(PYTHON_IN_VENV) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run ui doctor test test-slow test-all check lint types imports bench lock clean
+.PHONY: help setup run ui doctor test test-slow test-ci test-long test-all check lint types imports bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,11 +30,17 @@ ui: setup ## start the Dagster page on loopback and print its address
 doctor: setup ## check every part of this machine's set-up and say how to mend it
 	@$(FLYWHEEL) doctor
 
-test: setup ## the tests but the slow ones: WORKERS=2 ARGS=
+test: setup ## the tests but the slow and the long ones: WORKERS=2 ARGS=
 	$(PYTEST) $(ARGS)
 
-test-slow: setup ## the slow tests alone
-	$(PYTEST) -m "slow and not gpu" $(ARGS)
+test-slow: setup ## the slow tests alone, seconds to a minute each
+	$(PYTEST) -m "slow and not long and not gpu" $(ARGS)
+
+test-ci: setup ## what continuous integration runs: all but the long ones
+	$(PYTEST) -m "not long and not gpu" $(ARGS)
+
+test-long: setup ## the long tests alone, minutes each: hours
+	$(PYTEST) -m "long and not gpu" $(ARGS)
 
 test-all: setup ## all tests that this machine can run
 	$(PYTEST) -m "not gpu" $(ARGS)

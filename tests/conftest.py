@@ -1,11 +1,17 @@
-"""One thread a process in every test: the suite runs on two cores with two workers, and a tiny model only waits for a second thread.
+"""What every test runs under, set before anything of ours is imported; subprocesses inherit it.
 
-Set before torch is imported anywhere; subprocesses inherit it.
+One thread a process: the suite runs on two cores with two workers, and a tiny model only waits for a second thread. And bytecode is kept,
+also where the environment says otherwise: the suite starts hundreds of processes, each of which would compile all of ours again, and half
+of what collecting takes is pytest's rewriting of the tests, which it keeps as bytecode too. `make clean` removes it.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False

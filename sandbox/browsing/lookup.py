@@ -31,6 +31,7 @@ def _cards(corpus: Corpus, split: Split, way: str) -> tuple[_Card, ...]:
     wherever it begins."""
     graph, cards = corpus.graph, []
     unique = _unique_names(graph)
+    asked_of = cache(lambda key: _asked(graph, graph.entities[key]))
     for kind in KINDS[corpus.name]:
         for entity in graph.kinds[kind]:
             if (way != "follow" and entity.split is not split) or (kind, entity.name) not in unique:
@@ -41,9 +42,9 @@ def _cards(corpus: Corpus, split: Split, way: str) -> tuple[_Card, ...]:
                     continue
                 if way == "follow" and attribute.kind == "link" and fact.target is not None:
                     other = graph.entities[fact.target]
-                    asked = _asked(graph, other) if other.split is split else []
+                    asked = asked_of(other.key) if other.split is split else []
                     cards += [(entity.key, attribute.name, each.name) for each, there in asked if there.text != entity.name]
-                elif way != "follow" and (attribute, fact) in _asked(graph, entity):
+                elif way != "follow" and (attribute, fact) in asked_of(entity.key):
                     cards.append((entity.key, attribute.name, ""))
     if way == "search":
         cards = [card for card in cards if _is_found(corpus, graph.entities[card[0]])]

@@ -55,6 +55,8 @@ class Maker:
             table: {str(next(iter(row.values()))): {name: str(value) for name, value in row.items()} for row in rows}
             for table, rows in app.world().items()
         }
+        self._values: dict[tuple[str, str], list[str]] = {}
+        self._titles: dict[str, frozenset[str]] = {}
 
     # ---- rows ----
 
@@ -67,7 +69,15 @@ class Maker:
 
     def values(self, table: str, column: str) -> list[str]:
         """What stands in a column, without doubles."""
-        return sorted({str(cells[column]) for cells in self.rows[table].values() if cells.get(column)})
+        if (table, column) not in self._values:
+            self._values[table, column] = sorted({str(cells[column]) for cells in self.rows[table].values() if cells.get(column)})
+        return self._values[table, column]
+
+    def titles(self, table: str) -> frozenset[str]:
+        """Of all rows; of a table that is not there none."""
+        if table not in self._titles:
+            self._titles[table] = frozenset(self.title(table, key) for key in self.rows.get(table, {}))
+        return self._titles[table]
 
     def named(self, table: str, key: str) -> str:
         return f'the {self.app.tables[table].singular} "{self.title(table, key)}"'

@@ -55,8 +55,7 @@ class Uses(Maker):
         return self.family.kind == "chain" and any(self._is_choice_of(field, table) for table in added)
 
     def _is_choice_of(self, field: FieldUse, table: str) -> bool:
-        titles = {self.title(table, key) for key in self.rows.get(table, {})}
-        return bool(field.options) and set(field.options) - {""} <= titles
+        return bool(field.options) and set(field.options) - {""} <= self.titles(table)
 
     def _merged(self, use: Use, text: str, earlier: list[Use]) -> tuple[Use, str]:
         """With what was added before as the value of a choice among such things."""
@@ -111,8 +110,7 @@ class Uses(Maker):
     def _new_names(self, table: str) -> list[str]:
         """Names of this split that no row has, of the same kind as the names that rows have."""
         lists = (words.FIRST_NAMES, words.LAST_NAMES) if table in {"members", "suppliers"} else (words.ADJECTIVES, words.NOUNS)
-        taken = {self.title(table, key) for key in self.rows.get(table, {})}
-        names = [name for name in combinations(f"new {table}", *lists)[:NEW_NAMES] if name not in taken]
+        names = [name for name in combinations(f"new {table}", *lists)[:NEW_NAMES] if name not in self.titles(table)]
         return [name for name in names if row_split(self.app.name, table, name) is self.split]
 
     def _updates(self, function: Function) -> Iterator[tuple[Use, str]]:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.soak import SoakSettings, requests, soak
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_episode_is_lost_or_recorded_twice_while_browsers_are_killed(tmp_path: Path) -> None:
     found = asyncio.run(soak(SoakSettings(num_episodes=300, tasks="miniwob:quickstart"), tmp_path, print))

@@ -34,6 +34,7 @@ def test_the_same_seed_gives_the_same_texts_and_more_of_them_begin_alike() -> No
     assert len(set(tutorials(300, 0))) > 290
 
 
+@pytest.mark.slow
 def test_no_instruction_is_worded_like_a_benchmark_task() -> None:
     for messages in (*tutorials(3000, 1, ("web", "shell")), *tutorials(2000, 1, ("browsing",))):
         instruction = messages[0].content.split("\n")[0]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import copy
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -51,29 +50,24 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported_names(tree: ast.AST) -> Iterator[str]:
-    """Top-level package of every import in the tree."""
-    for node in ast.walk(tree):
+def imported_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Top-level package of every import among the nodes."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             yield node.module.partition(".")[0]
 
 
-def module_level(tree: ast.Module) -> ast.Module:
-    """The tree without what runs later (function bodies) or never (TYPE_CHECKING blocks)."""
-
-    class Outside(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
-
-        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-            return None
-
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
-
-    return Outside().visit(tree)
+def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of the tree without what runs later (function bodies) or never (TYPE_CHECKING blocks)."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from outside_functions(node)
 
 
 def test_the_import_contract_is_kept():
@@ -92,6 +86,7 @@ def test_light_modules_leave_heavy_libraries_alone(module: str):
     assert LIGHT_MODULES[module] & set(ran.stdout.split()) == set()
 
 
+@pytest.mark.slow
 def test_no_worker_imports_dagster():
     program = """
 import sys
@@ -109,7 +104,7 @@ def test_heavy_libraries_are_imported_at_module_level_by_their_owners_only():
     strays = []
     for path in source_files():
         name = path.relative_to(ROOT).as_posix()
-        for library in set(imported_names(module_level(copy.deepcopy(parsed(path))))) & set(OWNERS):
+        for library in set(imported_names(outside_functions(parsed(path)))) & set(OWNERS):
             if not name.startswith(OWNERS[library]):
                 strays.append(f"{name} imports {library}; its owner is {' or '.join(OWNERS[library])}")
     assert strays == []
@@ -155,7 +150,7 @@ def test_every_library_that_is_imported_is_declared():
     distributions = metadata.packages_distributions()
     undeclared = {}
     for path in source_files():
-        for name in set(imported_names(parsed(path))) - set(sys.stdlib_module_names) - set(ROOMS):
+        for name in set(imported_names(ast.walk(parsed(path)))) - set(sys.stdlib_module_names) - set(ROOMS):
             if name in SYSTEM_LIBRARIES and path.relative_to(ROOT).as_posix().startswith(SYSTEM_LIBRARIES[name]):
                 continue
             providers = {normal(provider) for provider in distributions.get(name, [])} or {normal(name)}

@@ -6,6 +6,7 @@ import ast
 import re
 import socket
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def tracked_files() -> list[Path]:
     return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
 
 
+@cache
 def texts() -> dict[Path, str]:
     found = {}
     for path in tracked_files():

@@ -123,6 +123,7 @@ def judged(played: Warehouse) -> tuple[Warehouse, dg.ExecuteInProcessResult]:
     return played, turn(played, orm_data, orm_model, judging, verdicts, routing, **settings)
 
 
+@pytest.mark.slow
 def test_the_orm_is_trained_judges_and_is_measured(judged: tuple[Warehouse, dg.ExecuteInProcessResult], tmp_path: Path) -> None:
     warehouse, result = judged
     assert result.success
@@ -153,6 +154,7 @@ def test_the_orm_is_trained_judges_and_is_measured(judged: tuple[Warehouse, dg.E
     assert "Judges that may err" in page and "eval (chose the threshold)" in page
 
 
+@pytest.mark.slow
 def test_where_a_verifier_speaks_the_orm_decides_nothing(judged: tuple[Warehouse, dg.ExecuteInProcessResult]) -> None:
     warehouse, _ = judged
     with connect(warehouse) as con:
@@ -162,6 +164,7 @@ def test_where_a_verifier_speaks_the_orm_decides_nothing(judged: tuple[Warehouse
     assert reasons and all("verifier" in reason for reason in reasons)
 
 
+@pytest.mark.slow
 def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(
     judged: tuple[Warehouse, dg.ExecuteInProcessResult], tmp_path: Path
 ) -> None:
@@ -186,6 +189,7 @@ def test_in_an_unverified_domain_the_orm_routes_and_a_person_goes_before_it(
     assert said == [(["it is what was asked"],), (["no, it is not", "by ann"],)], "and the older one stays"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("judge_token")
 def test_a_judge_behind_a_server_is_measured_too(judged: tuple[Warehouse, dg.ExecuteInProcessResult], tmp_path: Path) -> None:
     """The server is our own, on the ORM's checkpoint: asked as it was taught it is a fair judge."""

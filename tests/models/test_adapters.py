@@ -123,6 +123,7 @@ def test_gradient_checkpointing_changes_no_gradient() -> None:
         torch.testing.assert_close(kept, computed_again, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @ASKED_BY_AN_OLD_NAME
 def test_a_run_with_adapters_ends_in_a_whole_checkpoint_and_resumes_to_the_bit(seed_checkpoint: Path, tmp_path: Path) -> None:
     class Cut(Exception):

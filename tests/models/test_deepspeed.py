@@ -1,5 +1,5 @@
 """Supervised training in processes of its own, by data parallelism and by DeepSpeed's ZeRO: the same losses as in one process, exact resume
-after a kill, an ordinary checkpoint, no process left behind. Two real processes each, so most of it is slow."""
+after a kill, an ordinary checkpoint, no process left behind. Two real processes each, so most of it is long."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def alone(seed_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("stage", STAGES)
 def test_two_processes_learn_what_one_does(stage: int | None, alone: Path, seed_checkpoint: Path, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_two_processes_learn_what_one_does(stage: int | None, alone: Path, seed_
     assert not list((tmp_path / "end.run").glob("checkpoint-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_one_process_of_zero_learns_packed_rows_in_bfloat16(seed_checkpoint: Path, tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"steps": 40, "deepspeed_stage": 1, "bf16": True, "packing": "packed"})
@@ -145,7 +145,7 @@ def processes_of(run_folder: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("stage", [1, 3])
 def test_a_killed_run_leaves_no_process_and_ends_in_the_same_weights(stage: int, seed_checkpoint: Path, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_killed_run_leaves_no_process_and_ends_in_the_same_weights(stage: int,
     assert read_metrics(run_folder) == read_metrics(tmp_path / "whole.run"), "every step is reported once"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_processes_end_with_torchrun(seed_checkpoint: Path, tmp_path: Path) -> None:
     """It may be the one that is killed, as for want of memory: the run ends, and nothing of it goes on beside its repetition."""
@@ -202,7 +202,7 @@ def test_adapters_that_come_back_under_other_names_are_not_passed_over(seed_chec
         _trained(seed_checkpoint, config, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_went_wrong_in_a_process_is_told_in_its_own_words(tmp_path: Path, make_model: Callable[..., Any]) -> None:
     model, tokenizer = make_model()

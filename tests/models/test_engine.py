@@ -57,7 +57,7 @@ def test_logprobs_are_those_of_a_teacher_forced_pass(parts: tuple[EmbeddedEngine
         torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_prompt_alone_is_answered_as_in_a_batch(parts: tuple[EmbeddedEngine, Any], temperature: float) -> None:
     engine, _ = parts
     asked = prompts(EngineSettings().max_rows + 10, temperature)
@@ -78,6 +78,7 @@ def test_each_request_has_its_own_seed_and_limit(parts: tuple[EmbeddedEngine, An
     assert [len(answer.token_ids) for answer in limited] == [1, 5]
 
 
+@pytest.mark.slow
 def test_sampling_follows_the_distribution(parts: tuple[EmbeddedEngine, ShiftQwen3ForCausalLM]) -> None:
     engine, model = parts
     message = (Message(role="user", content="see"),)

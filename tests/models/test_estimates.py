@@ -39,7 +39,7 @@ def test_zero_as_in_its_papers_figure_one(stage: int, gigabytes: float) -> None:
     assert sum(model_states(7.5e9, stage=stage, num_processes=64)) / GB == pytest.approx(gigabytes, rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_deepspeeds_own_estimate_of_stage_three() -> None:
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
 

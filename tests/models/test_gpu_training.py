@@ -15,7 +15,7 @@ from benchmarks.gpu_training import TOLERANCES, cpu_probe, furthest, probe
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_runs_without_an_accelerator(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu_training", "--device", "cpu", "--size", "tiny", "--steps", "8"]
     done = subprocess.run([*command, "--json", str(tmp_path / "found.json")], cwd=ROOT, capture_output=True, text=True, check=False)

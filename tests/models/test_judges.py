@@ -70,6 +70,7 @@ def judge_of(kind: str, folder: Path) -> Iterator[Judge]:
 KINDS = ("orm", "orm of a server", "reference judge")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("engine_token")
 def test_every_judge_judges_alike(kind: str, trained: Path) -> None:
@@ -91,6 +92,7 @@ def test_every_judge_judges_alike(kind: str, trained: Path) -> None:
         assert all(each.reasons and each.num_readable == 1 for each in first)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("engine_token")
 def test_a_server_and_this_process_give_the_same_scores(trained: Path) -> None:
     cases = [Case(record=record) for record in records(16)[0]]
@@ -101,6 +103,7 @@ def test_a_server_and_this_process_give_the_same_scores(trained: Path) -> None:
         assert (one.score >= 0.5) == (other.score >= 0.5)
 
 
+@pytest.mark.slow
 def test_scores_are_the_models_own_probabilities_whatever_the_batch(trained: Path) -> None:
     model, codec = load_policy(trained), load_codec(trained)
     told, _ = records(9)

@@ -18,7 +18,7 @@ from models.merging.config import MethodConfig
 from tests.models.merge_helpers import read_all
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("family_name", ["qwen2_vl", "qwen2_5_vl"])
 def test_vision_language_models_need_no_architecture_table(tmp_path: Path, family_name: str) -> None:
     """Tiny ones with random weights, saved by transformers in several shards, merged, and opened by transformers again."""
@@ -68,7 +68,7 @@ def tiny_vision_language(family_name: str, transformers: ModuleType) -> tuple[An
 MERGEKIT = Path(__file__).parents[2] / ".bench/mergekit/bin/mergekit-yaml"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not MERGEKIT.exists(), reason="mergekit's venv is not there; benchmarks/merge.py makes it")
 def test_mergekit_writes_the_same_bytes(tmp_path: Path) -> None:

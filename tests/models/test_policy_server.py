@@ -299,7 +299,7 @@ def test_an_answer_ends_when_its_client_goes_away(server: OurServer, client: htt
     assert server.engine._engine.counts.tokens_written == written, "nothing was written for nobody"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_client_of_openai_understands_it(server: OurServer) -> None:
     from openai import AuthenticationError, BadRequestError, OpenAI
 

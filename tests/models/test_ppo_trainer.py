@@ -271,6 +271,7 @@ def test_crashed_episodes_are_asked_again_once_then_counted_and_not_learned_from
     assert metrics["reward"] == pytest.approx(np.mean([episode.is_success for episode in good]))
 
 
+@pytest.mark.slow
 def test_a_round_that_an_outage_spoiled_passes_without_an_update(weak: Weak, tmp_path: Path) -> None:
     """Sixteen episodes, each tried twice; those of the second round but two; and value pretraining waits for something to learn from."""
     settings = {"rounds": 4, "fruitless_pause_s": 0.0, "min_intact": 0.25, "pretraining_policy": "frozen"}
@@ -281,6 +282,7 @@ def test_a_round_that_an_outage_spoiled_passes_without_an_update(weak: Weak, tmp
     assert [metrics["updates"] > 0 for metrics in result.metrics] == [False, False, False, True]
 
 
+@pytest.mark.slow
 def test_a_run_that_gave_up_on_its_sandbox_goes_on_behind_the_spoiled_rounds(weak: Weak, tmp_path: Path) -> None:
     settings = {"algorithm": "reinforce", "rounds": 4, "fruitless_pause_s": 0.0, "max_fruitless_rounds": 2, "state_every": 9, "epochs": 1}
     run = make_run(weak, tmp_path, **settings)
@@ -320,7 +322,7 @@ class Dying:
     async def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("after", [pytest.param(5, marks=pytest.mark.slow), 16, pytest.param(37, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("after", [pytest.param(5, marks=pytest.mark.long), 16, pytest.param(37, marks=pytest.mark.long)])
 def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_path: Path, after: int) -> None:
     settings = {"rounds": 3, "pretraining_policy": "baseline"}
     whole = train(make_run(weak, tmp_path / "whole", **settings), Dying(None))
@@ -342,6 +344,7 @@ def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_p
     assert weights_of(train(run, Dying(0))) == weights_of(whole)
 
 
+@pytest.mark.slow
 def test_streaming_learns_from_each_episode_once_and_a_killed_run_goes_on(weak: Weak, tmp_path: Path) -> None:
     settings = {"algorithm": "reinforce", "streaming": True, "rounds": 3, "min_batch_episodes": 12, "batches_ahead": 1, "warmup_steps": 1}
     run = make_run(weak, tmp_path, tasks=(TASK, OTHER), **settings)
@@ -399,6 +402,7 @@ class AdapterEngine:
         self._engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's
 def test_a_policy_that_takes_adapters_alone_answers_with_what_was_learned(weak: Weak, tmp_path: Path) -> None:
     run = make_run(weak, tmp_path, algorithm="reinforce", lora_rank=4, warmup_steps=1, learning_rate=3e-3)
@@ -407,7 +411,7 @@ def test_a_policy_that_takes_adapters_alone_answers_with_what_was_learned(weak: 
     assert all(metrics["mismatch_kl"] < 1e-4 for metrics in result.metrics), "what was sampled from is what learns"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_acts_while_the_policy_learns(weak: Weak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Generation may be elsewhere: new weights are handed over as they come, and each token says which ones wrote it."""
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
@@ -434,7 +438,7 @@ def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak:
     assert sum(other.asked.values()) == 16
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("algorithm", "streaming"), [("reinforce", False), ("ppo", False), ("reinforce", True), ("ppo", True)])
 def test_learning_finds_the_right_button_and_the_control_does_not(weak: Weak, tmp_path: Path, algorithm: str, streaming: bool) -> None:
     """In rounds and streaming alike, after equal samples."""

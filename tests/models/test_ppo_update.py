@@ -326,6 +326,7 @@ def test_the_gate_sees_no_instance_that_the_critic_was_fitted_to(model: ShiftQwe
     assert split([replace(item, instance=f"one/{number}") for number, item in enumerate(items)]) == split(items)
 
 
+@pytest.mark.slow
 def test_a_critic_of_adapters_passes_the_gate_beside_the_policys_frozen_weights(tmp_path: Path, model: ShiftQwen3ForCausalLM) -> None:
     policy, again, other = (copy.deepcopy(model) for _ in range(3))
     config = PpoConfig(

@@ -84,6 +84,7 @@ def ids(episodes: Sequence[Episode]) -> list[str]:
     return [episode.episode_id for episode in episodes]
 
 
+@pytest.mark.slow
 @given(
     batch_size=st.integers(1, 9), ahead=st.integers(0, 4), num_batches=st.integers(1, 7), learned=st.integers(0, 7),
     before=st.integers(0, 90),
@@ -157,6 +158,7 @@ def test_a_run_asks_for_no_more_than_it_has_however_large_a_batch_is_to_be(
     assert size >= min(wanted, has - group + 1)
 
 
+@pytest.mark.slow
 def test_no_task_takes_more_than_twice_its_part_of_a_run_however_small_its_batches() -> None:
     config = PpoConfig(adaptive_episodes=True, streaming=True)
     tasks = [LONG.model_copy(update={"name": f"task-{i}"}) for i in range(17)]

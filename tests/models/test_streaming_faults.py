@@ -35,7 +35,7 @@ from models.ppo.trainer import PpoRun, train_ppo
 from sandbox.task import Task
 from tests.models.corridor import SHORT, CorridorPool
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 LONG = Task(source="corridor", name="walk-12", domain="pointing", max_steps=12)
 SETTINGS = {

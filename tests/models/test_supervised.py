@@ -65,6 +65,7 @@ def test_learns_and_says_so(seed_checkpoint: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "sft.run").glob("checkpoint-*")), "nothing to resume is left behind"
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_weights_and_another_seed_does_not(seed_checkpoint: Path, tmp_path: Path) -> None:
     def run(name: str, seed: int) -> bytes:
         config = CONFIG.model_copy(update={"seed": seed, "steps": 10})
@@ -74,7 +75,8 @@ def test_the_same_run_gives_the_same_weights_and_another_seed_does_not(seed_chec
     assert run("one", 0) == run("again", 0) != run("other", 1)
 
 
-@pytest.mark.parametrize("packing", [pytest.param("padded", marks=pytest.mark.slow), "packed"])
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", [pytest.param("padded", marks=pytest.mark.long), "packed"])
 def test_bfloat16_gives_nearly_the_same_loss(tmp_path: Path, make_model: Callable[..., Any], packing: str) -> None:
     losses = []
     for bf16 in (False, True):
@@ -99,7 +101,11 @@ def cut_off(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "spoil"), [({}, unmark), ({"packing": "packed", "eval_fraction": 0.2, "eval_every": 4, "early_stop_patience": 9}, cut_off)]
+    ("changes", "spoil"),
+    [
+        pytest.param({}, unmark, marks=pytest.mark.slow),
+        ({"packing": "packed", "eval_fraction": 0.2, "eval_every": 4, "early_stop_patience": 9}, cut_off),
+    ],
 )
 def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(
     seed_checkpoint: Path, tmp_path: Path, changes: dict[str, Any], spoil: Callable[[Path], None]
@@ -122,7 +128,9 @@ def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(
     assert read_metrics(tmp_path / "cut.run") == read_metrics(tmp_path / "whole.run"), "every step is reported once"
 
 
-@pytest.mark.parametrize("changed", ["config", "samples", pytest.param("init", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "changed", ["config", pytest.param("samples", marks=pytest.mark.slow), pytest.param("init", marks=pytest.mark.long)]
+)
 def test_what_another_run_left_is_not_gone_on_with(
     seed_checkpoint: Path, tmp_path: Path, make_model: Callable[..., Any], changed: str
 ) -> None:
@@ -149,6 +157,7 @@ def test_what_another_run_left_is_not_gone_on_with(
     assert read_metrics(tmp_path / "cut.run") == read_metrics(tmp_path / "whole.run")
 
 
+@pytest.mark.slow
 def test_the_last_step_is_logged_whatever_the_interval(seed_checkpoint: Path, tmp_path: Path) -> None:
     for log_every, logged in ((25, [4]), (3, [3, 4]), (2, [2, 4])):
         config = CONFIG.model_copy(update={"steps": 4, "log_every": log_every})
@@ -173,7 +182,7 @@ body.train_supervised(body.KILLED_CONFIG, body.samples(), init=init, output=outp
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_run_killed_at_random_moments_ends_in_the_same_weights(seed_checkpoint: Path, tmp_path: Path) -> None:
     common: dict[str, Any] = {"init": seed_checkpoint, "stage": "ct_model", "iteration": "0001"}
@@ -230,6 +239,7 @@ def test_a_sample_that_breaks_the_loss_is_named(tmp_path: Path, make_model: Call
         fit(model, encoded, CONFIG.model_copy(update={"packing": "packed"}), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_sample_longer_than_the_context_is_left_out_counted_and_told(
     seed_checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -243,6 +253,7 @@ def test_a_sample_longer_than_the_context_is_left_out_counted_and_told(
     assert "1 of 61 samples are longer than 2048 tokens and left out: sample-long (3004 tokens)" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_called_so_and_the_run_goes_on_where_it_was(seed_checkpoint: Path, tmp_path: Path) -> None:
     common: dict[str, Any] = {"init": seed_checkpoint, "output": tmp_path / "out", "stage": "ct_model", "iteration": "0001"}
 
@@ -258,6 +269,7 @@ def test_a_full_disk_is_called_so_and_the_run_goes_on_where_it_was(seed_checkpoi
     assert train_supervised(CONFIG, samples(), **common).metrics["resumed_from_step"] == 5
 
 
+@pytest.mark.slow
 def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path: Path) -> None:
     rng, words = random.Random(0), ("Ok", "Submit", "see", "then", "hello", "Find")
     noise = [

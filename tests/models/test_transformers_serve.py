@@ -20,7 +20,7 @@ from models.http.config import HttpEngineConfig
 from models.http.engine import HttpEngine
 from warehouse.errors import EngineUnreachable, ModelError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} {% endfor %}"

@@ -268,6 +268,7 @@ def test_an_answer_with_a_placeholder_is_left_out_of_learning(qwen: tuple[Qwen2V
     assert trajectory(episode.model_copy(update={"steps": tuple(steps[1:])}), never=never) is None
 
 
+@pytest.mark.slow
 def test_training_on_images_resumes_to_the_bit(tmp_path: Path, qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
     model, codec = qwen
     save(tmp_path / "seed", model, codec, stage="seed_policy", iteration="0000")

@@ -105,6 +105,7 @@ def test_rows_wider_than_the_terminal_are_printed_upright(tmp_path: Path, monkey
     assert narrow.split() == ["│", "a", "│", "b", "│"]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_browser_says_so_before_anything_is_worked(fails: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(tmp_path / "nowhere"))
     assert fails("run", "--profile", "smoke").startswith("BrowserMissing: FLYWHEEL_CHROMIUM")
@@ -179,6 +180,7 @@ def test_an_empty_home_has_a_status_and_queries(tmp_path: Path, monkeypatch: pyt
     assert runner.invoke(cli.app, ["sql", "select count(*) from episodes"]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, tmp_path: Path):
     warehouse = Warehouse(Home(tmp_path / "home"))
     rows = [

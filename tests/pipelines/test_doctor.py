@@ -103,6 +103,7 @@ def test_a_port_in_use_is_named():
     assert doctor.check_ports({"Dagster": port}).status == "ok"
 
 
+@pytest.mark.slow
 def test_the_table_ends_with_a_verdict_and_an_honest_exit_status(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     console = Console(file=io.StringIO(), width=120, record=True)

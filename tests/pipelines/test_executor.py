@@ -50,6 +50,7 @@ def test_a_run_of_something_else_is_none_of_our_business(place):
     assert place.instance.get_run_by_id(other.run_id).status == dg.DagsterRunStatus.STARTED
 
 
+@pytest.mark.slow
 def test_a_second_run_on_the_same_home_is_refused_with_the_holders_pid(place):
     with FileLock(lock_path(place.home)):
         ran = subprocess.run(

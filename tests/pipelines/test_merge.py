@@ -90,7 +90,7 @@ def test_a_budget_takes_the_place_of_the_tasks_own() -> None:
     assert parse_budgets("1x")[0].of(request) == request
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_merge_that_is_told_to_end_leaves_nothing_half(tmp_path: Path) -> None:
     tensors = {f"w{k}": torch.randn(2000, 2000) for k in range(8)}
     parents = []

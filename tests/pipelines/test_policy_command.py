@@ -45,7 +45,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path: Path) -> None:
     assert "Bearer TOKEN" in CliRunner().invoke(app, ["policy", "serve", "--help"]).output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_as_a_process(tmp_path: Path) -> None:
     from models.checkpoint import save
     from tests.models.conftest import small_model

@@ -26,7 +26,7 @@ time.sleep(120)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_server_is_shared_replaced_when_killed_and_never_another_homes(tmp_path: Path):
     one, other = Home(tmp_path / "one"), Home(tmp_path / "other")

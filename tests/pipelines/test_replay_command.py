@@ -83,6 +83,7 @@ def test_the_exit_status_tells(home: tuple[Path, list[str]]) -> None:
     assert run(root, same, "--no-run").exit_code == 1
 
 
+@pytest.mark.slow
 def test_films(home: tuple[Path, list[str]], tmp_path: Path) -> None:
     root, (same, *_) = home
     for options, num_frames in ((("--no-run",), 5), ((), 6)):

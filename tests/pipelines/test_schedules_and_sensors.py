@@ -84,7 +84,14 @@ def test_a_tick_asks_for_the_first_incomplete_iteration(place):
     assert tick(place).run_requests[0].partition_key == "0002"
 
 
-@pytest.mark.parametrize("status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.NOT_STARTED])
+@pytest.mark.parametrize(
+    "status",
+    [
+        dg.DagsterRunStatus.STARTED,
+        pytest.param(dg.DagsterRunStatus.STARTING, marks=pytest.mark.slow),
+        pytest.param(dg.DagsterRunStatus.NOT_STARTED, marks=pytest.mark.slow),
+    ],
+)
 def test_a_tick_while_the_wheel_turns_asks_for_nothing(place, status):
     place.open("0001")
     run = place.add_run(status)
@@ -93,6 +100,7 @@ def test_a_tick_while_the_wheel_turns_asks_for_nothing(place, status):
     assert not outcome.run_requests and run.run_id in outcome.skip_message
 
 
+@pytest.mark.slow
 def test_a_tick_is_not_held_up_by_a_run_that_was_killed(place):
     place.open("0001")
     run = place.add_run(dg.DagsterRunStatus.STARTED)
@@ -100,9 +108,16 @@ def test_a_tick_is_not_held_up_by_a_run_that_was_killed(place):
     assert place.instance.get_run_by_id(run.run_id).status == dg.DagsterRunStatus.FAILURE
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "row"), [("enough_new_data", "sft_samples", sample), ("new_annotations", "annotations", annotation)]
+GROWTH = pytest.mark.parametrize(
+    ("name", "table", "row"),
+    [
+        ("enough_new_data", "sft_samples", sample),
+        pytest.param("new_annotations", "annotations", annotation, marks=pytest.mark.slow),
+    ],
 )
+
+
+@GROWTH
 def test_growth_starts_an_iteration_once(place, sensors, name, table, row):
     assert "seed" in skip_reason(sensors[name]())
     place.open("0001")
@@ -133,9 +148,7 @@ def test_what_people_finish_starts_an_iteration(place, sensors):
     assert "0 of 2" in skip_reason(sensors["people_finished"](fired.cursor))
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "row"), [("enough_new_data", "sft_samples", sample), ("new_annotations", "annotations", annotation)]
-)
+@GROWTH
 def test_what_an_iteration_writes_itself_starts_no_other(place, sensors, name, table, row):
     place.open("0001")
     place.warehouse.replace_partition(table, [row(number) for number in range(3)], iteration="0000", stage="seed")

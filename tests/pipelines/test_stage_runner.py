@@ -70,6 +70,7 @@ def run_stage(place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     return lambda request, tags=None: Ran(place, request, tags)
 
 
+@pytest.mark.slow
 def test_a_request_is_worked_once_and_another_one_afresh(place, run_stage):
     first = run_stage(SEED)
     assert first.run.success and first.result.checkpoint_id and first.result.duration_s > 0
@@ -157,7 +158,7 @@ def test_a_killed_worker_may_be_tried_again(run_stage, place):
     assert "WorkerKilled" in ran.failure.description and not ran.is_final
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_folder_that_another_worker_holds_is_left_alone(run_stage, place):
     folder = work_folder(place.home, "0000", "seed_demonstrations")
     with FileLock(folder / "lock") as lock:
@@ -178,6 +179,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_named_and_final(small_disk: Path, place, monkeypatch: pytest.MonkeyPatch):
     """Dagster's records are elsewhere, so that it can tell; the stage meets the full disk when it stores its rows."""
     monkeypatch.delenv(RUN_PID_VARIABLE, raising=False)

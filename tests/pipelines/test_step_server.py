@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pipelines import step_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +33,7 @@ def start_and_fork() -> None:
     assert (missing, run_pid) == ([], str(os.getpid()))
 
 
+@pytest.mark.slow
 def test_a_step_finds_everything_imported_and_knows_its_run():
     program = "import sys; sys.path.insert(0, 'tests/pipelines'); import test_step_server; test_step_server.start_and_fork()"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=150)

@@ -30,7 +30,7 @@ def context(home: Home, iteration: str, stage: str) -> WorkerContext:
     return WorkerContext(folder=folder, home=home, iteration=iteration, stage=stage, log=print)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_stage_trains_in_processes_of_its_own_and_registers_what_they_made(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")

@@ -93,6 +93,7 @@ def test_a_supply_is_counted_and_written_for_a_person_and_for_a_machine(tmp_path
     assert stored["instances"] == len(stored["of"]) == 30 and stored["proved"] == 0 and stored["of_other_splits"] > 0
 
 
+@pytest.mark.slow
 def test_the_oracle_plays_what_was_generated():
     ran = supplied("terminal:generated-small", "--num", "5", "--workers", "1")
     assert ran.exit_code == 0, ran.output

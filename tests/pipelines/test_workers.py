@@ -103,6 +103,7 @@ def test_fixed_weights_are_taken_as_they_are(seeded: WorkerContext) -> None:
         assert torch.equal(tensor, first[name] * 0.25 + second[name] * 0.75), name
 
 
+@pytest.mark.slow
 def test_a_merge_made_again_leaves_the_weights_it_made_before(seeded: WorkerContext) -> None:
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     merge(seeded, specialists, (0.25, 0.75))
@@ -122,6 +123,7 @@ def test_a_specialist_without_a_share_is_no_parent(seeded: WorkerContext) -> Non
     assert registry.made_by(seeded.warehouse, "0001", "merged_policy").parents == (specialists["rl_forms"],)
 
 
+@pytest.mark.slow
 def test_task_vectors_are_merged_on_the_checkpoint_they_came_from(seeded: WorkerContext) -> None:
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     base = registry.made_by(seeded.warehouse, "0000", "seed_policy")
@@ -136,7 +138,7 @@ def test_task_vectors_are_merged_on_the_checkpoint_they_came_from(seeded: Worker
         assert torch.equal(tensor, start[name] + added), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("method", ["linear", "ties"])
 def test_the_search_keeps_what_every_mixture_did(seeded: WorkerContext, method: str) -> None:
@@ -164,6 +166,7 @@ def test_specialists_that_learned_nothing_are_one_checkpoint_and_merge(
     assert registry.made_by(seeded.warehouse, "0001", "merged_policy").parents == (unmoved,)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_annotator_may_intervene_while_the_policy_acts(seeded: WorkerContext) -> None:
     """The policy has random weights: it does nothing right, and every step of a solved episode is the annotator's."""
@@ -259,7 +262,8 @@ class Failing:
 
 @pytest.mark.parametrize(
     ("settings", "error"),
-    [({"algorithm": "reinforce", "max_fruitless_rounds": 1}, NothingToLearn), ({"gate_policy": "block"}, ValueGateNotPassed)],
+    [({"algorithm": "reinforce", "max_fruitless_rounds": 1}, NothingToLearn),
+     pytest.param({"gate_policy": "block"}, ValueGateNotPassed, marks=pytest.mark.slow)],
 )
 def test_a_run_that_failed_leaves_its_episodes_and_curves(
     seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], error: type[Exception]
@@ -299,7 +303,7 @@ def test_what_is_not_there_or_not_wanted_is_not_replayed(seeded: WorkerContext) 
         assert (len(pool.sft), len(pool.ct)) == (num_sft, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: WorkerContext) -> None:
     base = registry.made_by(seeded.warehouse, "0000", "seed_policy")
@@ -320,7 +324,7 @@ def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: Worke
     assert all(num == 2 * num_tasks for _, num, num_tasks in counts), "half of 4 a task"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_growing_step_budgets_are_told_domain_by_domain(seeded: WorkerContext, tmp_path: Path) -> None:
     folder, console = registry.made_by(seeded.warehouse, "0000", "seed_policy").folder, Console(record=True, width=120)

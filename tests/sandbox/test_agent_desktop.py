@@ -142,7 +142,7 @@ def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
         yield get
 
 
-@pytest.fixture(params=["local", "own", pytest.param("current", marks=pytest.mark.slow)])
+@pytest.fixture(params=["local", "own", pytest.param("current", marks=pytest.mark.long)])
 def on_desktop(request: pytest.FixtureRequest, agents: Any) -> Callable[[Callable[[Desktop], Awaitable[T]]], T]:
     """Runs `use(desktop)`; windows that it leaves open are closed."""
 
@@ -303,6 +303,7 @@ def use_agent(agent: RunningAgent, folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(DESKTOPS_VARIABLE, str(folder / "desktops.yaml"))
 
 
+@pytest.mark.slow
 def test_a_pool_lends_the_desktop_behind_an_agent_put_back_for_every_episode(
     agents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,7 +353,7 @@ def test_unknown_and_missing_applications_are_told_apart(agents: Any, monkeypatc
     asyncio.run(use())
 
 
-@pytest.mark.parametrize(("kind", "types"), [("own", "every character"), pytest.param("current", "ASCII only", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kind", "types"), [("own", "every character"), pytest.param("current", "ASCII only", marks=pytest.mark.long)])
 def test_an_agent_says_where_its_lists_come_from(agents: Any, kind: str, types: str) -> None:
     async def use() -> None:
         sources = (await agents(kind).open()).sources

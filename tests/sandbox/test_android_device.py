@@ -31,7 +31,7 @@ from tests.sandbox.android_device.commands import OLD_INPUT
 from tests.sandbox.android_device.harness import SimulatedDevice, Unavailable, adbd_root
 from warehouse.errors import DeviceLost, DeviceMissing, SandboxError, SandboxTimeout, TaskError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 TASKS = load_tasks()
 LIMITS = Limits(settle_s=0.0)
 Use = Callable[[AndroidSession], Awaitable[Any]]

@@ -68,6 +68,7 @@ def test_other_names_of_a_country_are_right_too() -> None:
     assert not is_right(None, forms)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_question_in_another_process_and_cache(tmp_path: Path) -> None:
     wanted = {name: [instance_of(task, seed).question for seed in task.seeds(Split.TRAIN, 2)] for name, task in ALMANAC.items()}
     program = (
@@ -81,6 +82,7 @@ def test_the_same_seed_gives_the_same_question_in_another_process_and_cache(tmp_
     assert [path.name for path in (tmp_path / "flywheel" / "browsing").iterdir()] == [corpus("almanac").folder.name]
 
 
+@pytest.mark.slow
 def test_two_builds_of_a_site_are_equal_to_the_byte_and_whole(tmp_path: Path) -> None:
     made = pages()
     for name in ("one", "two"):
@@ -99,7 +101,7 @@ def test_every_page_is_reached_from_the_contents_and_every_link_leads_somewhere(
         assert 2 <= len(route) <= 6 and not any(path in known.things for path in route[:-1]), route
 
 
-@pytest.mark.parametrize("name", ALMANAC)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in COMPOSED[1:] else name for name in ALMANAC])
 def test_splits_ask_about_different_things_and_never_the_same_twice(name: str) -> None:
     task, num = ALMANAC[name], 12 if name in COMPOSED else 40
     asked: dict[Split, set[str]] = {}

@@ -53,6 +53,7 @@ FILE_CHEATS = (
 )
 
 
+@pytest.mark.slow
 @needs_desktop
 def test_a_file_on_the_desktop_is_that_file() -> None:
     async def use(session: DesktopSession) -> None:

@@ -99,7 +99,7 @@ def test_typed_text_never_becomes_code(on_page: Any, name: str) -> None:
     on_page(lambda session: no_text_runs(session, name))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [name for name in miniwob() if name not in TEXT_TASKS])
 def test_typed_text_never_becomes_code_in_any_task(on_page: Any, name: str) -> None:
@@ -126,7 +126,7 @@ def test_no_action_reaches_the_code_of_a_task_page(on_page: Any, name: str) -> N
 FEW_GAMES = list(FIRST_TASKS)[::4]
 
 
-OTHER_GAMES = [pytest.param(game, marks=pytest.mark.slow) for game in FIRST_TASKS if game not in FEW_GAMES]
+OTHER_GAMES = [pytest.param(game, marks=pytest.mark.long) for game in FIRST_TASKS if game not in FEW_GAMES]
 
 
 @pytest.mark.parametrize("game", [*FEW_GAMES, *OTHER_GAMES])
@@ -239,7 +239,7 @@ WORKERS = """
 NOT_OPENED = ("javascript:accepted = true", "javascript://%0aaccepted=true", "view-source:ADDRESS", "chrome://version", "file:///etc/passwd")
 
 
-@pytest.mark.parametrize(("more", "num"), [("", 14), pytest.param(WORKERS, 16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("more", "num"), [("", 14), pytest.param(WORKERS, 16, marks=pytest.mark.long)])
 def test_a_hostile_page_beside_the_task_page_cannot_make_it_accept(on_hybrid: Any, more: str, num: int) -> None:
     """Served by the agent itself from its terminal, and opened in the task's browser, in place of the task's page and before it. Then the
     page that is shown again has accepted nothing."""

@@ -179,7 +179,10 @@ def test_what_was_asked_for_is_paid(name: str) -> None:
 ENDLESS = {"a process that ends whatever else runs"}
 
 
-@pytest.mark.parametrize("name", CHEATS)
+SLOW = (*ENDLESS, "a service that never ends its answer", "as many processes as are allowed", "as much memory as is allowed")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CHEATS])
 def test_a_cheat_is_not_paid(name: str) -> None:
     goals, commands = CHEATS[name]
     try:
@@ -193,7 +196,7 @@ def test_a_cheat_is_not_paid(name: str) -> None:
 ANSWERS = ["", "k7-plum-41 or another thing", "k7 plum 41", "k7-рlum-41", "k7-plum-41\n\nanother thing", "K7-plum-4l", ".*", "'"]
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("answer", [*ANSWERS[:2], *(pytest.param(answer, marks=pytest.mark.slow) for answer in ANSWERS[2:])])
 def test_an_answer_is_one_answer(answer: str) -> None:
     assert paid([Answers(text=SECRET)], answer=answer)[0] == 0.0
     assert paid([Answers(text=SECRET)], answer=f" '{SECRET.upper()}'. ")[0] == 1.0

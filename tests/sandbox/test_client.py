@@ -76,7 +76,7 @@ class CuttingProxy:
                 await sink.drain()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_broken_connection_loses_no_step_and_doubles_none(seed: int) -> None:
     async def main() -> None:
         async with served(oracles=True) as (url, pool):
@@ -112,6 +112,7 @@ def test_a_remote_session_is_a_session() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_signs_of_life_keep_a_session_while_the_agent_thinks() -> None:
     async def main() -> None:
         async with served() as (url, _), SandboxClient(url, TOKEN, ttl_s=1.5) as client, client.lease(TASK) as session:
@@ -163,6 +164,7 @@ def test_a_wrong_token_and_a_full_server() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_session_that_was_reclaimed_is_lost() -> None:
     async def main() -> None:
         async with served(max_lifetime_s=2.0) as (url, pool), SandboxClient(url, TOKEN) as client:

@@ -72,6 +72,7 @@ def on_clocks(tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.slow
 def test_ten_seconds_are_six_hundred_frames_by_every_clock(on_clocks: Any) -> None:
     async def use(page: FramedPage) -> None:
         before, start_ms = await page.evaluate(READ), page.time_ms

@@ -27,7 +27,7 @@ from sandbox.seats import Upkeep
 from tests.sandbox.process_watch import group_members, soon, within
 from warehouse.errors import BrowserCrashed, BrowserMissing, ConfigError, PageNotReady, SandboxError, SandboxTimeout
 
-KINDS = pytest.mark.parametrize("kind", ["beginframe", pytest.param("plain", marks=pytest.mark.slow)])
+KINDS = pytest.mark.parametrize("kind", ["beginframe", pytest.param("plain", marks=pytest.mark.long)])
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -69,6 +69,7 @@ def test_a_killed_browser_tells_everyone_at_once_and_is_replaced(kind: Any, live
         live.run(use)
 
 
+@pytest.mark.slow
 @KINDS
 def test_a_hanging_page_times_out_and_costs_its_browser(kind: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
@@ -84,6 +85,7 @@ def test_a_hanging_page_times_out_and_costs_its_browser(kind: Any, live_pool: An
         live.run(use)
 
 
+@pytest.mark.slow
 @KINDS
 def test_a_page_that_hangs_after_the_end_times_out_as_well(kind: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
@@ -98,6 +100,7 @@ def test_a_page_that_hangs_after_the_end_times_out_as_well(kind: Any, live_pool:
         live.run(lambda pool: asyncio.wait_for(use(pool), 60))
 
 
+@pytest.mark.slow
 @KINDS
 @linux_only
 def test_a_stopped_browser_is_ended_long_before_its_step_is(kind: Any, live_pool: Any, html_source: Any, html_task: Any) -> None:
@@ -167,6 +170,7 @@ def test_a_listener_that_fails_costs_nobody_else_a_word(caplog: pytest.LogCaptur
     assert "Target.first" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["never-ready", "endless"])
 def test_a_page_that_never_gets_ready(name: str, live_pool: Any, html_source: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
@@ -291,6 +295,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @linux_only
 def test_a_pool_that_was_not_closed_ends_with_its_event_loop() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORGOTTEN_SCRIPT]

@@ -206,6 +206,7 @@ def test_windows_are_told_and_changed() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_a_window_is_moved_by_its_title_and_closed_by_its_button() -> None:
     async def use(desktop: LocalDesktop) -> None:
         before = await form(desktop)
@@ -243,6 +244,7 @@ def test_elements_show_roles_states_and_where_a_click_lands() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_what_is_covered_is_no_element_and_menus_are() -> None:
     async def use(desktop: LocalDesktop) -> None:
         below = await form(desktop)
@@ -266,6 +268,7 @@ def test_what_is_covered_is_no_element_and_menus_are() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_a_file_is_dragged_into_a_folder() -> None:
     async def use(desktop: LocalDesktop) -> None:
         await desktop.put_file(NOTE, b"x")
@@ -284,6 +287,7 @@ def test_a_file_is_dragged_into_a_folder() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_a_program_that_hangs_is_a_picture_until_it_goes_on() -> None:
     async def use(desktop: LocalDesktop) -> None:
         await editor(desktop, "text")
@@ -310,6 +314,7 @@ def test_programs_without_a_tree_are_pictures() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_a_screen_that_moves_never_settles_and_one_that_stands_still_does() -> None:
     async def use(desktop: LocalDesktop) -> None:
         assert await desktop.settle()
@@ -392,6 +397,7 @@ def test_nothing_of_the_host_is_in_a_desktop() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_a_desktop_that_starts_processes_without_end_stays_within_its_number() -> None:
     if not any("pids" in hierarchy.controllers for hierarchy in hierarchies()):
         pytest.skip("this process may make no control groups")
@@ -427,6 +433,7 @@ def _wait_gone(processes: list[psutil.Process]) -> None:
     assert not _alive(processes)
 
 
+@pytest.mark.slow
 def test_no_process_outlives_its_desktop() -> None:
     """Not those that left their session and their parents either."""
 
@@ -458,6 +465,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_killed_owner_takes_its_desktops_along() -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     try:
@@ -501,6 +509,7 @@ def test_nothing_crosses_from_one_desktop_to_the_next() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_desktops_side_by_side_do_not_disturb_each_other() -> None:
     async def run() -> None:
         texts = ["left side", "right side", "far side"]
@@ -535,6 +544,7 @@ def test_a_desktop_that_ends_is_told_as_crashed() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_a_spare_desktop_that_died_is_replaced() -> None:
     async def run() -> None:
         desktops = LocalDesktops()
@@ -588,7 +598,7 @@ def test_missing_programs_are_told_with_the_line_that_installs_them(monkeypatch:
     assert find_app("calc").is_full
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", apps.APPS)
 def test_every_application_starts_and_its_window_is_known(name: str) -> None:
     if lacking := missing_packages([name]):

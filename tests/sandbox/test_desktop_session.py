@@ -89,13 +89,14 @@ def _same_pixels_twice(name: str, seed: int) -> None:
     assert first == second and None not in dict(first)
 
 
+@pytest.mark.slow
 @needs_desktop
 def test_the_same_actions_give_the_same_pixels_on_another_desktop() -> None:
     _same_pixels_twice("dialog-enter", 1)
 
 
 @needs_desktop
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", load_tasks("small"))
 def test_every_small_task_gives_the_same_pixels_again(name: str) -> None:
     _same_pixels_twice(name, 5)
@@ -158,6 +159,7 @@ def test_an_episode_ends_by_success_by_word_and_by_its_limit() -> None:
     on_session(use)
 
 
+@pytest.mark.slow
 @needs_desktop
 def test_applications_are_opened_by_name() -> None:
     async def use(session: DesktopSession) -> None:
@@ -170,6 +172,7 @@ def test_applications_are_opened_by_name() -> None:
     on_session(use)
 
 
+@pytest.mark.slow
 @needs_desktop
 def test_the_oracle_mends_what_a_policy_did() -> None:
     """Text typed into the wrong place, a menu left open, another window in front."""
@@ -221,14 +224,17 @@ def test_tasks_are_the_same_everywhere_and_differ_by_seed() -> None:
         load_tasks("large")
 
 
+OTHERS = ("window-maximise", "editor-type", "files-rename", "files-move")
+
+
 @needs_desktop
-@pytest.mark.parametrize("name", ["dialog-check", "window-maximise", "terminal-command", "editor-type", "files-rename", "files-move"])
+@pytest.mark.parametrize("name", ["dialog-check", "terminal-command", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_oracles_solve_tasks(name: str) -> None:
     on_session(lambda session: solve(session, TASKS[name], 0))
 
 
 @needs_desktop
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TASKS)
 def test_oracles_solve_every_task_on_three_seeds(name: str) -> None:

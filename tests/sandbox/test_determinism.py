@@ -59,7 +59,7 @@ def another_browser(live_pool: Any) -> Iterator[Any]:
         yield live
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in TASKS[2:])])
 def test_the_same_seed_and_actions_give_the_same_pixels(two_browsers: Any, another_browser: Any, name: str) -> None:
     task = load_tasks()[name]
 
@@ -88,6 +88,7 @@ SEVERAL_WAYS += ["shapes-6", "catch-4"]
 """Pages with inner scrolling, timers, pictures that come later, animations of two kinds, dragging, and time that runs."""
 
 
+@pytest.mark.slow
 def test_two_workers_show_the_same() -> None:
     tasks = tasks_in(["miniwob", "games:all"])
     report = asyncio.run(compare([tasks[name] for name in SEVERAL_WAYS], 1))

@@ -34,7 +34,7 @@ LOOK = """
 """
 
 
-@pytest.fixture(scope="module", params=["beginframe", "plain", "playwright"])
+@pytest.fixture(scope="module", params=["beginframe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("plain", "playwright"))])
 def live(request: pytest.FixtureRequest, live_pool: Any) -> Iterator[Any]:
     with live_pool(SessionPool(page_sources(), kind=request.param, size=1)) as live:
         yield live

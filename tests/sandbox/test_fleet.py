@@ -28,7 +28,7 @@ from warehouse.errors import BrowserCrashed, LeaseLost, SandboxError, TaskError,
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts processes in /proc")
 
 Use = Callable[[Fleet], Coroutine[Any, Any, None]]
-ALSO = pytest.mark.slow
+ALSO = pytest.mark.long
 """Ways that come to the same as one that is always tried."""
 
 
@@ -56,6 +56,7 @@ def live(use: Use, **settings: Any) -> None:
     assert within(20, lambda: not any(session_members(pid) for pid in pids))
 
 
+@pytest.mark.slow
 def test_it_grows_with_the_queue_and_shrinks_when_idle(html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
         assert fleet.stats().num_workers == 0
@@ -85,6 +86,7 @@ def test_it_grows_with_the_queue_and_shrinks_when_idle(html_task: Any) -> None:
     live(use, min_workers=0, max_workers=2, grow_after_s=0.1, shrink_after_s=1.0)
 
 
+@pytest.mark.slow
 def test_a_worker_with_the_tasks_page_is_preferred() -> None:
     async def use(fleet: Fleet) -> None:
         tasks = [load_tasks()[name] for name in ("click-button", "click-test")]
@@ -98,7 +100,9 @@ def test_a_worker_with_the_tasks_page_is_preferred() -> None:
     live(use, max_workers=2, min_workers=2)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=ALSO), signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "sent", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=ALSO), pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
+)
 def test_a_worker_that_dies_or_hangs_is_replaced(sent: signal.Signals, html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
         async with fleet.lease(html_task()) as session:
@@ -138,6 +142,7 @@ def test_a_killed_browser_costs_its_sessions_and_not_its_worker(html_task: Any) 
     live(use, max_workers=1)
 
 
+@pytest.mark.slow
 def test_a_forgotten_lease_is_taken_back(html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
         async with fleet.lease(html_task()) as forgotten:
@@ -155,6 +160,7 @@ def test_a_forgotten_lease_is_taken_back(html_task: Any) -> None:
     live(use, max_workers=1, lease_ttl_s=1.0)
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_is_answered_and_its_lease_taken_back() -> None:
     task = tasks_of("terminal:small")[0]
 
@@ -173,6 +179,7 @@ def test_a_call_that_hangs_is_answered_and_its_lease_taken_back() -> None:
     live(use, max_workers=1, ready_limit_s=3.0, step_limit_s=3.0, call_limit_s=4.0)
 
 
+@pytest.mark.slow
 def test_the_end_of_a_lease_answers_what_is_under_way() -> None:
     task = tasks_of("terminal:small")[0]
 
@@ -187,6 +194,7 @@ def test_the_end_of_a_lease_answers_what_is_under_way() -> None:
     live(use, max_workers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limit",
     [
@@ -207,6 +215,7 @@ def test_a_worn_worker_is_replaced_and_no_lease_notices(limit: dict[str, Any], h
     live(use, max_workers=2, sessions_per_worker=2, grow_after_s=0.1, **limit)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_given_up_stops_in_the_worker(html_task: Any) -> None:
     async def use(fleet: Fleet) -> None:
         with pytest.raises(TimeoutError):
@@ -256,6 +265,7 @@ def test_workers_that_cannot_be_started_are_told_to_who_waits(monkeypatch: pytes
     live(use, max_workers=1)
 
 
+@pytest.mark.slow
 def test_processes_that_cannot_be_forked_are_told_to_who_waits(html_task: Any) -> None:
     """No descriptor is left for a worker's socket; once there is one, workers start again."""
     limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -330,8 +340,9 @@ sys.stdin.read()
 @pytest.mark.parametrize(
     "end",
     [
-        "SIGKILL", pytest.param("SIGTERM", marks=ALSO), pytest.param("SIGINT", marks=ALSO), "SIGSTOP", pytest.param("raise", marks=ALSO),
-        pytest.param("exit", marks=ALSO), pytest.param("vanish", marks=ALSO), "forget",
+        "SIGKILL", pytest.param("SIGTERM", marks=ALSO), pytest.param("SIGINT", marks=ALSO), pytest.param("SIGSTOP", marks=pytest.mark.slow),
+        pytest.param("raise", marks=ALSO), pytest.param("exit", marks=ALSO), pytest.param("vanish", marks=ALSO),
+        pytest.param("forget", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_no_process_outlives_its_manager(end: str) -> None:

@@ -7,7 +7,7 @@ import json
 import random
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -34,8 +34,12 @@ FIRST_TASKS = {entry.game: name for name, entry in reversed(task_file().tasks.it
 """A task of each game: its first, which is the easiest."""
 LAST_TASKS = {entry.game: name for name, entry in task_file().tasks.items()}
 FEW = game_names()[::4]
-"""Games that stand for the others; `make test-slow` tries them all."""
+"""Games that stand for the others; `make test-long` tries them all."""
 IDLE = [FIRST_TASKS[game] for game in FEW]
+
+
+def how_long(name: str, quick: Collection[str], slow: Collection[str]) -> Any:
+    return name if name in quick else pytest.param(name, marks=pytest.mark.slow if name in slow else pytest.mark.long)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +149,7 @@ async def oracle_trace(session: PageSession, task: Task, seed: int, num_steps: i
     return trace
 
 
-@pytest.mark.parametrize("game", game_names())
+@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in game_names()])
 def test_the_same_seed_and_actions_give_the_same_pixels(two_browsers: Any, game: str) -> None:
     """In two browsers at once, on fresh and on used pages, in another order of seeds."""
     task = load_tasks()[FIRST_TASKS[game] + ELEMENTS_SUFFIX]
@@ -186,7 +190,7 @@ def random_action(generator: random.Random) -> Action:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("game", game_names())
 def test_whatever_is_done_gives_the_same_pixels(two_browsers: Any, game: str) -> None:
     """Random actions and the oracle's, on the game's last task, which is the hardest; no error in the page, every state in the schema."""
@@ -217,7 +221,7 @@ def test_whatever_is_done_gives_the_same_pixels(two_browsers: Any, game: str) ->
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("name", [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
+@pytest.mark.parametrize("name", [how_long(name, SMALL[::4], SMALL) for name in TASKS])
 def test_the_oracle_reaches_the_goal(two_browsers: Any, name: str) -> None:
     """Through real input events, on three seeds; and its mean score is the task's reference."""
     task = load_tasks()[name]
@@ -235,7 +239,7 @@ def test_the_oracle_reaches_the_goal(two_browsers: Any, name: str) -> None:
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("name", [name if name in IDLE else pytest.param(name, marks=pytest.mark.slow) for name in TASKS])
+@pytest.mark.parametrize("name", [name if name in IDLE else pytest.param(name, marks=pytest.mark.long) for name in TASKS])
 def test_doing_nothing_reaches_no_goal(two_browsers: Any, name: str) -> None:
     task = load_tasks()[name]
 
@@ -253,7 +257,7 @@ def test_doing_nothing_reaches_no_goal(two_browsers: Any, name: str) -> None:
     two_browsers.run(use)
 
 
-@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.slow) for game in game_names()])
+@pytest.mark.parametrize("game", [game if game in FEW else pytest.param(game, marks=pytest.mark.long) for game in game_names()])
 def test_elements_lie_on_the_board_and_belong_to_the_state(two_browsers: Any, game: str) -> None:
     """With elements the same instance looks the same; what they say follows the state: equal states, equal elements."""
     name = FIRST_TASKS[game]
@@ -278,6 +282,7 @@ def test_elements_lie_on_the_board_and_belong_to_the_state(two_browsers: Any, ga
     two_browsers.run(use)
 
 
+@pytest.mark.slow
 def test_a_person_can_play_from_a_file() -> None:
     """Opened without anything from us, in real time: seed and level of the address, keys and pointer as the browser sends them."""
 

@@ -51,7 +51,7 @@ def run_with(two_browsers: Any, name: str, seed: int, use: Callable[[PageSession
     return two_browsers.run(lease)
 
 
-@pytest.mark.parametrize(("name", "num_steps"), [("catch-25", 40), ("laser-hard", 12)])
+@pytest.mark.parametrize(("name", "num_steps"), [pytest.param("catch-25", 40, marks=pytest.mark.slow), ("laser-hard", 12)])
 def test_webgl_gives_the_same_pixels_in_two_browsers(two_browsers: Any, name: str, num_steps: int) -> None:
     """While things fall, spin and burst: at every step, not only at rest."""
     task = load_tasks()[name]
@@ -235,6 +235,7 @@ class SlowOracle(SmoothGames):
         return await super().hint(moment)
 
 
+@pytest.mark.slow
 def test_frames_of_real_time_are_those_of_steps_alone() -> None:
     """What the page draws while the oracle thinks is neither frames nor time of a step: a screen's 60 a second are the most."""
 

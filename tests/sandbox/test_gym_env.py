@@ -37,7 +37,14 @@ def env() -> Iterator[gymnasium.Env[Any, Any]]:
     env.close()
 
 
-@pytest.mark.parametrize("source", ["miniwob", "games", "terminal", "hybrid", pytest.param("browsing", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "miniwob",
+        *(pytest.param(source, marks=pytest.mark.slow) for source in ("games", "terminal", "hybrid")),
+        pytest.param("browsing", marks=pytest.mark.long),
+    ],
+)
 def test_gymnasium_finds_nothing_to_say(source: str) -> None:
     register_envs()
     task = next(iter(SOURCES[source].load_tasks().values()))
@@ -105,7 +112,7 @@ def test_actions_survive_the_space(env: gymnasium.Env[Any, Any]) -> None:
     assert from_action(actions.Hotkey(keys=("ctrl", "q"))) is None and from_action(actions.TypeText(text="漢")) is None
 
 
-@pytest.mark.parametrize("kind", [gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+@pytest.mark.parametrize("kind", [gymnasium.vector.SyncVectorEnv, pytest.param(gymnasium.vector.AsyncVectorEnv, marks=pytest.mark.slow)])
 def test_several_side_by_side(kind: Any) -> None:
     vector = kind([_make_click_button] * 2)
     try:

@@ -38,7 +38,7 @@ def click(observation: Observation, text: str, role: str = "button") -> Click:
     return Click(x=element.x_px, y=element.y_px)
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", KINDS)
 def test_oracles_solve_every_task_through_real_events(on_session: Any, name: str, seeds: range) -> None:
     async def use(session: HybridSession) -> None:

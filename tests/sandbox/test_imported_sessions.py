@@ -182,7 +182,7 @@ def simulated() -> Iterator[SimulatedDevice]:
         yield device
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_template_of_android_world_runs_on_the_simulated_device(imported: Any, simulated: SimulatedDevice) -> None:
     tasks = imported(
         "android-world",

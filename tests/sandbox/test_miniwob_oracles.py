@@ -112,12 +112,13 @@ def test_quickstart_oracles_solve_their_tasks(solves: Callable[[str, int], list[
     assert all(solves(name, 3))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in ORACLES if name not in QUICKSTART])
 def test_wide_oracles_solve_their_tasks(solves: Callable[[str, int], list[bool]], name: str) -> None:
     assert sum(solves(name, 3)) >= FEWER.get(name, 3)
 
 
+@pytest.mark.slow
 def test_an_item_of_the_grid_is_dragged_between_any_two_places(solves: Callable[[str, int], list[bool]]) -> None:
     assert all(solves("drag-items-grid", 40))
 

@@ -28,7 +28,7 @@ from tests.sandbox.web_pages import SHOP, TASK, Bench, bench, click, keys, page_
 PAGES = Path(__file__).with_name("pages")
 
 
-@pytest.fixture(scope="module", params=["beginframe", pytest.param("plain", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["beginframe", pytest.param("plain", marks=pytest.mark.long)])
 def web(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with bench(request.param) as opened:
         yield opened

@@ -63,6 +63,7 @@ def test_a_session_with_the_tasks_page_is_preferred(live_pool: Any, html_source:
         live.run(use)
 
 
+@pytest.mark.slow
 def test_a_worn_browser_is_replaced_when_nobody_uses_it(live_pool: Any, html_source: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         async def play(seed: int) -> None:
@@ -124,6 +125,7 @@ def test_a_browser_being_replaced_ends_with_the_pool(live_pool: Any, html_source
     assert not group_members(worn)
 
 
+@pytest.mark.slow
 def test_what_nobody_uses_is_closed_and_comes_back_when_it_is_wanted(live_pool: Any, html_source: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         async with pool.lease(html_task()) as session:

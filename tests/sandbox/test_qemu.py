@@ -37,7 +37,7 @@ from sandbox.pool import SessionPool
 from sandbox.prove import attempt
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 REPOSITORY = Path(__file__).parents[2]
 BUILD_LIMIT_S = 1500
 T = TypeVar("T")

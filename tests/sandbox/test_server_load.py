@@ -21,6 +21,7 @@ from warehouse.errors import AccessDenied
 NUM_CLIENTS, NUM_SESSIONS, LEASES_EACH = 40, 6, 4
 
 
+@pytest.mark.slow
 def test_clients_that_come_and_vanish_leave_no_session_behind() -> None:
     tokens = {f"client{n}": f"token-of-client-{n:04}" for n in range(NUM_CLIENTS)}
     seen: Counter[str] = Counter()
@@ -81,7 +82,7 @@ def test_clients_that_come_and_vanish_leave_no_session_behind() -> None:
     assert seen["leases"] > NUM_CLIENTS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_hundred_clients_in_processes_that_are_killed() -> None:
     result = asyncio.run(run_trial(Load(num_clients=200, num_sessions=8, seconds=25, kill_every_s=6)))

@@ -38,6 +38,8 @@ def case(place: str, kind: SessionKind) -> Any:
     if kind == "desktop":
         marks.append(pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}"))
     if (place, kind) == ("fleet", "desktop"):  # the dearest, and a desktop behind a server shows the same
+        marks.append(pytest.mark.long)
+    elif place != "local" and kind not in ("page", "terminal"):  # the same sessions, through the same channel as these
         marks.append(pytest.mark.slow)
     return pytest.param(place, kind, marks=marks, id=f"{place}-{kind}")
 

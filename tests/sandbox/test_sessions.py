@@ -23,7 +23,10 @@ from warehouse.errors import SandboxError, TaskError
 Run = Callable[..., Any]
 
 
-@pytest.fixture(scope="module", params=["beginframe", "plain", "playwright", "remote", "fleet"])
+ALSO = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("playwright", "remote", "fleet")]
+
+
+@pytest.fixture(scope="module", params=["beginframe", "plain", *ALSO])
 def live(request: pytest.FixtureRequest, live_pool: Any) -> Iterator[Any]:
     """The kinds of browser in a pool of this process; and begin-frame sessions behind a server, and in a worker of a fleet."""
     pool: SessionPool | Fleet

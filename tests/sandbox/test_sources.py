@@ -71,6 +71,7 @@ def test_one_pool_runs_tasks_of_many_kinds_at_once() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_fleet_does_too() -> None:
     async def run() -> None:
         tasks = [tasks_of(selection)[0] for selection in MIXED]
@@ -93,7 +94,7 @@ def test_a_session_that_cannot_be_made_is_an_error_of_the_infrastructure(monkeyp
     asyncio.run(run())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix" or not os.path.exists("/usr/bin/Xvfb"), reason="needs an X server")
 def test_desktops_come_from_the_pool_and_are_bounded() -> None:
     async def run() -> None:

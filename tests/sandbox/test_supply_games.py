@@ -64,6 +64,7 @@ def test_the_oracle_reaches_what_is_drawn_and_the_page_says_what_was_told(pool: 
     pool.run(use)
 
 
+@pytest.mark.slow
 def test_two_hundred_instances_are_all_different() -> None:
     for group in ("generated", "generated-small-elements"):
         supply = gather(tasks_of(f"games:{group}"), 200)
@@ -84,6 +85,7 @@ def test_a_drawn_target_is_one_of_its_family_and_hand_written_tasks_have_no_fact
     assert facts(load_tasks("all")["snake-apples-2"], 1) is None
 
 
+@pytest.mark.slow
 def test_a_level_with_few_boards_gives_each_to_one_split_and_by_turns(pool: Any) -> None:
     task = load_tasks("generated")["sokoban-goals-1"]
     family = family_of(task)

@@ -30,7 +30,7 @@ def test_the_oracle_of_a_family_solves_what_it_gives(pool: Any, name: str) -> No
     solve(pool, name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in FAMILIES if not name.endswith("-2")])
 def test_the_oracle_of_every_other_family_does_too(pool: Any, name: str) -> None:
     solve(pool, name)

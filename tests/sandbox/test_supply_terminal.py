@@ -46,6 +46,7 @@ def test_the_oracle_of_a_family_solves_what_it_gives(name: str) -> None:
     on_session(use)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_two_hundred_instances_are_all_different_and_no_split_has_anothers(group: str) -> None:
     supply = gather(tasks_of(f"terminal:{group}"), 200)
@@ -124,6 +125,7 @@ def test_json_counts_by_its_value_and_nothing_else_passes_for_it() -> None:
     on_session(use)
 
 
+@pytest.mark.slow
 def test_every_kind_of_operation_comes_up() -> None:
     counts: Counter[str] = Counter()
     for each in gather(tasks_of("terminal:generated"), 400).instances:

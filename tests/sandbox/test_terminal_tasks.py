@@ -23,6 +23,9 @@ from tests.sandbox.tool_sessions import bash, fail, follow
 from warehouse.errors import ConfigError, JailCrashed, SandboxError, SandboxTimeout, TaskError
 
 Use = Callable[[TerminalSession], Coroutine[Any, Any, Any]]
+FEW = list(KINDS)[::4]
+"""Tasks that stand for the others; continuous integration tries them all."""
+EVERY_TASK = pytest.mark.parametrize("name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in KINDS])
 
 
 @pytest.fixture
@@ -40,8 +43,8 @@ def on_session() -> Callable[[Use], Any]:
     return run
 
 
-@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 3), marks=pytest.mark.long)])
+@EVERY_TASK
 def test_oracles_solve_every_task_through_its_tools(on_session: Any, name: str, seeds: range) -> None:
     task = load_tasks()[name]
 
@@ -57,7 +60,7 @@ def test_oracles_solve_every_task_through_its_tools(on_session: Any, name: str, 
     on_session(use)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@EVERY_TASK
 def test_doing_nothing_solves_nothing(on_session: Any, name: str) -> None:
     """Nor does saying that it is done, nor the right answer printed."""
 
@@ -85,6 +88,7 @@ def test_instances_depend_on_task_and_seed_alone() -> None:
     assert seeded(task, 1).random() != seeded(task, 2).random()
 
 
+@pytest.mark.slow
 def test_the_step_limits_leave_room_for_the_oracle() -> None:
     source = TerminalSource()
     for name, task in load_tasks().items():
@@ -245,6 +249,7 @@ def test_a_jail_that_fails_is_no_failure_of_the_agent(
     on_session(use)
 
 
+@pytest.mark.slow
 def test_episodes_leave_no_descriptors_threads_or_tasks_behind(on_session: Any) -> None:
     task = load_tasks()["write-word"]
 

@@ -348,7 +348,9 @@ QUICK_AND_ENDLESS = {
 
 @pytest.mark.parametrize("tool", QUICK_AND_ENDLESS)
 @pytest.mark.parametrize("has_begun", [False, True])
-@pytest.mark.parametrize(("signum", "error"), [(signal.SIGKILL, JailCrashed), (signal.SIGSTOP, SandboxTimeout)])
+@pytest.mark.parametrize(
+    ("signum", "error"), [(signal.SIGKILL, JailCrashed), pytest.param(signal.SIGSTOP, SandboxTimeout, marks=pytest.mark.slow)]
+)
 def test_a_jail_that_fails_is_told_of_by_no_tool(
     with_tools: Any, monkeypatch: pytest.MonkeyPatch, tool: str, has_begun: bool, signum: signal.Signals, error: type[SandboxError]
 ) -> None:

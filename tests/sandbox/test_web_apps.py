@@ -25,8 +25,13 @@ from warehouse.errors import WebAppCrashed
 Use = Callable[[WebAppSession], Coroutine[Any, Any, Any]]
 TASKS = load_tasks()
 ORIGIN = "http://localhost:8001"
-QUICK = ("datasette-read", "datasette-hop", "sqlite-web-update-near", "trac-close")
-"""One of each kind over all applications; the rest is slow."""
+QUICK = "datasette-read"
+SEVERAL = ("datasette-hop", "sqlite-web-update-near", "trac-close")
+"""With the quick one, one of each kind over all applications; the rest is long."""
+
+
+def how_long(name: str) -> list[pytest.MarkDecorator]:
+    return [] if name == QUICK else [pytest.mark.slow if name in SEVERAL else pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +55,7 @@ def click(observation: Observation, text: str, role: str = "button") -> Click:
     return Click(x=x, y=y)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TASKS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=how_long(name)) for name in TASKS])
 def test_oracles_solve_every_family_through_real_events(on_session: Any, name: str) -> None:
     async def use(session: WebAppSession) -> None:
         observation = await session.reset(TASKS[name], 4)
@@ -63,7 +68,7 @@ def test_oracles_solve_every_family_through_real_events(on_session: Any, name: s
     on_session(use)
 
 
-@pytest.mark.parametrize("name", list(APPS))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "sqlite-web" else [pytest.mark.slow]) for name in APPS])
 def test_an_application_starts_with_its_data_and_the_next_knows_nothing_of_the_last(name: str) -> None:
     async def use() -> None:
         app = APPS[name]
@@ -109,6 +114,7 @@ def test_cheats_do_not_pay(on_session: Any) -> None:
     on_session(use)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_made_to_say_it_is_done_proves_nothing(on_session: Any) -> None:
     """Even whoever could run scripts in the page: the database is asked, from outside."""
 
@@ -123,6 +129,7 @@ def test_a_page_that_is_made_to_say_it_is_done_proves_nothing(on_session: Any) -
     on_session(use)
 
 
+@pytest.mark.slow
 def test_doing_more_than_was_asked_fails(on_session: Any) -> None:
     async def use(session: WebAppSession) -> None:
         observation = await session.reset(TASKS["sqlite-web-delete-near"], 4)
@@ -138,6 +145,7 @@ def test_doing_more_than_was_asked_fails(on_session: Any) -> None:
     on_session(use)
 
 
+@pytest.mark.slow
 def test_a_right_answer_counts_only_where_nothing_was_changed_and_addresses_may_be_typed(on_session: Any) -> None:
     """The application's own addresses are a person's means as well: reading there is no cheat."""
     task = TASKS["datasette-find"]
@@ -170,6 +178,7 @@ def test_the_page_has_the_application_and_nothing_else(on_session: Any) -> None:
     on_session(use)
 
 
+@pytest.mark.slow
 def test_an_application_that_dies_is_nobodys_failure(on_session: Any) -> None:
     async def use(session: WebAppSession) -> None:
         await session.reset(TASKS["datasette-read"], 4)
@@ -183,7 +192,7 @@ def test_an_application_that_dies_is_nobodys_failure(on_session: Any) -> None:
     on_session(use)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(APPS))
 def test_a_crawl_finds_what_the_stored_map_says(name: str) -> None:
     assert crawl([name, "--check"]) == 0

@@ -197,7 +197,7 @@ def test_the_proxy_enforces_the_policy() -> None:
     asyncio.run(use())
 
 
-@pytest.fixture(scope="module", params=["beginframe", pytest.param("plain", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["beginframe", pytest.param("plain", marks=pytest.mark.long)])
 def web(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with bench(request.param) as opened:
         yield opened

@@ -18,7 +18,7 @@ from tests.sandbox.web_pages import SHOP, TASK, Bench, bench, click, find, keys,
 from warehouse.errors import ConfigError, SandboxError
 
 
-@pytest.fixture(scope="module", params=["beginframe", "plain"])
+@pytest.fixture(scope="module", params=["beginframe", pytest.param("plain", marks=pytest.mark.slow)])
 def web(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with bench(request.param) as opened:
         yield opened
@@ -400,6 +400,7 @@ def test_a_reset_begins_anew(web: Bench, tmp_path: Path) -> None:
     web.run(use)
 
 
+@pytest.mark.slow
 def test_two_runs_show_the_same_pixels() -> None:
     """In two browsers: navigation, frames, fetches and tabs included."""
 

@@ -153,6 +153,7 @@ def test_importing_the_suites_does_not_import_great_expectations() -> None:
     assert result.stdout.split()[0] == "False"
 
 
+@pytest.mark.slow
 def test_many_rows_are_checked_in_chunks_as_if_at_once(
     warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_column_of_another_type_is_told_with_the_rows_that_cannot_be_it(
     assert failure.rows == ({"num_steps": "two", "iteration": "0001", "stage": "rollouts", "episode_id": "odd"},)
 
 
+@pytest.mark.slow
 def test_rows_of_another_type_are_those_that_cannot_be_it_whichever_chunk_they_are_in(
     warehouse: Warehouse, make: Any, write_raw: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse
     assert (told.route, [each.judge for each in told.judgements if each.abstains]) == ("sft", ["judge"])
 
 
+@pytest.mark.slow
 def test_what_would_change_the_route_does_change_it(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
         for name in ("episode-good", "episode-looping", "episode-failed"):
@@ -93,6 +94,7 @@ def test_ids_that_mean_nothing_or_too_much_are_named(warehouse: Warehouse) -> No
             explain(con, "xpisode-good")
 
 
+@pytest.mark.slow
 def test_other_rules_move_episodes_and_their_samples_and_the_old_version_stays(warehouse: Warehouse) -> None:
     before = {table: warehouse.version(table) for table in ("routes", "ct_samples", "sft_samples", "datasets")}
     (dry,) = reroute(warehouse, LAXER, ["0001"], dry_run=True)
@@ -110,6 +112,7 @@ def test_other_rules_move_episodes_and_their_samples_and_the_old_version_stays(w
     assert dict(zip(old["episode_id"].to_pylist(), old["route"].to_pylist(), strict=True))["episode-looping"] == "ct"
 
 
+@pytest.mark.slow
 def test_rerouting_is_idempotent_and_can_be_taken_back(warehouse: Warehouse) -> None:
     first = {table: warehouse.read(table).sort_by("sample_id") for table in ("ct_samples", "sft_samples")}
     (same,) = reroute(warehouse, RoutingConfig(), ["0001"])

@@ -84,6 +84,7 @@ def test_a_screenshot_leads_forward_to_every_checkpoint_that_learned_from_it(con
     assert "sft-note-1" in _ids(graph, "sft_sample") and "note-1" in _ids(graph, "annotation")
 
 
+@pytest.mark.slow
 def test_walking_up_and_down_are_each_others_inverse(con: duckdb.DuckDBPyConnection) -> None:
     for node_id, other in (("ckpt-sft-2", "shot-0"), ("data-sft-2", "ep-bad"), ("ep-good", "task-a")):
         assert other in {node.id for node in trace(con, node_id, direction="up").nodes.values()}

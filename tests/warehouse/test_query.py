@@ -115,6 +115,7 @@ def test_a_damaged_file_is_named_by_a_query(warehouse: Warehouse, make: Any) -> 
     assert str(path) in str(caught.value) and "To mend" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_spills_into_the_home(warehouse: Warehouse) -> None:
     with query.connect(warehouse, memory_limit="30MB", threads=1) as con:
         assert _one(con, "SELECT count(*) FROM (SELECT * FROM range(3_000_000) t(x) ORDER BY hash(x))") == 3_000_000

@@ -57,7 +57,7 @@ def trace(episode: Episode) -> tuple[Any, ...]:
     return episode.instruction, episode.outcome, episode.reward, episode.environment, steps
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_seeds_give_the_same_episodes_whatever_runs_beside_them(turned_home):
     alone = play(turned_home, num_sessions=1)
     assert sum(len(steps) for *_, steps in alone.values()) > 10
@@ -66,6 +66,7 @@ def test_the_same_seeds_give_the_same_episodes_whatever_runs_beside_them(turned_
     assert play(turned_home, num_sessions=7, num_browsers=2) == alone
 
 
+@pytest.mark.slow
 def test_the_rollouts_of_the_turn_begin_alike_when_they_are_collected_again(turned_home):
     """They were sampled in whatever batches came together, so their answers need not repeat; their instances do, to the pixel."""
     begun = turned_home.sql(

@@ -179,7 +179,7 @@ def stage_seconds(turned_home) -> dict[str, float]:
     return {**results, "iteration": sum(results.values())}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("target", TARGETS)
 def test_killed_three_times_the_wheel_goes_on(target: str, turned_home, copy_of, stage_seconds):
     trial = Trial(copy_of(turned_home), list(TARGETS[target]), random.Random(f"faults {target}"), stage_seconds)
@@ -189,7 +189,7 @@ def test_killed_three_times_the_wheel_goes_on(target: str, turned_home, copy_of,
     assert trial.wheel.left_after(GONE_S) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of):
     """The worker of one RL stage by itself, killed in the midst of its first round."""
     wheel = copy_of(turned_home)

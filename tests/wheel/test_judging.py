@@ -10,7 +10,7 @@ import yaml
 from warehouse import registry
 from warehouse.home import page_name
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 
 # A policy that is taught a little more than smoke's, so that some of what it does is good and some is not.
 SETTINGS = {

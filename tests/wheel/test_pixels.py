@@ -24,7 +24,7 @@ def test_the_prompt_says_no_more_than_the_task(tmp_path: Path) -> None:
         assert episode.request.task.split(episode.request.seed) is Split.TRAIN
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_tiny_vision_language_model_learns_to_click_by_looking(tmp_path: Path) -> None:
     """Chance is one box of four, and what the same policy falls to with another screenshot before its eyes. In 37 of 100 instances the

@@ -26,7 +26,7 @@ from pipelines.instance import open_instance
 from pipelines.jobs import OUTPUT, first_incomplete
 from warehouse.query import connect
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 ITERATION = "0001"
 

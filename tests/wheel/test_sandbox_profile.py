@@ -12,7 +12,7 @@ from pipelines import profiles
 from sandbox.desktop.apps import missing_packages
 from warehouse import registry
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 CUT = {
     "extends": "sandbox",

@@ -13,7 +13,7 @@ from sandbox.sources import tasks_in
 from warehouse.query import connect
 from warehouse.solve_rates import solve_rates
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 PER_TASK = 6
 CUT = {

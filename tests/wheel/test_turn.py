@@ -175,6 +175,7 @@ def test_the_run_says_what_it_did(turned_home):
     assert re.search(r"report: \S+index\.html", turned_home.output)
 
 
+@pytest.mark.slow
 def test_status_says_where_the_wheel_stands(turned_home):
     ran = turned_home.flywheel("status", "--json")
     assert ran.returncode == 0, ran.stderr
@@ -202,6 +203,7 @@ def test_a_second_run_has_nothing_to_do_and_says_so(turned_home, copy_of):
     assert wheel.left_after(10) == []
 
 
+@pytest.mark.slow
 def test_sql_sees_the_tables_as_they_were(turned_home):
     def count(*options: str) -> int:
         ran = turned_home.flywheel("sql", "select count(*) as num from episodes", "--json", *options)
@@ -213,6 +215,7 @@ def test_sql_sees_the_tables_as_they_were(turned_home):
     assert count("--as-of", "0001") == count() > seeded
 
 
+@pytest.mark.slow
 def test_lineage_is_printed_and_drawn(turned_home, tmp_path: Path):
     svg, mermaid = tmp_path / "lineage.svg", tmp_path / "lineage.mmd"
     ran = turned_home.flywheel("lineage", "0001/merged_policy", "--depth", "3", "--svg", str(svg), "--mermaid", str(mermaid))
@@ -238,6 +241,7 @@ def test_samples_are_exported(turned_home, tmp_path: Path, form: str, dataset: s
         assert pq.read_table(tmp_path / "out/samples.parquet").num_rows == num
 
 
+@pytest.mark.slow
 def test_everything_is_exported_as_one_duckdb_file(turned_home, tmp_path: Path):
     output = tmp_path / "flywheel.duckdb"
     ran = turned_home.flywheel("export", str(output), "--format", "duckdb")
@@ -247,6 +251,7 @@ def test_everything_is_exported_as_one_duckdb_file(turned_home, tmp_path: Path):
             assert con.execute(f"select count(*) from {table}").fetchall() == turned_home.sql(f"select count(*) from {table}")
 
 
+@pytest.mark.slow
 def test_any_checkpoint_is_evaluated_and_checkpoints_are_merged(turned_home, tmp_path: Path):
     merged = turned_home.flywheel("merge", "0001/rl_pointing", "0001/rl_forms", "--weights", "0.25,0.75", "-o", str(tmp_path / "merged"))
     assert merged.returncode == 0, merged.stderr
@@ -312,7 +317,7 @@ def test_the_next_iteration_is_open_with_what_enters_it(records: Records, turned
     assert opened.metadata["sft_samples"].value == turned_home.warehouse.version("sft_samples")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_finished_stage_is_worked_again_only_where_that_is_asked_for(turned_home, copy_of, monkeypatch: pytest.MonkeyPatch):
     wheel = copy_of(turned_home)
     for name, value in wheel.environment.items():
