@@ -1,0 +1,167 @@
+"""`flywheel annotate`: accounts and campaigns from the command line, and a whole server as a process, killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from annotation.storage.database import default_url
+from annotation.storage.migrating import open_database
+from annotation.storage.one_server import only_server
+from pipelines.annotation_server import check_host
+from pipelines.cli import app
+from tests.pipelines.annotation_home import small_home
+from warehouse.errors import ConfigError, DatabaseUnusable, UnknownSubject
+from warehouse.home import Home
+
+PASSWORD = "correct horse battery"
+
+
+def flywheel(home: Path, *arguments: str) -> str:
+    ran = CliRunner().invoke(app, ["annotate", *arguments, "--home", str(home)], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+def test_accounts_and_campaigns_from_the_command_line(tmp_path: Path) -> None:
+    assert re.fullmatch(r"https://a\.example/join#[\w-]{43}\n", flywheel(tmp_path, "invite", "--role", "admin", "--url", "https://a.example/"))
+    token = flywheel(tmp_path, "users", "program", "scripted").strip()
+    assert token.startswith("fla_")
+    flywheel(tmp_path, "users", "disable", "scripted")
+    assert "program, barred since" in flywheel(tmp_path, "users", "list")
+    flywheel(tmp_path, "users", "enable", "scripted")
+    flywheel(tmp_path, "users", "role", "scripted", "reviewer")
+    assert "reviewer" in flywheel(tmp_path, "users", "list")
+    made = flywheel(tmp_path, "campaign", "create", "forms", "--tasks", "miniwob:quickstart", "--member", "scripted")
+    assert made.startswith("campaign ")
+    flywheel(tmp_path, "campaign", "pause", "forms")
+    assert "paused" in flywheel(tmp_path, "campaign", "list") and "0/100" in flywheel(tmp_path, "campaign", "list")
+    flywheel(tmp_path, "campaign", "resume", "forms")
+    flywheel(tmp_path, "campaign", "end", "forms")
+    assert "ended" in flywheel(tmp_path, "campaign", "list")
+    assert "those of version 0001" in flywheel(tmp_path, "migrate")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "told"),
+    [
+        (["serve", "--host", "0.0.0.0"], ConfigError, "--allow-remote"),
+        (["users", "disable", "nobody"], UnknownSubject, "users list"),
+        (["invite", "--role", "god"], ConfigError, "there are annotator, reviewer, admin"),
+        (["campaign", "create", "x", "--tasks", "nowhere"], ConfigError, "nowhere"),
+        (["campaign", "create", "x", "--tasks", "miniwob", "--target", "0"], ConfigError, "target_count"),
+        (["campaign", "pause", "none"], UnknownSubject, "campaign list"),
+        (["migrate", "--database", "mysql://host/name"], ConfigError, "postgresql"),
+        (["users", "list", "--database", "postgresql://u:secret@127.0.0.1:1/x"], DatabaseUnusable, "127.0.0.1"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, arguments: list[str], kind: type[Exception], told: str) -> None:
+    error = CliRunner().invoke(app, ["annotate", *arguments, "--home", str(tmp_path)]).exception
+    assert isinstance(error, kind) and told in str(error) and "secret" not in str(error)
+
+
+def test_other_machines_only_when_asked_for() -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_host(host, allow_remote=False)
+    check_host("0.0.0.0", allow_remote=True)
+    with pytest.raises(ConfigError, match="not encrypted"):
+        check_host("192.0.2.1", allow_remote=False)
+
+
+def test_one_server_a_database(tmp_path: Path) -> None:
+    database = open_database(default_url(Home(tmp_path)))
+    with only_server(database), pytest.raises(ConfigError, match="another annotation server"), only_server(database):
+        raise AssertionError
+    with only_server(database):
+        pass
+    database.close()
+
+
+@contextmanager
+def server(home: Path, *, sessions: int = 1) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """The process, its address, and all it said until it was ready."""
+    command = [sys.executable, "-m", "pipelines.cli", "annotate", "serve", "--port", "0", "--sessions", str(sessions), "--workers", "1"]
+    place, environment = Path(__file__).parents[2], {**os.environ, "COLUMNS": "200"}
+    with subprocess.Popen(
+        [*command, "--home", str(home)], stdout=subprocess.PIPE, text=True, cwd=place, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline() + process.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:\d+", said)
+            assert address is not None, said
+            if not (home / "joined").exists():
+                said += process.stdout.readline()
+            yield process, address[0], said
+        finally:
+            process.kill()
+
+
+def until(client: httpx.Client, run_id: str, phase: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        state: dict[str, Any] = client.get(f"/api/v1/runs/{run_id}").json()
+        if state.get("phase") == phase:
+            return state
+        time.sleep(0.1)
+    raise AssertionError(f"the run is {state}")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_goes_on_where_people_were(tmp_path: Path) -> None:
+    small_home(tmp_path)
+    with server(tmp_path) as (process, address, said):
+        link = re.search(r"/join#([\w-]{43})", said)
+        assert link is not None, said
+        with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+            joined = client.post("/api/v1/join", json={"token": link[1], "name": "ada", "password": PASSWORD})
+            assert joined.json()["role"] == "admin"
+            (tmp_path / "joined").touch()
+            client.headers["X-CSRF-Token"] = joined.json()["csrf_token"]
+            made = client.post("/api/v1/campaigns", json={"name": "buttons", "tasks": ["miniwob/click-button-sequence"], "double_share": 0})
+            assert made.status_code == 201, made.text
+            given = client.post("/api/v1/work/next", json={}).json()
+            state = until(client, given["run_id"], "deciding")
+            assert state["proposals"], "the released policy proposes"
+            one = next(box for box in state["screen"]["elements"] if box["name"] == "ONE")
+            body = {"version": state["version"], "decision": "override", "thought": "the first", "action": f"click [{one['index']}]"}
+            answer = client.post(f"/api/v1/runs/{given['run_id']}/decide", json=body)
+            assert answer.status_code == 200, answer.text
+            before = until(client, given["run_id"], "deciding")
+            assert len(before["history"]) == 1
+            draft = {"step_index": 1, "number": 7, "thought": "now the sec", "action": ""}
+            assert client.put(f"/api/v1/runs/{given['run_id']}/draft", json=draft).status_code == 200
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    with server(tmp_path) as (process, address, said):
+        assert "/join#" not in said
+        with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+            opened = client.post("/api/v1/login", json={"name": "ada", "password": PASSWORD})
+            client.headers["X-CSRF-Token"] = opened.json()["csrf_token"]
+            again = client.post("/api/v1/work/next", json={}).json()
+            assert (again["run_id"], again["assignment_id"]) == (given["run_id"], given["assignment_id"])
+            after = until(client, given["run_id"], "deciding")
+            assert after["history"] == before["history"] and after["draft"]["thought"] == "now the sec"
+            assert after["screen"]["screenshot_id"] == before["screen"]["screenshot_id"], "the same screen, done again"
+            two = next(box for box in after["screen"]["elements"] if box["name"] == "TWO")
+            body = {"version": after["version"], "decision": "override", "thought": "the second", "action": f"click [{two['index']}]"}
+            client.post(f"/api/v1/runs/{given['run_id']}/decide", json=body)
+            ended = until(client, given["run_id"], "ended")
+            assert ended["verifier"] is True
+            done = client.post(f"/api/v1/runs/{given['run_id']}/finish", json={"version": ended["version"], "is_success": True})
+            assert done.json()["phase"] == "finished"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stdout is not None and "everybody's work is kept" in process.stdout.read()
