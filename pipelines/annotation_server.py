@@ -12,7 +12,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
+
 from annotation.service.accounts import Accounts
+from annotation.service.policies import NEWEST
 from annotation.service.runs import LiveRuns
 from annotation.service.standing import StandingReader
 from annotation.storage import accounts as stored
@@ -26,7 +29,7 @@ from annotation.web.settings import WebSettings
 from pipelines.options import console
 from pipelines.policy_source import ReleasedPolicies
 from sandbox.http_serving import address_of, bind, is_loopback
-from warehouse.errors import ConfigError
+from warehouse.errors import ConfigError, FlywheelError
 from warehouse.home import Home
 
 if TYPE_CHECKING:
@@ -76,6 +79,8 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         runs = LiveRuns(database, Blobs.of_home(home), pool, policies)
         app = create_app(database, Blobs.of_home(home), runs, StandingReader(home), WebSettings(behind_proxy=plan.behind_proxy))
         first = await first_invitation(database)
+        warming = asyncio.create_task(_warm(policies), name="the newest release")
+        stack.callback(warming.cancel)
         await serve(app, listener, lambda: _tell(listener, plan, database, first), on_end=runs.end_streams)
     console.print("everybody's work is kept; start again to go on")
 
@@ -107,6 +112,17 @@ async def first_invitation(database: Database) -> str | None:
     secret, _ = await accounts.invite("admin", by=None, ttl_s=FIRST_INVITATION_S)
     accounts.passwords.close()
     return secret
+
+
+async def _warm(policies: ReleasedPolicies) -> None:
+    """Open the newest release before anybody waits for it, and say which it is."""
+    try:
+        served = await policies.get(NEWEST)
+    except FlywheelError as error:
+        console.print(f"[yellow]no policy proposes yet: {escape(str(error))}[/]", soft_wrap=True)
+    else:
+        console.print(f"proposes: {served.policy_id}", soft_wrap=True, highlight=False)
+    sys.stdout.flush()
 
 
 def _tell(listener: socket.socket, plan: ServerPlan, database: Database, first: str | None) -> None:

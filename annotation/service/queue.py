@@ -45,6 +45,7 @@ class Queue:
 
     async def take(self, user_id: str, campaign_id: str | None = None) -> Leased | None:
         """What the user holds already, else the most urgent assignment that they may have, on lease. None: there is none."""
+        num_vain = 0
         for _ in range(MOST_TRIES):
             asked_s = time.monotonic()
             leased = await self._take(user_id, campaign_id)
@@ -53,7 +54,9 @@ class Queue:
                     self._refresh_later(leased.campaign.campaign_id)
                 return leased
             refreshed = [await self.refresh(found, unless_since_s=asked_s) for found in await self._open_to(user_id, campaign_id)]
-            if not any(refreshed):
+            # Once more where nothing came in: another server may have filled it up between our two looks.
+            num_vain = 0 if any(refreshed) else num_vain + 1
+            if num_vain == 2:
                 break
         return None
 

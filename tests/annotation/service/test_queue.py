@@ -114,6 +114,23 @@ def test_fifty_people_at_once_get_fifty_assignments(office: Office):
     assert all(row.lease_number == 1 for row in rows)
 
 
+def test_two_servers_on_one_database_hand_out_each_assignment_once(office: Office, annotation_url: str):
+    async def run() -> list[str]:
+        await office.campaign(target_count=40)
+        users = office.people(40)
+        other = open_database(annotation_url)
+        queues = (office.queue, Queue(other, office.known, clock=office.clock, stock=20))
+        taken = await asyncio.gather(*(queues[index % 2].take(user) for index, user in enumerate(users)))
+        for queue in queues:
+            await queue.close()
+        other.close()
+        return [one.assignment.assignment_id for one in taken if one is not None]
+
+    taken = asyncio.run(run())
+    assert len(taken) == len(set(taken)) == 40
+    assert Counter(row.state for row in office.rows()) == {"leased": 40}
+
+
 def test_two_different_people_annotate_the_doubled_share(office: Office):
     async def run() -> None:
         await office.campaign(target_count=10, double_share=1.0)
