@@ -97,6 +97,29 @@ def invite(
 
 
 @annotate.command()
+def withdraw(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Runs and recordings, by id.")] = None,
+    of: Annotated[str | None, typer.Option("--of", help="All that this account ever gave.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; it is kept in the audit log.")] = "from the command line",
+    erase: Annotated[bool, typer.Option("--erase", help="Then remove what withdrawn recordings hold from the server's disk.")] = False,
+    database: DatabaseOption = None,
+    home: HomeOption = None,
+) -> None:
+    """Take back what people annotated or recorded: no dataset made from now on holds it.
+
+    The wheel takes that in with its next iteration. What stands in older versions of the tables: `flywheel withdraw --purge`.
+    """
+    from pipelines.annotation_withdrawal import erase_withdrawn, withdraw_given
+
+    place = home_of(home)
+    with opened(place, database) as found:
+        num = withdraw_given(found, ids or [], of, reason)
+        console.print(f"withdrawn: {num}", highlight=False)
+        if erase:
+            console.print(f"parts of recordings erased: {erase_withdrawn(found, place)}", highlight=False)
+
+
+@annotate.command()
 def migrate(database: DatabaseOption = None, home: HomeOption = None) -> None:
     """Bring the tables of the annotation database to those of this release. Stop its servers, and keep a copy."""
     from annotation.storage import migrating

@@ -166,3 +166,46 @@ def test_a_server_that_is_killed_goes_on_where_people_were(tmp_path: Path) -> No
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert process.stdout is not None and "everybody's work is kept" in process.stdout.read()
+
+
+def test_what_somebody_gave_is_taken_back(tmp_path: Path) -> None:
+    from annotation.storage import accounts, audit, landings, run_endings
+    from annotation.storage.schema import Assignment, Campaign, Run
+
+    database = open_database(default_url(Home(tmp_path)))
+    with database.write() as session:
+        ada, bob = (accounts.add_user(session, name, "annotator", None, now_s=0.0).user_id for name in ("ada", "bob"))
+        session.add(
+            Campaign(
+                campaign_id="c", name="c", guidelines="", mode="intervene", tasks=[], policy="newest", num_candidates=1, temperature=1.0,
+                target_count=9, double_share=0.0, lease_s=60.0, state="active", created_at_s=0.0,
+            )
+        )  # fmt: skip
+        session.flush()
+        for number, user_id in enumerate((ada, ada, bob)):
+            session.add(
+                Assignment(
+                    assignment_id=f"a{number}", campaign_id="c", task_id="t", task_name="t", domain="d", task={}, seed=number, copy=0,
+                    priority=1.0, state="leased", user_id=user_id, lease_number=1, lease_until_s=1e12, changed_at_s=0.0,
+                )
+            )  # fmt: skip
+            session.flush()
+            session.add(
+                Run(
+                    run_id=f"r{number}", assignment_id=f"a{number}", lease_number=1, user_id=user_id, policy_id="p", grammar="compact",
+                    state="live", started_at_s=0.0, num_backs=0, review_state="none",
+                )
+            )  # fmt: skip
+            session.flush()
+            run_endings.finish(session, f"r{number}", is_success=True, note="", now_s=1.0)
+    with pytest.raises(ConfigError, match="--of NAME"):
+        flywheel(tmp_path, "withdraw")
+    with pytest.raises(UnknownSubject):
+        flywheel(tmp_path, "withdraw", "r2", "nothing")
+    assert "withdrawn: 1" in flywheel(tmp_path, "withdraw", "r0")
+    assert "withdrawn: 1" in flywheel(tmp_path, "withdraw", "r0", "--of", "ada", "--erase", "--reason", "asked to")
+    with database.read() as session:
+        landed = [(one.kind, one.subject_id) for one in landings.after(session, 0)]
+        assert landed == [("run", "r0"), ("run", "r1"), ("run", "r2"), ("withdrawal", "r0"), ("withdrawal", "r1")]
+        assert [(one.action, one.subject) for one in audit.entries(session)] == [("run.withdrawn", "r1"), ("run.withdrawn", "r0")]
+    database.close()
