@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from agent.grammars.elements import render_observation
@@ -21,7 +20,18 @@ def screen_json(observation: Observation) -> dict[str, Any]:
         "width_px": observation.width_px,
         "height_px": observation.height_px,
         "time_ms": observation.time_ms,
-        "elements": [asdict(element) for element in observation.elements],
+        "elements": [
+            {
+                "role": each.role,
+                "text": each.text,
+                "states": list(each.states),
+                "x_px": each.x_px,
+                "y_px": each.y_px,
+                "width_px": each.width_px,
+                "height_px": each.height_px,
+            }
+            for each in observation.elements
+        ],
         "output": observation.output,
     }
 

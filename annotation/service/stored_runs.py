@@ -67,7 +67,7 @@ def bring_back(run: LiveRun, stored: Stored) -> None:
     if stored.steps:
         last = stored.steps[-1]
         run.observation = observation_of(last, instruction)
-        run.screen = screen_view(run.observation, last.screenshot_id)
+        run.screenshot_id = last.screenshot_id
 
 
 def _standing(step: RunStep, stored: Stored, view: HistoryStep) -> Standing:
