@@ -57,6 +57,7 @@ class Standing:
     step_id: str
     base: Response
     override: str | None
+    instruction: str
     observation: str
     """The element list as text, as it was seen."""
     screenshot_id: str | None

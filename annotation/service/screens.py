@@ -70,10 +70,10 @@ def _box(element: Element, index: int) -> Box:
     )  # fmt: skip
 
 
-def difference(stored_text: str, stored_screenshot_id: str | None, now: Observation) -> str | None:
-    """How a screen that came back differs from what was stored of it: "text", "pixels", or not at all. Elements and output decide: a
-    cursor that blinks makes no other screen."""
-    if stored_text != render_observation(now):
+def difference(stored_text: str, stored_screenshot_id: str | None, instruction: str, now: Observation) -> str | None:
+    """How a screen that came back differs from what was stored of it: "text", "pixels", or not at all. Instruction, elements and output
+    decide: a cursor that blinks makes no other screen."""
+    if stored_text != render_observation(now) or instruction != now.instruction:
         return "text"
     if stored_screenshot_id is not None and now.screenshot is not None and stored_screenshot_id != now.screenshot_id:
         return "pixels"

@@ -43,7 +43,7 @@ from sandbox import wire
 from sandbox.pool_protocol import Pool
 from sandbox.session import Session
 from sandbox.task import Task
-from warehouse.errors import SandboxError
+from warehouse.errors import ModelError, SandboxError
 
 LET_STAND = "let_stand"
 """What a program decides where it has nothing to say: the policy goes on. People do not have it."""
@@ -155,7 +155,7 @@ async def _choice(run: LiveRun, intervene: Intervene | None, labels: Labels | No
     if moment is None or opened is None:
         raise ValueError("a run that waits for a decision has a moment")
     if not opened.candidates:
-        raise run.error or SandboxError(run.problem or "the policy did not answer")
+        raise ModelError(run.problem or "the policy did not answer")
     response = opened.candidates[0].response
     override = None if intervene is None else await intervene(moment, response)
     label = None if labels is None else labels.label_at(moment)
@@ -231,7 +231,8 @@ def _enter(session: DatabaseSession, requests: Sequence[EpisodeRequest], mode: M
     now_s = time.time()
     campaign = Campaign(
         campaign_id=(campaign_id := new_id("campaign")), name=campaign_id, guidelines="", mode=mode, tasks=[], policy=NEWEST,
-        num_candidates=1, temperature=0.0, target_count=max(1, len(requests)), double_share=0.0, lease_s=LEASE_S, state="active", created_at_s=now_s,
+        num_candidates=1, temperature=0.0, target_count=max(1, len(requests)), double_share=0.0, lease_s=LEASE_S, state="active",
+        created_at_s=now_s,
     )  # fmt: skip
     session.merge(User(user_id=ORACLE_POLICY_ID, name=ORACLE_POLICY_ID, role="annotator", created_at_s=now_s))
     session.add(campaign)

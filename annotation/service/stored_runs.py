@@ -83,6 +83,7 @@ def _standing(step: RunStep, stored: Stored, view: HistoryStep) -> Standing:
         step_id=step.step_id,
         base=Response(text=base, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=policy_id),
         override=None if text == base else text,
+        instruction=stored.run.instruction or "",
         observation=step.observation,
         screenshot_id=step.screenshot_id,
         view=view,

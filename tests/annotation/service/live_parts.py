@@ -134,6 +134,14 @@ class Work:
 
         self.database.transact(work)
 
+    def expire(self, assignment_id: str) -> None:
+        """The lease ran out, and nobody has taken it yet."""
+
+        def work(session: Session) -> None:
+            session.get_one(Assignment, assignment_id).lease_until_s = time.time() - 1.0
+
+        self.database.transact(work)
+
     def rows(self, query: Any) -> list[Any]:
         with self.database.read() as session:
             return list(session.scalars(query))
