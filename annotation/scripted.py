@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from agent.decider import ORACLE_POLICY_ID, Moment, OracleDecider
 from agent.episode import Episode, EpisodeRequest, Outcome
@@ -33,6 +33,24 @@ class InterveningCollector(Protocol):
     def collect(self, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene | None = None) -> AsyncIterator[Episode]:
         """Yield each request's episode as it finishes."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What an annotator thought of a proposal: the right answer (None: it knows none), and whether the proposal is that."""
+
+    text: str | None
+    agrees: bool
+
+
+@runtime_checkable
+class Labels(Protocol):
+    """A hook of the episode loop that can be asked what it thought at a moment that it has looked at."""
+
+    @property
+    def mode(self) -> Mode: ...
+
+    def label_at(self, moment: Moment) -> Label: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +128,11 @@ class ScriptedAnnotator:
         note = await self._take_note(moment, response, may_override=not is_lost and used < self.allowed.get(episode_id, 0))
         return note.label if note.overridden else None
 
+    def label_at(self, moment: Moment) -> Label:
+        """Of the newest note on an episode's step."""
+        note = self._notes[moment.request.episode_id][-1]
+        return Label(text=note.label, agrees=note.agrees)
+
     def notes(self, episode: Episode) -> list[Note]:
         """The notes on an episode's steps, forgotten as they are handed out."""
         return self._notes.pop(episode.episode_id, [])[: len(episode.steps)]
@@ -142,6 +165,21 @@ class ScriptedAnnotator:
             return self._grammar.format(thought, parsed.actions[0], observation)
         except NotRepresentable:
             return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """The annotator in one mode, as the episode loop calls it."""
+
+    annotator: ScriptedAnnotator
+    mode: Mode
+
+    async def __call__(self, moment: Moment, response: Response) -> str | None:
+        work = self.annotator.watch if self.mode == "relabel" else self.annotator.correct
+        return await work(moment, response)
+
+    def label_at(self, moment: Moment) -> Label:
+        return self.annotator.label_at(moment)
 
 
 def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True) -> list[Annotation]:
@@ -241,14 +279,14 @@ async def annotate(
         return made
 
     if config.mode == "relabel":
-        annotations = within_budget(await collect(requests, annotator.watch), config)
+        annotations = within_budget(await collect(requests, Hook(annotator=annotator, mode="relabel")), config)
     else:
         left = _shares(requests, config.max_corrections)
         queues = {task: [request for request in requests if request.task.name == task] for task in left}
         while wave := _next_wave(queues, left, config.max_interventions_per_episode):
             annotator.allowed = wave
             chosen = [request for request in requests if request.episode_id in wave]
-            for annotation in (made := await collect(chosen, annotator.correct)):
+            for annotation in (made := await collect(chosen, Hook(annotator=annotator, mode="intervene"))):
                 left[annotation.task] -= annotation.decision == "override"
             annotations += made
     annotations.sort(key=lambda annotation: (annotation.episode_id, annotation.note.step_index))

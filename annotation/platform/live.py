@@ -51,6 +51,8 @@ class LiveEpisode:
     def __init__(self, pool: Pool, request: EpisodeRequest, retries: Retries | None = None) -> None:
         self._pool, self._request, self._retries = pool, request, retries or Retries()
         self._session: Session | None = None
+        self.num_failures = 0
+        """Sandboxes that failed so far."""
 
     @property
     def session(self) -> Session | None:
@@ -70,6 +72,7 @@ class LiveEpisode:
             try:
                 return await self._play_once(player, builder, limits, annotator)
             except SandboxError as error:
+                self.num_failures += 1
                 num_failures = 1 if player.num_decided > decided else num_failures + 1
                 decided = player.num_decided
                 if num_failures >= self._retries.max_in_a_row:

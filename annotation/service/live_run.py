@@ -20,7 +20,7 @@ from annotation.service.policies import Served
 from annotation.service.proposals import Candidate
 from annotation.service.screens import screen_view
 from annotation.storage.runs import Executed
-from annotation.web.bodies import CampaignView, DraftView, HistoryStep, ProposalView, RunPhase, RunState, ScreenView, TaskView
+from annotation.web.bodies import CampaignView, DraftView, HistoryStep, ProposalView, RunPhase, RunState, TaskView
 from sandbox.session import Observation
 from warehouse.identity import stable_seed
 
@@ -57,6 +57,7 @@ class Standing:
     step_id: str
     base: Response
     override: str | None
+    instruction: str
     observation: str
     """The element list as text, as it was seen."""
     screenshot_id: str | None
@@ -84,12 +85,14 @@ class LiveRun:
         self.version, self.lease_until_s = version, lease_until_s
         self.phase: RunPhase = "starting"
         self.problem: str | None = None
+        self.error: Exception | None = None
+        """What broke it."""
         self.lock = asyncio.Lock()
         """Held by whoever changes the run on somebody's behalf."""
         self.task: asyncio.Task[None] | None = None
         self.moment: Moment | None = None
         self.observation: Observation | None = None
-        self.screen: ScreenView | None = None
+        self.screenshot_id: str | None = None
         self.open: Open | None = None
         self.standing: list[Standing] = []
         self.closing: HistoryStep | None = None
@@ -130,9 +133,9 @@ class LiveRun:
     def show(self, observation: Observation) -> None:
         """A new screen. Its picture is at hand before it is stored."""
         self.observation = observation
-        self.screen = screen_view(observation, observation.screenshot_id)
+        self.screenshot_id = observation.screenshot_id
         if observation.screenshot is not None:
-            self.pictures[str(observation.screenshot_id)] = observation.screenshot
+            self.pictures[str(self.screenshot_id)] = observation.screenshot
             while len(self.pictures) > PICTURES_KEPT:
                 del self.pictures[next(iter(self.pictures))]
 
@@ -185,7 +188,7 @@ class LiveRun:
             grammar=plan.grammar.name,
             policy_id=plan.served.policy_id,
             step_index=len(self.standing),
-            screen=self.screen,
+            screen=None if self.observation is None else screen_view(self.observation, self.screenshot_id),
             proposals=self._proposals() if self.phase == "deciding" else (),
             history=(*(step.view for step in self.standing), *((self.closing,) if self.closing is not None else ())),
             draft=self.draft if self.draft is not None and self.draft.step_index == len(self.standing) else None,

@@ -73,7 +73,7 @@ class Person:
         """Whether the environment did not come back as it was: then the person goes on from here, and what came later is superseded."""
         run, index = self._run, moment.step_index
         standing = run.standing[index]
-        match difference(standing.observation, standing.screenshot_id, moment.observation):
+        match difference(standing.observation, standing.screenshot_id, standing.instruction, moment.observation):
             case None:
                 return False
             case "pixels":

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.episode import Episode, Outcome
+from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.episode_loop import EpisodeLimits
 from annotation.platform.live import LiveEpisode, Retries
 from annotation.service import stored_runs
@@ -34,9 +34,7 @@ SWEEP_EVERY_S = 5.0
 class EpisodeOptions:
     """How a program plays its episodes; people leave it as it is."""
 
-    screenshots: bool = True
-    temperature: float = 0.0
-    attempt: int | None = None
+    request: EpisodeRequest | None = None
     """None: one of the run's own."""
     limits: EpisodeLimits | None = None
 
@@ -66,14 +64,14 @@ class RunKeeper:
         served = await self._policies.get(campaign.policy)
         opened = {"policy_id": served.policy_id, "grammar": served.builder.grammar.name}
         async with self._starting:
-            run_id, _ = await self._database.writing(
-                runs.begin, assignment_id, lease_number, user_id, **opened, now_s=self._clock()
-            )  # fmt: skip
+            stored = await self._database.writing(runs.begin, assignment_id, lease_number, user_id, **opened, now_s=self._clock())
+            run_id = stored.run.run_id
             if run_id not in self._live:
-                stored = await self._database.reading(runs.load, run_id)
+                if stored.run.policy_id != served.policy_id:  # it began before the newest release
+                    served = await self._policy_of(stored)
                 if options is not None:
                     self._options[run_id] = options
-                self._launch(await self._made(stored, served))
+                self._launch(self._made(stored, served))
         return run_id
 
     async def recover(self) -> int:
@@ -144,7 +142,7 @@ class RunKeeper:
         async with self._starting:
             if run_id in self._live:
                 return False
-            self._launch(await self._made(await self._database.reading(runs.load, run_id), served))
+            self._launch(self._made(await self._database.reading(runs.load, run_id), served))
         return True
 
     async def _park(self, run_id: str) -> None:
@@ -168,7 +166,7 @@ class RunKeeper:
         except FlywheelError:
             return await self._policies.get(stored.campaign.policy)
 
-    async def _made(self, stored: Stored, served: Served) -> LiveRun:
+    def _made(self, stored: Stored, served: Served) -> LiveRun:
         run, campaign = stored.run, stored.campaign
         options = self._options.get(run.run_id, EpisodeOptions())
         if served.builder.grammar.name != run.grammar:
@@ -176,7 +174,7 @@ class RunKeeper:
                 f"run {run.run_id} is in the grammar {run.grammar}, and policy {served.policy_id} answers in "
                 f"{served.builder.grammar.name}: serve the policy that it began with, or skip the task"
             )
-        request = stored_runs.request_of(stored, screenshots=options.screenshots, temperature=options.temperature, attempt=options.attempt)
+        request = options.request or stored_runs.request_of(stored)
         plan = Plan(
             run_id=run.run_id, assignment_id=run.assignment_id, user_id=run.user_id, campaign=stored_runs.campaign_view(stored),
             num_candidates=campaign.num_candidates, temperature=campaign.temperature, request=request, served=served,
@@ -210,8 +208,10 @@ class RunKeeper:
             run.problem = str(error)
             self._let_go(run.plan.run_id, "abandoned")
         except FlywheelError as error:
+            run.error = error
             run.publish("broken", f"{type(error).__name__}: {error} {how_on}")
-        except Exception:
+        except Exception as error:
+            run.error = error
             log.exception("run %s broke", run.plan.run_id)
             run.publish("broken", f"The annotation server failed at this run; its log says why. {how_on}")
 

@@ -119,6 +119,13 @@ class RunReaders(RunKeeper):
             calls=tuple(bodies.ToolTurn(step_index=step.step_index, line=step.line, output=step.output or "") for step in calls)
         )
 
+    async def waiting(self, run_id: str) -> LiveRun:
+        """For programs: the run as soon as it waits for somebody, whatever it waits for."""
+        run = self._live[run_id]
+        while run.phase in ("starting", "proposing", "executing", "rewinding"):
+            await run.change(run.version, LOOK_TIMEOUT_S)
+        return run
+
     def moment(self, run_id: str) -> tuple[Moment, Open, LiveRun]:
         """For programs: the moment that waits for a decision, and its candidates."""
         run = self._live[run_id]

@@ -210,6 +210,11 @@ def _standing(step_id: str, choice: Choice, observation: Observation, view: bodi
     if choice.base is None:
         raise ValueError("a choice that nothing is done for does not stand")
     return Standing(
-        step_id=step_id, base=choice.base, override=choice.override, observation=render_observation(observation),
-        screenshot_id=observation.screenshot_id, view=view,
-    )  # fmt: skip
+        step_id=step_id,
+        base=choice.base,
+        override=choice.override,
+        instruction=observation.instruction,
+        observation=render_observation(observation),
+        screenshot_id=observation.screenshot_id,
+        view=view,
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from agent.grammars.elements import render_observation
@@ -21,7 +20,18 @@ def screen_json(observation: Observation) -> dict[str, Any]:
         "width_px": observation.width_px,
         "height_px": observation.height_px,
         "time_ms": observation.time_ms,
-        "elements": [asdict(element) for element in observation.elements],
+        "elements": [
+            {
+                "role": each.role,
+                "text": each.text,
+                "states": list(each.states),
+                "x_px": each.x_px,
+                "y_px": each.y_px,
+                "width_px": each.width_px,
+                "height_px": each.height_px,
+            }
+            for each in observation.elements
+        ],
         "output": observation.output,
     }
 
@@ -60,10 +70,10 @@ def _box(element: Element, index: int) -> Box:
     )  # fmt: skip
 
 
-def difference(stored_text: str, stored_screenshot_id: str | None, now: Observation) -> str | None:
-    """How a screen that came back differs from what was stored of it: "text", "pixels", or not at all. Elements and output decide: a
-    cursor that blinks makes no other screen."""
-    if stored_text != render_observation(now):
+def difference(stored_text: str, stored_screenshot_id: str | None, instruction: str, now: Observation) -> str | None:
+    """How a screen that came back differs from what was stored of it: "text", "pixels", or not at all. Instruction, elements and output
+    decide: a cursor that blinks makes no other screen."""
+    if stored_text != render_observation(now) or instruction != now.instruction:
         return "text"
     if stored_screenshot_id is not None and now.screenshot is not None and stored_screenshot_id != now.screenshot_id:
         return "pixels"

@@ -67,7 +67,7 @@ def bring_back(run: LiveRun, stored: Stored) -> None:
     if stored.steps:
         last = stored.steps[-1]
         run.observation = observation_of(last, instruction)
-        run.screen = screen_view(run.observation, last.screenshot_id)
+        run.screenshot_id = last.screenshot_id
 
 
 def _standing(step: RunStep, stored: Stored, view: HistoryStep) -> Standing:
@@ -83,6 +83,7 @@ def _standing(step: RunStep, stored: Stored, view: HistoryStep) -> Standing:
         step_id=step.step_id,
         base=Response(text=base, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=policy_id),
         override=None if text == base else text,
+        instruction=stored.run.instruction or "",
         observation=step.observation,
         screenshot_id=step.screenshot_id,
         view=view,

@@ -7,13 +7,28 @@ somebody has settled it. Who may settle what is service/review.py's.
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from annotation.storage import assignments, landings, runs
 from annotation.storage.database import lock
 from annotation.storage.schema import Assignment, Run
 from warehouse.errors import NotNow
+
+_COPIES = (
+    select(Run)
+    .join(Assignment, Run.assignment_id == Assignment.assignment_id)
+    .where(
+        Assignment.campaign_id == bindparam("campaign"),
+        Assignment.task_id == bindparam("task"),
+        Assignment.seed == bindparam("seed"),
+        Assignment.assignment_id != bindparam("own"),
+        Run.state == "finished",
+        Run.withdrawn_at_s.is_(None),
+    )
+    .order_by(Run.run_id)
+    .with_for_update(of=Run)
+)
 
 
 def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s: float) -> Run:
@@ -25,7 +40,7 @@ def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s:
     # Of two people who finish at once, the later one sees the earlier one's verdict.
     lock(session, f"copies of {assignment.campaign_id} {assignment.task_id} {assignment.seed}")
     disputed = run.verifier_verdict is not None and run.verifier_verdict != is_success
-    others = [other for other in _copies(session, assignment, run) if _differ(session, run, other)]
+    others = [other for other in _copies(session, assignment) if _differ(session, run, other)]
     run.review_state = "pending" if disputed or others else "none"
     session.flush()
     for other in others:
@@ -67,14 +82,12 @@ def withdraw(session: Session, run: Run, *, now_s: float) -> bool:
     return True
 
 
-def _copies(session: Session, assignment: Assignment, run: Run) -> list[Run]:
+def _copies(session: Session, assignment: Assignment) -> list[Run]:
     """Finished runs of others at the same instance in the same campaign."""
-    query = select(Run).join(Assignment, Run.assignment_id == Assignment.assignment_id)
-    query = query.where(
-        Assignment.campaign_id == assignment.campaign_id, Assignment.task_id == assignment.task_id, Assignment.seed == assignment.seed,
-        Assignment.assignment_id != assignment.assignment_id, Run.state == "finished", Run.withdrawn_at_s.is_(None),
-    )  # fmt: skip
-    return list(session.scalars(query.order_by(Run.run_id).with_for_update(of=Run)))
+    of_instance = {
+        "campaign": assignment.campaign_id, "task": assignment.task_id, "seed": assignment.seed, "own": assignment.assignment_id,
+    }  # fmt: skip
+    return list(session.scalars(_COPIES, of_instance))
 
 
 def _differ(session: Session, one: Run, other: Run) -> bool:

@@ -5,16 +5,44 @@ lease has gone to the next person can change nothing any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
-from sqlalchemy import select, update
+from sqlalchemy import Table, bindparam, insert, select, update
 from sqlalchemy.orm import Session
 
 from annotation.storage import assignments
 from annotation.storage.ids import new_id
 from annotation.storage.schema import Assignment, Campaign, Draft, Proposal, Run, RunStep
-from warehouse.errors import NotNow, UnknownSubject
+from warehouse.errors import AssignmentLost, NotNow, UnknownSubject
+
+DECIDED_COLUMNS = ("decision", "candidate", "response", "executed", "thought", "action")
+WORTH_RENEWING = 0.9
+"""A lease that has more than this share of its time left is not written again."""
+AS_IT_IS = {"synchronize_session": False}
+"""Nothing that such a statement changes has been read in the same transaction."""
+
+# Built once: what each step of each run does is dear enough without.
+_HELD = (
+    select(Assignment, Run, Campaign.lease_s)
+    .select_from(Assignment)
+    .join(Run, Run.assignment_id == Assignment.assignment_id)
+    .join(Campaign, Campaign.campaign_id == Assignment.campaign_id)
+    .where(Run.run_id == bindparam("run"))
+    .with_for_update(of=(Assignment, Run))
+    .execution_options(populate_existing=True)
+)
+_STEP_TABLE = cast(Table, RunStep.__table__)
+_STEPS = _STEP_TABLE.c
+_NEW_STEP, _NEW_PROPOSAL = insert(_STEP_TABLE), insert(cast(Table, Proposal.__table__))
+_EXECUTED = (
+    update(_STEP_TABLE).where(_STEPS.step_id == bindparam("step")).values(reward=bindparam("reward"), executed_at_s=bindparam("at_s"))
+)
+_DECIDED = (
+    update(_STEP_TABLE)
+    .where(_STEPS.step_id == bindparam("step"), _STEPS.decided_at_s.is_(None), _STEPS.superseded_at_s.is_(None))
+    .values(decided_at_s=bindparam("at_s"), **{name: bindparam(name) for name in DECIDED_COLUMNS})
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,23 +103,21 @@ class Stored:
     """By step index."""
 
 
-def begin(
-    session: Session, assignment_id: str, lease_number: int, user_id: str, *, policy_id: str, grammar: str, now_s: float
-) -> tuple[str, bool]:
-    """The run of a lease, and whether it is new; a lease has one. Runs of earlier leases are abandoned. Raises UnknownSubject,
-    AssignmentLost."""
-    assignments.held(session, assignment_id, user_id, lease_number)
+def begin(session: Session, assignment_id: str, lease_number: int, user_id: str, *, policy_id: str, grammar: str, now_s: float) -> Stored:
+    """The run of a lease; a lease has one. Runs of earlier leases are abandoned. Raises UnknownSubject, AssignmentLost."""
+    assignment = assignments.held(session, assignment_id, user_id, lease_number)
     live = session.scalars(select(Run).where(Run.assignment_id == assignment_id, Run.state == "live")).all()
     for run in live:
         if run.lease_number == lease_number:
-            return run.run_id, False
+            return load(session, run.run_id)
         run.state, run.finished_at_s = "abandoned", now_s
     run = Run(
         run_id=new_id("run"), assignment_id=assignment_id, lease_number=lease_number, user_id=user_id, policy_id=policy_id, grammar=grammar,
         state="live", started_at_s=now_s, num_backs=0, review_state="none",
     )  # fmt: skip
     session.add(run)
-    return run.run_id, True
+    campaign = session.get_one(Campaign, assignment.campaign_id)
+    return Stored(run=run, assignment=assignment, campaign=campaign, steps=(), proposals={}, drafts={})
 
 
 def campaign_of(session: Session, assignment_id: str) -> Campaign:
@@ -151,43 +177,41 @@ def holds(run: Run, assignment: Assignment) -> bool:
 def hold(session: Session, run_id: str, *, now_s: float, renew: bool = False) -> tuple[Run, Assignment]:
     """A live run and its assignment, locked until the transaction ends. `renew`: a sign of life of the person, which puts off the lease's
     end. Raises UnknownSubject, NotNow, AssignmentLost."""
-    found = get(session, run_id)
-    # The assignment is locked first, as by everybody else.
-    assignment = assignments.held(session, found.assignment_id, found.user_id, found.lease_number)
-    session.refresh(found, with_for_update=True)
-    if found.state != "live":
-        raise NotNow(f"run {run_id} is {found.state}: nothing about it can be changed any more")
-    if renew:
-        lease_s = session.get_one(Campaign, assignment.campaign_id).lease_s
-        assignment.lease_until_s = max(assignment.lease_until_s or 0.0, now_s + lease_s)
-    return found, assignment
+    found = session.execute(_HELD, {"run": run_id}).one_or_none()
+    if found is None:
+        raise unknown(run_id)
+    assignment, run, lease_s = found
+    if run.state != "live":
+        raise NotNow(f"run {run_id} is {run.state}: nothing about it can be changed any more")
+    if not holds(run, assignment):
+        raise AssignmentLost("this assignment is not yours any more: the lease ran out and somebody else has it, or it was ended elsewhere")
+    if renew and (assignment.lease_until_s or 0.0) < now_s + WORTH_RENEWING * lease_s:
+        assignment.lease_until_s = now_s + lease_s
+    return run, assignment
 
 
 def ask(session: Session, run_id: str, asked: Asked, executed: Sequence[Executed], *, instruction: str, environment: str | None) -> None:
-    """Store a decision point, and what came of the steps before it. A draft of the same step belongs to one that was stepped back over:
-    it is emptied."""
+    """Store a decision point, and what came of the steps before it."""
     run, _ = hold(session, run_id, now_s=asked.at_s)
     run.instruction, run.environment = instruction, environment
     note_executed(session, executed)
-    session.add(
-        RunStep(
-            step_id=asked.step_id, run_id=run_id, step_index=asked.step_index, asked_at_s=asked.at_s, messages=asked.messages,
-            observation=asked.observation, screenshot_id=asked.screenshot_id, url=asked.url, screen=asked.screen,
-        )
-    )  # fmt: skip
-    session.flush()
+    _add_step(session, run_id, asked)
     add_proposals(session, asked.step_id, asked.proposals)
-    if (draft := session.get(Draft, (run_id, asked.step_index))) is not None:
-        draft.number, draft.thought, draft.action, draft.saved_at_s = 0, "", "", asked.at_s
+
+
+def _add_step(session: Session, run_id: str, asked: Asked) -> None:
+    row = {
+        "step_id": asked.step_id, "run_id": run_id, "step_index": asked.step_index, "asked_at_s": asked.at_s, "messages": asked.messages,
+        "observation": asked.observation, "screenshot_id": asked.screenshot_id, "url": asked.url, "screen": asked.screen,
+    }  # fmt: skip
+    session.execute(_NEW_STEP, row)
 
 
 def add_proposals(session: Session, step_id: str, proposals: Sequence[Proposed], *, first_rank: int = 0) -> None:
-    session.add_all(
-        Proposal(
-            step_id=step_id, rank=rank, text=each.text, score=each.score, num_samples=each.num_samples, policy_id=each.policy_id
+    if proposals:
+        session.execute(
+            _NEW_PROPOSAL, [{"step_id": step_id, "rank": rank, **asdict(each)} for rank, each in enumerate(proposals, first_rank)]
         )
-        for rank, each in enumerate(proposals, start=first_rank)
-    )  # fmt: skip
 
 
 def add_more(session: Session, run_id: str, step_id: str, proposals: Sequence[Proposed], *, first_rank: int, now_s: float) -> None:
@@ -197,27 +221,26 @@ def add_more(session: Session, run_id: str, step_id: str, proposals: Sequence[Pr
 
 
 def note_executed(session: Session, executed: Sequence[Executed]) -> None:
-    for each in executed:
-        step = session.get_one(RunStep, each.step_id)
-        step.reward, step.executed_at_s = each.reward, each.at_s
+    if executed:
+        session.connection().execute(_EXECUTED, [{"step": each.step_id, "reward": each.reward, "at_s": each.at_s} for each in executed])
 
 
 def decide(session: Session, run_id: str, step_id: str, decided: Decided, *, now_s: float) -> float:
     """Store a decision; when the lease ends now. Raises NotNow where the step was decided already."""
     _, assignment = hold(session, run_id, now_s=now_s, renew=True)
-    step = session.get_one(RunStep, step_id)
-    if step.decided_at_s is not None or step.superseded_at_s is not None:
-        raise NotNow(f"step {step.step_index} of run {run_id} was decided already")
-    step.decided_at_s, step.decision, step.candidate = now_s, decided.decision, decided.candidate
-    step.response, step.executed, step.thought, step.action = decided.response, decided.executed, decided.thought, decided.action
+    changed = session.connection().execute(_DECIDED, {"step": step_id, "at_s": now_s, **asdict(decided)})
+    if changed.rowcount != 1:
+        raise NotNow(f"this step of run {run_id} was decided already")
     return assignment.lease_until_s or now_s
 
 
 def rewind(session: Session, run_id: str, to_step: int, *, now_s: float, by_person: bool) -> float:
-    """Supersede the steps from `to_step` on; the episode goes on. When the lease ends now."""
+    """Supersede the steps from `to_step` on, and empty their drafts; the episode goes on. When the lease ends now."""
     run, assignment = hold(session, run_id, now_s=now_s, renew=by_person)
     later = update(RunStep).where(RunStep.run_id == run_id, RunStep.step_index >= to_step, RunStep.superseded_at_s.is_(None))
-    session.execute(later.values(superseded_at_s=now_s))
+    session.execute(later.values(superseded_at_s=now_s), execution_options=AS_IT_IS)
+    drafts = update(Draft).where(Draft.run_id == run_id, Draft.step_index >= to_step)
+    session.execute(drafts.values(number=0, thought="", action="", saved_at_s=now_s), execution_options=AS_IT_IS)
     run.outcome = run.reward = run.verifier_verdict = None
     run.num_backs += int(by_person)
     return assignment.lease_until_s or now_s
@@ -240,12 +263,7 @@ def end(
     run.outcome, run.reward, run.verifier_verdict, run.environment = outcome, reward, verdict, environment
     note_executed(session, executed)
     if last is not None:
-        session.add(
-            RunStep(
-                step_id=last.step_id, run_id=run_id, step_index=last.step_index, asked_at_s=last.at_s, messages=last.messages,
-                observation=last.observation, screenshot_id=last.screenshot_id, url=last.url, screen=last.screen,
-            )
-        )  # fmt: skip
+        _add_step(session, run_id, last)
 
 
 def abandon(session: Session, run_id: str, *, now_s: float) -> bool:

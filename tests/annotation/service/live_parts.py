@@ -32,7 +32,7 @@ _ELEMENT = re.compile(r'(.*?)"(.*)" <(\w+)>.*? \[(\d+)\]$')
 
 class Reader:
     """Does click-button, enter-text and click-button-sequence by reading the prompt, and waits in other tasks. Of what is sampled beside
-    its own choice every third acts on a wrong element, and every third is no answer. `errs`: its own is wrong, and those beside it right."""
+    its own choice every third acts on a wrong element, and every third is no answer. `errs`: its own is wrong, and those are right."""
 
     def __init__(self, policy_id: str = "policy-reader", *, errs: bool = False) -> None:
         self.policy_id, self.errs, self.is_down = policy_id, errs, False
@@ -131,6 +131,14 @@ class Work:
         def work(session: Session) -> None:
             assignment = session.get_one(Assignment, assignment_id)
             assignment.user_id, assignment.lease_number = user_id, assignment.lease_number + 1
+
+        self.database.transact(work)
+
+    def expire(self, assignment_id: str) -> None:
+        """The lease ran out, and nobody has taken it yet."""
+
+        def work(session: Session) -> None:
+            session.get_one(Assignment, assignment_id).lease_until_s = time.time() - 1.0
 
         self.database.transact(work)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from sqlalchemy import select
 
 from annotation.storage.schema import Assignment, Draft, Landing, Proposal, Run, RunStep
 from annotation.web.bodies import Check, Complete, Decide, Finish, Propose, SaveDraft, StepBack
+from sandbox.client import SandboxClient
 from sandbox.pool import SessionPool
+from sandbox.server.serve import serving
+from sandbox.session import Session
+from sandbox.task import Task
+from sandbox.tokens import Tokens
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
 from warehouse.errors import AssignmentLost, NotNow, OutOfDate, UnknownSubject, UnreadableAnswer
 
@@ -351,5 +357,99 @@ def test_from_action_to_frame(on_pool: Any, work: Work) -> None:
             times.sort()
             print(f"\naction to frame over {len(times)} steps: median {times[len(times) // 2]:.0f} ms, worst {times[-1]:.0f} ms")
             assert times[len(times) // 2] < 300
+
+    on_pool(use)
+
+
+def test_the_same_on_postgres_and_sessions_of_a_sandbox_server(on_pool: Any, tmp_path: Path, postgres_url: str) -> None:
+    async def use(pool: SessionPool) -> None:
+        tokens = Tokens({"annotation": "token-of-annotation-0123456789"})
+        work = Work(tmp_path, postgres_url)
+        async with serving(pool, tokens) as url, SandboxClient(url, "token-of-annotation-0123456789") as remote:
+            campaign = work.campaign()
+            async with service(work, remote) as live:
+                assignment_ids = [work.lease(campaign, task_named("enter-text"), seed=seed) for seed in range(2)]
+                run_ids = await asyncio.gather(*(live.start(assignment_id, 1, ANN) for assignment_id in assignment_ids))
+                states = await asyncio.gather(*(until(live, run_id, "deciding") for run_id in run_ids))
+                decision = [Decide(version=state.version, decision="accept", candidate=0) for state in states]
+                doubled = [live.decide(run_id, ANN, body) for run_id, body in zip(run_ids, decision, strict=True) for _ in range(3)]
+                await asyncio.gather(*doubled)
+                states = await asyncio.gather(*(until(live, run_id, "deciding") for run_id in run_ids))
+                await live.back(run_ids[0], ANN, StepBack(version=states[0].version, to_step=0))
+                state = await until(live, run_ids[0], "deciding")
+                assert state.step_index == 0 and state.problem is None
+                work.give_to(assignment_ids[1], BOB)
+                with pytest.raises(AssignmentLost):
+                    await live.decide(run_ids[1], ANN, Decide(version=states[1].version, decision="accept", candidate=0))
+            async with service(work, remote) as live:
+                assert await live.recover() == 1
+                state = await until(live, run_ids[0], "deciding")
+                while state.phase == "deciding":
+                    state = await accept(live, state)
+                assert state.verifier is True
+                await live.finish(run_ids[0], ANN, Finish(version=state.version, is_success=True))
+            assert [row.subject_id for row in work.rows(select(Landing))] == [run_ids[0]]
+            assert {row.run_id: row.state for row in work.rows(select(Run))} == {run_ids[0]: "finished", run_ids[1]: "abandoned"}
+        work.close()
+
+    on_pool(use)
+
+
+class _Shifting:
+    """A pool whose second and later episodes are other instances than were asked for: an environment that does not come back."""
+
+    def __init__(self, pool: SessionPool) -> None:
+        self._pool, self._num = pool, 0
+
+    @asynccontextmanager
+    async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[Session]:
+        async with self._pool.lease(task, screenshots=screenshots) as session:
+            real, shift, self._num = session.reset, self._num, self._num + 1
+            session.reset = lambda task, seed: real(task, seed + shift)  # type: ignore[method-assign]
+            try:
+                yield session
+            finally:
+                del session.reset  # type: ignore[method-assign]
+
+    async def close(self) -> None:
+        return None
+
+
+def test_an_environment_that_does_not_come_back_is_told_and_gone_on_from(on_pool: Any, work: Work) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with service(work, _Shifting(pool)) as live:
+            run_id = await live.start(work.lease(work.campaign(), task_named("enter-text")), 1, ANN)
+            first = await until(live, run_id, "deciding")
+            state = await accept(live, await accept(live, first))
+            await live.back(run_id, ANN, StepBack(version=state.version, to_step=2))
+            state = await until(live, run_id, "deciding")
+            assert "did not come back as it was at step 1" in str(state.problem) and state.instruction != first.instruction
+            assert state.step_index == 0 and state.history == () and state.proposals
+            while state.phase == "deciding":
+                state = await accept(live, state)
+            assert state.verifier is True and state.problem is None and len(state.history) == 3
+            await live.finish(run_id, ANN, Finish(version=state.version, is_success=True))
+        standing = work.rows(select(RunStep).where(RunStep.superseded_at_s.is_(None)).order_by(RunStep.step_index))
+        assert [(step.step_index, step.decision) for step in standing] == [(0, "accept"), (1, "accept"), (2, "accept"), (3, None)]
+
+    on_pool(use)
+
+
+def test_who_went_away_frees_the_sandbox_and_finds_the_work_again(on_pool: Any, work: Work) -> None:
+    async def use(pool: SessionPool) -> None:
+        async with service(work, pool) as live:
+            assignment_id = work.lease(work.campaign(), task_named("enter-text"))
+            run_id = await live.start(assignment_id, 1, ANN)
+            state = await accept(live, await until(live, run_id, "deciding"))
+            work.expire(assignment_id)
+            await live.sweep()
+            assert not live.is_live(run_id) and pool.stats().num_leased == 0
+            assert (await live.state(run_id)).phase == "starting" and not await live.wake(run_id, if_overdue=False)
+            with pytest.raises(OutOfDate):  # what was decided on the old page; it brings the run back
+                await live.decide(run_id, ANN, Decide(version=state.version, decision="accept", candidate=0))
+            back = await until(live, run_id, "deciding")
+            assert back.history == state.history and back.screen == state.screen
+            state = await accept(live, back)
+            assert work.rows(select(Assignment))[0].lease_until_s > time.time(), "working on it renews the lease"
 
     on_pool(use)
