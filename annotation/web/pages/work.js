@@ -115,7 +115,10 @@ class Work {
     show_buttons(this.state, !this.outbox.item);
     show_problem(state, (kind) => this.pass_on(kind));
     this.redraw();
-    if (came_to_decide) this.say_step(state);
+    if (came_to_decide) {
+      this.say_step(state);
+      if (state.screen?.screenshot_id === this.screen.shown_id) requestAnimationFrame(() => this.framed());
+    }
     if (state.phase === "ended" && this.asked_verdict !== state.version) this.finish();
   }
 
