@@ -143,5 +143,7 @@ async def deciding(page: Page, step: int | None = None) -> None:
     """Until the page waits for a decision (at a step, counted from 1)."""
     where = f" step {step} of" if step is not None else " step "
     await page.wait_for_function(
-        "where => document.getElementById('phase')?.textContent === 'your turn' && document.getElementById('task-name').textContent.includes(where)", arg=where
+        "where => document.getElementById('phase')?.textContent === 'your turn' && document.getElementById('task-name').textContent.includes(where) "
+        "&& document.body.dataset.ready === 'true'",
+        arg=where,
     )
