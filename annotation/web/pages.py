@@ -55,6 +55,7 @@ FILES = {
     "work_between.js": _SCRIPT,
     "work_cards.js": _SCRIPT,
     "work_complete.js": _SCRIPT,
+    "work_decisions.js": _SCRIPT,
     "work_dialogs.js": _SCRIPT,
     "work_drafts.js": _SCRIPT,
     "work_editor.js": _SCRIPT,

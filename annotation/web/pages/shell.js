@@ -1,7 +1,7 @@
 // What every page behind the login has: the bar at the top, who is logged in, the theme, the way out.
 
 import { get, post, Refused, set_csrf } from "/pages/api.js";
-import { at, make, toast } from "/pages/dom.js";
+import { at, make, store, toast } from "/pages/dom.js";
 
 const RANKS = { annotator: 0, reviewer: 1, admin: 2 };
 const PAGES = [
@@ -66,6 +66,7 @@ async function log_out() {
   } catch (error) {
     if (!(error instanceof Refused && error.status === 401)) return toast(error.message, "bad");
   }
+  for (const name of store.names("")) if (name.startsWith("draft.") || name === "outbox") store.set(name, null);
   location.assign("/login");
 }
 

@@ -1,32 +1,38 @@
-// The annotator's page: takes work, shows the run as the server tells it, and turns keys, clicks and words into decisions.
+// The annotator's page: takes work, shows the run as the server tells it. What turns keys, clicks and words into decisions is
+// work_decisions.js.
 // What is shown is always the newest state; what a person typed is never thrown away by one.
 
-import { get, part, post, Refused, Unreachable } from "/pages/api.js";
-import { announce, at, show, toast } from "/pages/dom.js";
+import { post } from "/pages/api.js";
+import { announce, at, show, store } from "/pages/dom.js";
 import { Keys } from "/pages/keys.js";
 import { log_in_again, start_page } from "/pages/shell.js";
 import { Between } from "/pages/work_between.js";
 import { Cards } from "/pages/work_cards.js";
-import { ask_beyond_repair, ask_reason, ask_verdict, show_guidelines } from "/pages/work_dialogs.js";
+import { Decisions } from "/pages/work_decisions.js";
+import { show_guidelines } from "/pages/work_dialogs.js";
 import { Drafts } from "/pages/work_drafts.js";
 import { Editor } from "/pages/work_editor.js";
-import { find_element, Meanings } from "/pages/work_finder.js";
-import { ask_step_back, History } from "/pages/work_history.js";
+import { Meanings } from "/pages/work_finder.js";
+import { History } from "/pages/work_history.js";
 import { shortcuts } from "/pages/work_keys.js";
 import { Outbox } from "/pages/work_outbox.js";
 import { Panes } from "/pages/work_panes.js";
 import { Screen } from "/pages/work_screen.js";
 import { Stream } from "/pages/work_stream.js";
-import { screen_label, show_buttons, show_lease, show_problem, show_task } from "/pages/work_view.js";
+import { screen_label, show_buttons, show_guidelines_mark, show_lease, show_problem, show_task } from "/pages/work_view.js";
 
 const SAVED = { saving: "saving…", saved: "draft saved", local: "draft kept in this browser" };
 const OVER = ["finished", "abandoned"];
+const UNSEEN_MS = 120;
 
-class Work {
+class Work extends Decisions {
   constructor() {
+    super();
     this.state = null;
     this.preview = null;
     this.decided_at = null;
+    this.is_seen = true;
+    this.breath = null;
     this.asked_verdict = null;
     this.is_online = true;
     const run_id = () => this.state.run_id;
@@ -62,7 +68,7 @@ class Work {
   listen() {
     const clicks = {
       override: () => this.override(), more: () => this.propose(), finish: () => this.finish(), beyond: () => this.beyond_repair(), skip: () => this.pass_on("skip"), flag: () => this.pass_on("flag"),
-      guidelines: () => show_guidelines(this.state), help: () => this.keys.help(), back: () => this.step_back(), find: () => this.find(), boxes: () => this.toggle_boxes(),
+      guidelines: () => this.guidelines(), help: () => this.keys.help(), back: () => this.step_back(), find: () => this.find(), boxes: () => this.toggle_boxes(),
       "zoom-in": () => this.screen.zoom_by(1), "zoom-out": () => this.screen.zoom_by(-1), "zoom-fit": () => this.screen.zoom_to(null),
     };
     for (const [id, run] of Object.entries(clicks)) at(id).addEventListener("click", run);
@@ -106,7 +112,11 @@ class Work {
     this.panes.show(state);
     const is_new_step = !before || before.step_index !== state.step_index || before.history.length !== state.history.length;
     const came_to_decide = state.phase === "deciding" && (is_new_step || before.phase !== "deciding");
-    if (is_new_step && before) this.editor.hide();
+    if (is_new_step && before) {
+      this.editor.hide();
+      this.drafts.clear();
+    }
+    if (came_to_decide) this.take_breath();
     if (came_to_decide || !before) this.restore_draft(state);
     this.screen.is_open = state.phase === "deciding";
     this.screen.show(state.run_id, state.screen, screen_label(state));
@@ -115,7 +125,10 @@ class Work {
     show_buttons(this.state, !this.outbox.item);
     show_problem(state, (kind) => this.pass_on(kind));
     this.redraw();
-    if (came_to_decide) this.say_step(state);
+    if (came_to_decide) {
+      this.say_step(state);
+      if (state.screen?.screenshot_id === this.screen.shown_id) requestAnimationFrame(() => this.framed());
+    }
     if (state.phase === "ended" && this.asked_verdict !== state.version) this.finish();
   }
 
@@ -124,6 +137,17 @@ class Work {
     const said = first ? `${state.proposals.length} ${state.proposals.length === 1 ? "candidate" : "candidates"}. First: ${first.line || first.action || first.text}` : "No candidates.";
     announce(`Step ${state.step_index + 1}. ${said}`);
     at("cards").scrollTop = 0;
+  }
+
+  /** A key that was meant for the step before must not decide this one, which nobody has seen yet. */
+  take_breath() {
+    this.is_seen = false;
+    document.body.dataset.ready = "false";
+    clearTimeout(this.breath);
+    this.breath = setTimeout(() => {
+      this.is_seen = true;
+      document.body.dataset.ready = "true";
+    }, UNSEEN_MS);
   }
 
   framed() {
@@ -137,141 +161,6 @@ class Work {
   redraw() {
     const offered = this.preview ? [{ points: this.preview.points, label: "?", kind: "offer" }] : [];
     this.screen?.set_marks([...(this.state?.phase === "deciding" ? this.cards.marks() : []), ...(this.editor?.marks() ?? []), ...offered]);
-  }
-
-  // ---- deciding -----------------------------------------------------------------------------------------------------------------------
-
-  restore_draft(state) {
-    const draft = this.drafts.open(state);
-    if (!draft || state.phase !== "deciding" || this.editor.is_open || (!draft.action && !draft.thought)) return;
-    this.editor.open({ source: null, ...this.source_of(draft), thought: draft.thought, action: draft.action, focus: draft.action ? "thought" : "action" });
-    show(at("saved"), "draft restored");
-  }
-
-  source_of(draft) {
-    const source = Number.isInteger(draft.candidate) ? this.cards.by_rank(draft.candidate) : null;
-    return { source };
-  }
-
-  selected(proposal) {
-    const index = this.cards.proposals.indexOf(proposal) + 1;
-    announce(`Candidate ${index}: ${proposal.line || proposal.action}`);
-    this.redraw();
-  }
-
-  accept(proposal) {
-    if (!this.is_open || !proposal) return;
-    if (proposal.problem) return toast(`This candidate cannot be carried out: ${proposal.problem}. Edit it instead.`, "warn");
-    this.send("decide", { decision: "accept", candidate: proposal.rank });
-    at("cards").children[this.cards.proposals.indexOf(proposal)]?.classList.add("is-chosen");
-  }
-
-  edit(proposal) {
-    if (!this.is_open || !proposal) return;
-    this.cards.select(this.cards.proposals.indexOf(proposal));
-    this.editor.open({ source: proposal, thought: proposal.thought ?? "", action: proposal.action });
-  }
-
-  /** Opens the editor with what was typed at this step before, if anything was. */
-  override() {
-    if (!this.is_open) return;
-    if (this.editor.is_open) return this.editor.focus("action");
-    this.editor.open({ thought: "", action: "" });
-  }
-
-  async find() {
-    if (!this.is_open) return;
-    const box = await find_element(this.state.screen, (element) => {
-      this.screen.hovered = element;
-      this.screen.redraw();
-    });
-    if (!box || !this.is_open) return;
-    const frame = at("frame").getBoundingClientRect();
-    const point = { x: Math.round(box.x + box.width / 2), y: Math.round(box.y + box.height / 2) };
-    this.meanings.open(point, { x: frame.left + point.x * this.screen.scale, y: frame.top + point.y * this.screen.scale });
-  }
-
-  take_meaning(view, is_at_once) {
-    if (!this.is_open) return;
-    if (is_at_once && !view.problem) return this.execute({ candidate: null, thought: this.editor.is_open ? this.editor.draft.thought : view.thought ?? "", action: view.action });
-    if (this.editor.is_open) return this.editor.set_action(view.action, "thought");
-    this.editor.open({ thought: "", action: view.action, focus: "thought" });
-    this.editor.on_change(this.editor.draft);
-  }
-
-  execute({ candidate, thought, action, is_as_proposed = false }) {
-    if (!this.is_open) return;
-    if (is_as_proposed) return this.send("decide", { decision: "accept", candidate });
-    const decision = candidate === null ? "override" : "edit";
-    this.send("decide", { decision, candidate, thought: thought.trim() || null, action });
-  }
-
-  async propose() {
-    if (!this.is_open || at("more").disabled) return;
-    at("more").disabled = true;
-    announce("The policy is asked again.");
-    try {
-      this.apply(await post(`/runs/${part(this.state.run_id)}/propose`, { version: this.state.version }));
-    } catch (error) {
-      toast(error.message, "bad");
-    }
-    show_buttons(this.state, !this.outbox.item);
-  }
-
-  async beyond_repair() {
-    if (this.is_open && (await ask_beyond_repair()) && this.is_open) this.send("decide", { decision: "beyond_repair" });
-  }
-
-  async step_back(index = this.state.history.length - 1) {
-    if (at("back").disabled) return;
-    const chosen = await ask_step_back(this.state, index);
-    if (chosen !== null && !at("back").disabled) this.send("back", { to_step: chosen });
-  }
-
-  async finish() {
-    if (at("finish").disabled || document.querySelector("dialog[open]")) return;
-    this.asked_verdict = this.state.version;
-    const verdict = await ask_verdict(this.state);
-    if (verdict && !at("finish").disabled) this.send("finish", verdict);
-  }
-
-  async pass_on(kind) {
-    if (at(kind).disabled) return;
-    const reason = await ask_reason(kind);
-    if (!reason) return;
-    try {
-      await post(`/assignments/${part(this.state.assignment_id)}/${kind}`, { reason });
-    } catch (error) {
-      return toast(error.message, "bad");
-    }
-    this.leave();
-    toast(kind === "skip" ? "Skipped." : "Flagged.", "good");
-    this.next();
-  }
-
-  /** The version that the person saw goes along: what was decided on an older one is not carried out. */
-  send(verb, body) {
-    this.decided_at = performance.now();
-    this.meanings.close();
-    this.outbox.put(this.state.run_id, verb, { version: this.state.version, ...body }, this.state.step_index);
-    show_buttons(this.state, !this.outbox.item);
-    if (this.outbox.item) at("cards").classList.add("is-waiting");
-  }
-
-  async refused(item, error, was_repeated) {
-    if (error instanceof Refused && error.status === 401) return log_in_again();
-    if (error instanceof Refused && error.status === 410) return this.lost(error);
-    let state = null;
-    try {
-      state = await get(`/runs/${part(item.run_id)}`);
-    } catch (failure) {
-      if (failure instanceof Unreachable) this.set_online(false);
-    }
-    if (state?.run_id === this.state?.run_id) this.apply(state);
-    const arrived = was_repeated && error.status === 409 && state && state.version > item.body.version;
-    if (!arrived) toast(error.message, "bad");
-    this.cards.show(this.state);
-    show_buttons(this.state, !this.outbox.item);
   }
 
   // ---- the line, the end --------------------------------------------------------------------------------------------------------------
@@ -315,6 +204,12 @@ class Work {
     const state = this.state;
     this.leave();
     this.between.done(state);
+  }
+
+  guidelines() {
+    store.set(`read.${this.state.campaign.campaign_id}`, this.state.campaign.guidelines);
+    show_guidelines_mark(this.state);
+    return show_guidelines(this.state);
   }
 
   toggle_boxes() {

@@ -1,8 +1,8 @@
-// Auto-completion of the action editor: a list of what may stand at the cursor, driven by the keyboard, as a combobox for screen readers.
+// Auto-completion of the action editor: a list of what may stand at the cursor, driven by the keyboard, told to screen readers.
 // The server knows the grammar; this only asks, shows and inserts.
 
 import { part, post } from "/pages/api.js";
-import { at, make } from "/pages/dom.js";
+import { announce, at, make } from "/pages/dom.js";
 
 const DEBOUNCE_MS = 60;
 
@@ -48,12 +48,13 @@ export class Completer {
 
   show() {
     if (!this.items.length) return this.close();
+    const was_closed = !this.is_open;
     this.list.replaceChildren(...this.items.map((item, index) => make("li", {
       id: `completion-${index}`, role: "option", "aria-selected": "false",
       on: { pointerdown: (event) => (event.preventDefault(), this.take(index)), pointermove: () => this.selected !== index && this.select(index) },
     }, make("span", { class: "mono" }, item.label), make("span", { class: "quiet small" }, item.detail))));
     this.list.hidden = false;
-    this.field.setAttribute("aria-expanded", "true");
+    if (was_closed) announce(`${this.items.length} ${this.items.length === 1 ? "completion" : "completions"}`);
     // An action that is already whole is not completed further by Enter: Enter then carries it out.
     this.select(this.is_valid() ? -1 : 0);
   }
@@ -64,7 +65,6 @@ export class Completer {
     this.items = [];
     this.list.hidden = true;
     this.list.replaceChildren();
-    this.field.setAttribute("aria-expanded", "false");
     this.field.removeAttribute("aria-activedescendant");
     if (this.selected !== -1) this.on_preview([]);
     this.selected = -1;

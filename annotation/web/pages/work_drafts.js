@@ -37,6 +37,12 @@ export class Drafts {
     this.send(numbered);
   }
 
+  overtake(draft, number) {
+    this.number = Math.max(this.number, number) + 1;
+    this.waiting = { ...(this.waiting ?? draft), number: this.number };
+    store.set(`draft.${this.run_id}`, this.waiting);
+  }
+
   /** After the decision: what was typed is now the decision's. */
   clear() {
     this.waiting = null;
@@ -51,10 +57,12 @@ export class Drafts {
     this.is_sending = true;
     const run_id = this.run_id;
     while (this.waiting && this.run_id === run_id) {
-      const { is_open, ...next } = this.waiting;
+      const next = this.waiting;
       this.waiting = null;
       try {
-        await put(`/runs/${part(run_id)}/draft`, next);
+        const stands = await put(`/runs/${part(run_id)}/draft`, next);
+        // Another page, or an earlier one, has counted further: what is typed here now is newer all the same.
+        if (stands && stands.number > next.number && run_id === this.run_id) this.overtake(next, stands.number);
         if (!this.waiting) this.said("saved");
       } catch (error) {
         if (error instanceof Unreachable || (error instanceof Refused && error.status >= 500)) {

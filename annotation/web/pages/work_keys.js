@@ -1,6 +1,5 @@
 // The shortcuts of the annotator's page, in the order in which the help lists them.
 
-import { show_guidelines } from "/pages/work_dialogs.js";
 import { at } from "/pages/dom.js";
 import { MAX_BY_KEY } from "/pages/work_cards.js";
 
@@ -10,9 +9,9 @@ export function shortcuts(work) {
   const list = [
     ...digits.map((index) => ({
       keys: [`Digit${index + 1}`, `Numpad${index + 1}`, String(index + 1)], shown: "1 … 9", what: index === 0 && "Accept candidate 1 … 9", group: "Decide",
-      run: () => work.accept(work.cards.proposals[index]),
+      run: () => work.accept_by_key(work.cards.proposals[index]),
     })),
-    { keys: ["Enter"], what: "Accept the selected candidate", group: "Decide", run: () => work.accept(work.cards.current) },
+    { keys: ["Enter"], what: "Accept the selected candidate", group: "Decide", run: () => work.accept_by_key(work.cards.current) },
     { keys: ["ArrowDown", "j"], shown: "↓ ↑", what: "Select another candidate", group: "Decide", repeats: true, run: () => work.cards.select(work.cards.selected + 1) },
     { keys: ["ArrowUp", "k"], group: "Decide", repeats: true, run: () => work.cards.select(work.cards.selected - 1) },
     { keys: ["e"], shown: "E", what: "Edit the selected candidate", group: "Decide", run: () => work.edit(work.cards.current) },
@@ -43,8 +42,8 @@ export function shortcuts(work) {
     { keys: [], shown: "click drag", what: "On the screen: offers what it means", group: "Screen" },
     { keys: ["t"], shown: "T", what: "Terminal and files; T again in them by Alt T hides", group: "Page", run: () => work.panes.toggle(work.state) },
     { keys: ["Alt+t"], group: "Page", anywhere: true, run: () => work.panes.toggle(work.state) },
-    { keys: ["g"], shown: "G", what: "Guidelines", group: "Page", run: () => show_guidelines(work.state) },
-    { keys: ["Escape"], shown: "Esc", what: "Close a menu, stop a drag", group: "Page", run: () => (work.meanings.close(), work.screen.cancel_drag()) },
+    { keys: ["g"], shown: "G", what: "Guidelines", group: "Page", run: () => work.guidelines() },
+    { keys: ["Escape"], shown: "Esc", what: "Close a menu, stop a drag", group: "Page", run: () => (work.meanings.close(), work.screen.cancel_drag(), work.editor.close()) },
   ];
   return [
     ...list.map((shortcut) => ({ ...shortcut, when: has_run })),

@@ -7,9 +7,10 @@ import { arrow_node, box_node, mark_nodes } from "/pages/marks.js";
 
 const ZOOMS = [0.25, 0.33, 0.5, 0.67, 0.75, 1, 2, 3, 4, 6, 8];
 const DRAG_PX = 5;
+const LEAST_PANES_PX = 150;
 
 export class Screen {
-  /** `on_point(point, place)`: clicked or dragged; `place` is where on the page. `on_frame(screenshot_id)`: it is on the screen. */
+  /** `on_point(point, place)`: clicked or dragged; `place` is where on the page. `on_frame()`: a new picture is on the screen. */
   constructor({ on_point, on_frame }) {
     this.on_point = on_point;
     this.on_frame = on_frame;
@@ -30,7 +31,8 @@ export class Screen {
     frame.addEventListener("pointerup", (event) => this.released(event));
     frame.addEventListener("pointercancel", () => this.left());
     at("stage").addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
-    new ResizeObserver(() => this.fit()).observe(at("stage"));
+    new ResizeObserver(() => this.fit()).observe(at("centre"));
+    new MutationObserver(() => this.fit()).observe(at("panes"), { attributes: true, attributeFilter: ["hidden"] });
   }
 
   get has_picture() {
@@ -65,7 +67,7 @@ export class Screen {
     canvas.getContext("2d").drawImage(image, 0, 0);
     canvas.dataset.screenshot = screen.screenshot_id;
     this.shown_id = screen.screenshot_id;
-    requestAnimationFrame(() => this.on_frame(screen.screenshot_id));
+    requestAnimationFrame(() => this.on_frame());
   }
 
   // ---- scale ------------------------------------------------------------------------------------------------------------------------
@@ -77,8 +79,19 @@ export class Screen {
     return room >= 1 ? Math.floor(room) : Math.max(0.2, room);
   }
 
+  /** Beside the terminal the stage takes just the height of the largest whole scale that leaves the terminal enough. */
+  share_height() {
+    const stage = at("stage");
+    stage.style.flex = "";
+    if (at("panes").hidden || !this.has_picture) return;
+    const room = stage.clientHeight + at("panes").clientHeight - LEAST_PANES_PX;
+    const scale = Math.floor(Math.min((stage.clientWidth - 12) / this.screen.width_px, (room - 12) / this.screen.height_px));
+    if (this.zoom === null && scale >= 1) stage.style.flex = `0 0 ${this.screen.height_px * scale + 14}px`;
+  }
+
   fit() {
     if (!this.has_picture) return;
+    this.share_height();
     const scale = this.scale;
     for (const id of ["frame", "screen"]) {
       at(id).style.width = `${this.screen.width_px * scale}px`;

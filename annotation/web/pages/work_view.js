@@ -1,6 +1,6 @@
 // What the annotator's page says about a run besides its screen, candidates and history. Functions of the state, nothing is kept.
 
-import { at, duration, make, shortened, show } from "/pages/dom.js";
+import { at, duration, make, shortened, show, store } from "/pages/dom.js";
 
 const PHASES = {
   starting: "starting", proposing: "the policy is thinking", deciding: "your turn", executing: "carrying out", rewinding: "stepping back", ended: "episode over",
@@ -23,6 +23,14 @@ export function show_task(state) {
   show(at("verifier"), state.verifier ? "verifier: done" : "verifier: not done");
   at("verifier").className = `badge ${state.verifier ? "good" : "bad"}`;
   show_lease(state);
+  show_guidelines_mark(state);
+}
+
+/** Whoever has not read the guidelines as they are now is told so. */
+export function show_guidelines_mark({ campaign }) {
+  const is_new = Boolean(campaign.guidelines) && store.get(`read.${campaign.campaign_id}`) !== campaign.guidelines;
+  at("guidelines").classList.toggle("is-new", is_new);
+  at("guidelines").title = is_new ? "Not read yet" : "";
 }
 
 export function screen_label({ screen, step_index }) {

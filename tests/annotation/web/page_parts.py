@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize, async_playwright
 from sqlalchemy import select
 
 from agent.policy import Prompt, Response
@@ -33,20 +32,28 @@ PASSWORD = "three words of mine"
 WAIT_MS = 30_000
 SMALL: ViewportSize = {"width": 1280, "height": 720}
 LARGE: ViewportSize = {"width": 1920, "height": 1080}
-LINE = "ERR_INTERNET_DISCONNECTED"
-"""What the browser says while its line is cut on purpose."""
+EXPECTED = ("ERR_INTERNET_DISCONNECTED", "ERR_CONNECTION_RESET", "status of 422")
+"""What the browser says while its line is cut on purpose, or something wrong is asked for."""
 EVIL = "<img src=x onerror='window.evil=1'>"
 
 
 class Colleague(Reader):
-    """Reads MiniWoB's forms as Reader does, and knows the first command of hybrid tasks with a file; with it comes a candidate whose
-    thought is markup, and one that is no action."""
+    """Reads MiniWoB's forms as Reader does, and knows how hybrid tasks with a file and a field begin. The thought of its second candidate
+    is markup, unless it is told another."""
+
+    def __init__(self, aside: str = EVIL) -> None:
+        super().__init__("policy-3f2a91c04d77")
+        self.aside = aside
 
     def _response(self, prompt: Prompt, kind: int) -> Response:
-        found = re.search(r"in the file (\S+?\.txt)", prompt.messages[-1].content)
+        asked = prompt.messages[-1].content
+        found = re.search(r"in the file (\S+?\.txt)", asked)
         if found is None:
             return super()._response(prompt, kind)
-        texts = (f'Thought look into the file Action run "cat {found[1]}"', f'Thought {EVIL} Action run "ls -la"', "fly there")
+        if f'run "cat {found[1]}"' in asked:
+            texts = ("Thought The field comes next. Action triple_click [2]", f'Thought {self.aside} Action run "ls -la"', "Thought Now send it. Action click [3]")
+        else:
+            texts = (f'Thought The word is in the file. Action run "cat {found[1]}"', f'Thought {self.aside} Action run "ls -la"', "fly there")
         return Response(text=texts[kind], prompt_token_ids=(1,), token_ids=(2, 3), logprobs=(-0.1 - kind,) * 2, policy_id=self.policy_id)
 
 
@@ -115,9 +122,13 @@ async def new_page(browser: Browser, here: Site, *, size: ViewportSize = SMALL, 
     context = context or await browser.new_context(viewport=size, base_url=here.url, reduced_motion="reduce")
     context.set_default_timeout(WAIT_MS)
     page = await context.new_page()
-    page.on("console", lambda message: here.said.append(message.text) if message.type in ("error", "warning") and LINE not in message.text else None)
+    page.on("console", lambda message: here.said.append(message.text) if _is_complaint(message) else None)
     page.on("pageerror", lambda error: here.said.append(f"thrown: {error}"))
     return page
+
+
+def _is_complaint(message: ConsoleMessage) -> bool:
+    return message.type in ("error", "warning") and not any(expected in message.text for expected in EXPECTED)
 
 
 async def log_in(page: Page, name: str) -> None:
@@ -132,9 +143,7 @@ async def deciding(page: Page, step: int | None = None) -> None:
     """Until the page waits for a decision (at a step, counted from 1)."""
     where = f" step {step} of" if step is not None else " step "
     await page.wait_for_function(
-        "where => document.getElementById('phase')?.textContent === 'your turn' && document.getElementById('task-name').textContent.includes(where)", arg=where
+        "where => document.getElementById('phase')?.textContent === 'your turn' && document.getElementById('task-name').textContent.includes(where) "
+        "&& document.body.dataset.ready === 'true'",
+        arg=where,
     )
-
-
-def now_ms() -> float:
-    return time.monotonic() * 1000

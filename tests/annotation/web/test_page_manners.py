@@ -209,6 +209,9 @@ def test_a_draft_outlives_reloads_and_a_lost_answer_is_not_done_twice(tmp_path: 
 
             await page.route("**/decide", lose_the_answer, times=2)
             await page.locator("#action-field").press_sequentially("]")
+            await page.locator("#instruction").click()
+            await page.keyboard.press("1")
+            await expect(page.locator("#toasts")).to_contain_text("The editor is open")
             await page.keyboard.press("Control+Enter")
             await deciding(page, 2)
             await expect(page.locator("#waiting")).to_be_empty()

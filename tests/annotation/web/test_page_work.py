@@ -91,6 +91,7 @@ async def accept_edit_and_step_back(page: Page, here: Site) -> None:
     await page.keyboard.press("Enter")
     await deciding(page, 2)
     await expect(page.locator(".past")).to_have_count(1)
+    await expect(page.locator("#editor")).to_be_hidden()
 
 
 async def lose_the_line(page: Page, here: Site) -> None:

@@ -1,0 +1,153 @@
+// What a person decides, and how it is put to the server: the half of the annotator's page (work.js) that acts. It works on what the other
+// half has: state, outbox, cards, editor, screen, meanings, drafts.
+
+import { get, part, post, Refused, Unreachable } from "/pages/api.js";
+import { announce, at, show, toast } from "/pages/dom.js";
+import { log_in_again } from "/pages/shell.js";
+import { ask_beyond_repair, ask_reason, ask_verdict } from "/pages/work_dialogs.js";
+import { find_element } from "/pages/work_finder.js";
+import { ask_step_back } from "/pages/work_history.js";
+import { show_buttons } from "/pages/work_view.js";
+
+export class Decisions {
+  restore_draft(state) {
+    const draft = this.drafts.open(state);
+    if (!draft || state.phase !== "deciding" || this.editor.is_open || (!draft.action && !draft.thought)) return;
+    this.editor.open({ source: null, ...this.source_of(draft), thought: draft.thought, action: draft.action, focus: draft.action ? "thought" : "action" });
+    show(at("saved"), "draft restored");
+  }
+
+  source_of(draft) {
+    const source = Number.isInteger(draft.candidate) ? this.cards.by_rank(draft.candidate) : null;
+    return { source };
+  }
+
+  selected(proposal) {
+    const index = this.cards.proposals.indexOf(proposal) + 1;
+    announce(`Candidate ${index}: ${proposal.line || proposal.action}`);
+    this.redraw();
+  }
+
+  accept(proposal) {
+    if (!this.is_open || !proposal) return;
+    if (proposal.problem) return toast(`This candidate cannot be carried out: ${proposal.problem}. Edit it instead.`, "warn");
+    this.send("decide", { decision: "accept", candidate: proposal.rank });
+    at("cards").children[this.cards.proposals.indexOf(proposal)]?.classList.add("is-chosen");
+  }
+
+  /** By key: not while something is written that would be lost by it. */
+  accept_by_key(proposal) {
+    if (!this.is_open || !this.is_seen || !proposal) return;
+    if (!this.editor.is_open) return this.accept(proposal);
+    this.editor.focus("action");
+    toast("The editor is open: Ctrl Enter carries out what is written, Esc closes it.", "warn");
+  }
+
+  edit(proposal) {
+    if (!this.is_open || !proposal) return;
+    this.cards.select(this.cards.proposals.indexOf(proposal));
+    this.editor.open({ source: proposal, thought: proposal.thought ?? "", action: proposal.action });
+  }
+
+  /** Opens the editor with what was typed at this step before, if anything was. */
+  override() {
+    if (!this.is_open) return;
+    if (this.editor.is_open) return this.editor.focus("action");
+    this.editor.open({ thought: "", action: "" });
+  }
+
+  async find() {
+    if (!this.is_open) return;
+    const box = await find_element(this.state.screen, (element) => {
+      this.screen.hovered = element;
+      this.screen.redraw();
+    });
+    if (!box || !this.is_open) return;
+    const frame = at("frame").getBoundingClientRect();
+    const point = { x: Math.round(box.x + box.width / 2), y: Math.round(box.y + box.height / 2) };
+    this.meanings.open(point, { x: frame.left + point.x * this.screen.scale, y: frame.top + point.y * this.screen.scale });
+  }
+
+  take_meaning(view, is_at_once) {
+    if (!this.is_open) return;
+    if (is_at_once && !view.problem) return this.execute({ candidate: null, thought: this.editor.is_open ? this.editor.draft.thought : view.thought ?? "", action: view.action });
+    if (this.editor.is_open) return this.editor.set_action(view.action, "thought");
+    this.editor.open({ thought: "", action: view.action, focus: "thought" });
+    this.editor.on_change(this.editor.draft);
+  }
+
+  execute({ candidate, thought, action, is_as_proposed = false }) {
+    if (!this.is_open) return;
+    if (is_as_proposed) return this.send("decide", { decision: "accept", candidate });
+    const decision = candidate === null ? "override" : "edit";
+    this.send("decide", { decision, candidate, thought: thought.trim() || null, action });
+  }
+
+  async propose() {
+    if (!this.is_open || at("more").disabled) return;
+    at("more").disabled = true;
+    announce("The policy is asked again.");
+    try {
+      this.apply(await post(`/runs/${part(this.state.run_id)}/propose`, { version: this.state.version }));
+    } catch (error) {
+      toast(error.message, "bad");
+    }
+    show_buttons(this.state, !this.outbox.item);
+  }
+
+  async beyond_repair() {
+    if (this.is_open && (await ask_beyond_repair()) && this.is_open) this.send("decide", { decision: "beyond_repair" });
+  }
+
+  async step_back(index = this.state.history.length - 1) {
+    if (at("back").disabled) return;
+    const chosen = await ask_step_back(this.state, index);
+    if (chosen !== null && !at("back").disabled) this.send("back", { to_step: chosen });
+  }
+
+  async finish() {
+    if (at("finish").disabled || document.querySelector("dialog[open]")) return;
+    this.asked_verdict = this.state.version;
+    const verdict = await ask_verdict(this.state);
+    if (verdict && !at("finish").disabled) this.send("finish", verdict);
+  }
+
+  async pass_on(kind) {
+    if (at(kind).disabled) return;
+    const reason = await ask_reason(kind);
+    if (!reason) return;
+    try {
+      await post(`/assignments/${part(this.state.assignment_id)}/${kind}`, { reason });
+    } catch (error) {
+      return toast(error.message, "bad");
+    }
+    this.leave();
+    toast(kind === "skip" ? "Skipped." : "Flagged.", "good");
+    this.next();
+  }
+
+  /** The version that the person saw goes along: what was decided on an older one is not carried out. */
+  send(verb, body) {
+    this.decided_at = performance.now();
+    this.meanings.close();
+    this.outbox.put(this.state.run_id, verb, { version: this.state.version, ...body }, this.state.step_index);
+    show_buttons(this.state, !this.outbox.item);
+    if (this.outbox.item) at("cards").classList.add("is-waiting");
+  }
+
+  async refused(item, error, was_repeated) {
+    if (error instanceof Refused && error.status === 401) return log_in_again();
+    if (error instanceof Refused && error.status === 410) return this.lost(error);
+    let state = null;
+    try {
+      state = await get(`/runs/${part(item.run_id)}`);
+    } catch (failure) {
+      if (failure instanceof Unreachable) this.set_online(false);
+    }
+    if (state?.run_id === this.state?.run_id) this.apply(state);
+    const arrived = was_repeated && error.status === 409 && state && state.version > item.body.version;
+    if (!arrived) toast(error.message, "bad");
+    this.cards.show(this.state);
+    show_buttons(this.state, !this.outbox.item);
+  }
+}
