@@ -19,9 +19,8 @@ from annotation.recording.bundle import Box
 from annotation.recording.exclusions import Exclusions, fill
 from annotation.recording.windows import SeenWindow, WindowReader
 
-FRAMES_KEPT = 24
+FRAMES_KEPT = 12
 LOOKS_KEPT_S = 120.0
-Looks = Sequence[tuple[float, tuple[SeenWindow, ...]]]
 
 
 @dataclass(slots=True, kw_only=True)
