@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -89,7 +90,7 @@ class Recorder:
             self._thread.start()
             if parts.speech is not None:
                 parts.speech.start(self._events.put)
-            parts.inputs.start(lambda event: self._events.put((event, self._camera.before(event.time_s))))
+            parts.inputs.start(lambda event: self._events.put((self._placed(event), self._camera.before(event.time_s))))
         except BaseException:
             self._shut_down()
             raise
@@ -104,6 +105,12 @@ class Recorder:
         return Header(
             source="desktop", started_at=started_at, track=self._settings.track, task=self._task, consent=self._consent, machine=machine
         )  # fmt: skip
+
+    def _placed(self, event: Event) -> Event:
+        if isinstance(event, Key):
+            return event
+        x, y = self._camera.placed(event.x, event.y)
+        return event if (x, y) == (event.x, event.y) else replace(event, x=x, y=y)
 
     @property
     def is_paused(self) -> bool:
