@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -19,9 +19,8 @@ from annotation.recording.bundle import Box
 from annotation.recording.exclusions import Exclusions, fill
 from annotation.recording.windows import SeenWindow, WindowReader
 
-FRAMES_KEPT = 24
+FRAMES_KEPT = 12
 LOOKS_KEPT_S = 120.0
-Looks = Sequence[tuple[float, tuple[SeenWindow, ...]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +55,8 @@ class Camera:
         self._ready = threading.Event()
         self.failure: str | None = None
         self.offset_px = (0, 0)
+        self.scale = (1.0, 1.0)
+        self._size = (1, 1)
         self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
 
     def start(self) -> None:
@@ -66,6 +67,12 @@ class Camera:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(10.0)
+
+    def placed(self, x: int, y: int) -> tuple[int, int]:
+        """A point of the system's coordinates as pixels of the pictures: screens to the left of the first one have negative ones, and
+        some systems count in points of several pixels."""
+        (left, top), (across, down) = self.offset_px, self.scale
+        return round((x - left) * across), round((y - top) * down)
 
     def pause(self, is_paused: bool) -> None:
         self._is_paused = is_paused
@@ -93,6 +100,7 @@ class Camera:
             with mss.mss() as grabber:
                 area = grabber.monitors[0]
                 self.offset_px = (int(area["left"]), int(area["top"]))
+                self._size = (int(area["width"]), int(area["height"]))
                 last_look = self._look()
                 while not self._stop.wait(self._every_s if self._ready.is_set() else 0):
                     if not self._is_paused:
@@ -106,6 +114,8 @@ class Camera:
 
     def _look(self) -> tuple[SeenWindow, ...]:
         windows, now_s = self._windows.look(), time.monotonic()
+        if self.offset_px != (0, 0) or self.scale != (1.0, 1.0):
+            windows = tuple(replace(window, box=self._placed(window.box), inner=self._placed(window.inner)) for window in windows)
         # While nothing changes one entry and its time are enough.
         if len(self._looks) > 1 and self._looks[-1][1] == windows == self._looks[-2][1]:
             self._looks.pop()
@@ -114,10 +124,16 @@ class Camera:
             self._looks.popleft()
         return windows
 
+    def _placed(self, box: Box) -> Box:
+        x, y = self.placed(box.x, box.y)
+        right, bottom = self.placed(box.x + box.width, box.y + box.height)
+        return Box(x=x, y=y, width=right - x, height=bottom - y)
+
     def _grab(self, grabber: object, area: object, before: tuple[SeenWindow, ...]) -> tuple[SeenWindow, ...]:
         taken_s = time.monotonic()
         shot = grabber.grab(area)  # type: ignore[attr-defined]
         raw = bytes(shot.raw)
+        self.scale = (shot.width / self._size[0], shot.height / self._size[1])
         after = self._look()
         last = self._frames[-1] if self._frames else None
         if last is not None and raw == self._raw and before == after:
@@ -134,6 +150,7 @@ class Camera:
         mask = self._exclusions.mask(looks, width_px, height_px)
         sign = self._covered()
         if sign is not None:
+            sign = self._placed(sign)
             mask = np.zeros((height_px, width_px), dtype=bool) if mask is None else mask
             fill(mask, sign, True)
         return mask

@@ -6,9 +6,9 @@ import sys
 
 from annotation.recording.accessibility import Accessibility
 from annotation.recording.events import InputSource
+from annotation.recording.judge import Parts
 from annotation.recording.microphone import Microphone
 from annotation.recording.pynput_input import PynputInput
-from annotation.recording.recorder import Parts
 from annotation.recording.settings import RecordSettings
 from annotation.recording.sign import make_sign
 from annotation.recording.text_reader import find_text_reader

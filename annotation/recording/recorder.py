@@ -15,27 +15,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from annotation.recording.accessibility import Accessibility
 from annotation.recording.bundle import Consent, Machine, Result, TaskQuery
 from annotation.recording.camera import Camera, Frame
 from annotation.recording.consent import check
-from annotation.recording.events import Event, InputSource, Key
-from annotation.recording.exclusions import asks_for_password
+from annotation.recording.events import Event, Key
 from annotation.recording.gestures import Draft, Gestures
-from annotation.recording.microphone import Sound, SpeechSource
+from annotation.recording.judge import Judge, Parts, text_of
+from annotation.recording.microphone import Sound
 from annotation.recording.redaction import Redactor
 from annotation.recording.screens import Screens
-from annotation.recording.secrecy import Typed, why_secret
 from annotation.recording.settings import Header, RecordSettings
-from annotation.recording.sign import Sign
 from annotation.recording.snapshots import Snapshots
 from annotation.recording.store import Store
-from annotation.recording.text_reader import TextReader
-from annotation.recording.windows import SeenWindow, WindowReader
+from annotation.recording.windows import SeenWindow
 from sandbox.actions import ACTION, TypeText
 from warehouse.errors import RecorderUnavailable
 
@@ -44,18 +40,6 @@ SYNC_S = 2.0
 SPEECH_S = 1.0
 AROUND_S = 0.15
 """Windows are looked at so much before and after an action, too, to tell whether it was in an excluded one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a recorder is put together from; `machine.py` chooses them for a system."""
-
-    inputs: InputSource
-    windows: WindowReader
-    accessibility: Accessibility
-    sign: Sign
-    text_reader: TextReader | None
-    speech: SpeechSource | None
 
 
 class Recorder:
@@ -72,15 +56,17 @@ class Recorder:
         self._camera = Camera(parts.windows, settings.exclusions, lambda: parts.sign.box, per_second=settings.pictures_per_s)
         self._snapshots = Snapshots(parts.accessibility, self._camera, settings.exclusions, self._redactor)
         self._screens = Screens(store, self._snapshots, self._redactor, parts.text_reader, with_elements=settings.with_elements)
+        self.hidden: Counter[str] = Counter()
+        self._judge = Judge(parts, settings, self._camera, self._snapshots, self._redactor, self.hidden)
         self._events: queue.SimpleQueue[tuple[Event, Frame | None] | Sound] = queue.SimpleQueue()
         self._held: list[Draft[Frame]] = []
+        self._after: dict[float, Frame | None] = {}
+        """By the end of held typing, the picture from a moment after it."""
         self._speech: list[Sound] = []
-        self._clicked = ""
         self._down: set[str] = set()
         self._is_paused = False
         self._stopping, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
-        self.hidden: Counter[str] = Counter()
         self.num_actions = 0
         self.failure: str | None = None
 
@@ -104,7 +90,7 @@ class Recorder:
             self._thread.start()
             if parts.speech is not None:
                 parts.speech.start(self._events.put)
-            parts.inputs.start(lambda event: self._events.put((event, self._camera.before(event.time_s))))
+            parts.inputs.start(lambda event: self._events.put((self._placed(event), self._camera.before(event.time_s))))
         except BaseException:
             self._shut_down()
             raise
@@ -119,6 +105,12 @@ class Recorder:
         return Header(
             source="desktop", started_at=started_at, track=self._settings.track, task=self._task, consent=self._consent, machine=machine
         )  # fmt: skip
+
+    def _placed(self, event: Event) -> Event:
+        if isinstance(event, Key):
+            return event
+        x, y = self._camera.placed(event.x, event.y)
+        return event if (x, y) == (event.x, event.y) else replace(event, x=x, y=y)
 
     @property
     def is_paused(self) -> bool:
@@ -233,6 +225,9 @@ class Recorder:
 
     def _release(self, now_s: float) -> None:
         """Write what was held long enough: typing that goes on in the next draft waits for it."""
+        for draft in self._held:
+            if draft.end_s not in self._after and now_s - draft.end_s >= self._settings.hold_s:
+                self._after[draft.end_s] = self._camera.before(draft.end_s + self._settings.hold_s)
         while self._held and now_s - self._held[0].end_s >= self._settings.hold_s:
             run = 0
             while run < len(self._held) and isinstance(self._held[run].action, TypeText):
@@ -241,7 +236,7 @@ class Recorder:
                 self._keep([self._held.pop(0)])
                 continue
             last = self._held[run - 1]
-            is_over = run < len(self._held) or _text(last).endswith("\n") or self._pause_after(last, now_s)
+            is_over = run < len(self._held) or text_of(last).endswith("\n") or self._pause_after(last, now_s)
             if not is_over or now_s - last.end_s < self._settings.hold_s:
                 return
             self._keep(self._held[:run])
@@ -253,87 +248,24 @@ class Recorder:
     def _keep(self, run: Sequence[Draft[Frame]]) -> None:
         """Write one action, or a run of typing: unless it was in an excluded place, and without what is private."""
         seen = [(draft, self._camera.looks(draft.start_s - AROUND_S, draft.end_s + AROUND_S)) for draft in run]
-        open_ = [(draft, looks) for draft, looks in seen if not self._is_excluded(draft, looks)]
+        open_ = [(draft, looks) for draft, looks in seen if not self._judge.is_excluded(draft, looks)]
         self.hidden["excluded"] += len(seen) - len(open_)
-        texts, kinds = self._private(open_)
+        texts, kinds = self._judge.private(open_, self._after)
         for (draft, looks), text, hidden in zip(open_, texts, kinds, strict=True):
             action = draft.action if text is None else TypeText(text=text)
             self._write(draft, looks, ACTION.dump_python(action, mode="json"), hidden)
-
-    def _is_excluded(self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]]) -> bool:
-        exclusions, own = self._settings.exclusions, self._parts.sign.box
-        if any(own is not None and own.holds(*point) for point in draft.points):
-            return True
-        if draft.points:
-            return any(exclusions.hides_point(*point, windows) for windows in looks for point in draft.points)
-        return any(window.is_active and exclusions.hides(window) for windows in looks for window in windows)
-
-    def _private(
-        self, run: Sequence[tuple[Draft[Frame], list[tuple[SeenWindow, ...]]]]
-    ) -> tuple[list[str | None], list[tuple[str, ...]]]:
-        """The text that may be stored of each draft (None: it has none), and what was taken out of it."""
-        secret = [self._why_secret(draft, looks) if isinstance(draft.action, TypeText) else None for draft, looks in run]
-        for (draft, _), why in zip(run, secret, strict=True):
-            if why == "password" or why == "unseen":
-                self._redactor.learn(_text(draft))
-        known = [_text(draft) if why is None else "\n" for (draft, _), why in zip(run, secret, strict=True)]
-        redacted = self._redactor.redact_run(known)
-        texts: list[str | None] = []
-        kinds: list[tuple[str, ...]] = []
-        for (draft, _), why, (text, found) in zip(run, secret, redacted, strict=True):
-            is_text = isinstance(draft.action, TypeText)
-            ending = "\n" if _text(draft).endswith("\n") else ""
-            texts.append(None if not is_text else text if why is None else f"[{why}]{ending}")
-            kinds.append((why,) if why is not None else found)
-            self.hidden.update(kinds[-1])
-        for text, finding in ((t, f) for t in ["".join(known)] for f in self._redactor.find(t)):
-            self._redactor.learn(text[finding.start : finding.end], finding.kind)
-        return texts, kinds
-
-    def _why_secret(self, draft: Draft[Frame], looks: list[tuple[SeenWindow, ...]]) -> str | None:
-        later = self._camera.before(draft.end_s + self._settings.hold_s)
-        typed = Typed(
-            text=_text(draft), focus=self._parts.accessibility.focus_between(draft.start_s, draft.end_s), windows=looks,
-            clicked=self._clicked, before=draft.before, after=draft.latest if _text(draft).endswith("\n") else later,
-        )  # fmt: skip
-        return why_secret(typed, self._settings.unknown_typing)
+        for draft in run:
+            self._after.pop(draft.end_s, None)
 
     def _write(
         self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]], action: dict[str, Any], hidden: tuple[str, ...]
     ) -> None:
-        target, name = self._target(draft)
-        if draft.points:
-            self._clicked = name if target is None else f"{name} {target['text'] if target['role'] in ('text', 'button') else ''}"
+        target, window = self._judge.target(draft), self._judge.window(draft, looks)
         self._store.append({
             "type": "action", "action": action, "start_s": self._at(draft.start_s), "end_s": self._at(draft.end_s),
-            "frame": self._screens.keep(draft.before), "target": target, "window": self._window(draft, looks), "hidden": list(hidden),
+            "frame": self._screens.keep(draft.before), "target": target, "window": window, "hidden": list(hidden),
         })  # fmt: skip
         self.num_actions += 1
-
-    def _target(self, draft: Draft[Frame]) -> tuple[dict[str, Any] | None, str]:
-        """What an action was done to, and what that is called."""
-        snapshot = self._snapshots.of(draft.before) if draft.before is not None else None
-        if snapshot is None:
-            return None, ""
-        if draft.points:
-            hit = snapshot.at(*draft.points[0])
-            return (hit[0].model_dump(mode="json"), hit[1]) if hit is not None else (None, "")
-        focus = [focus for focus in self._parts.accessibility.focus_between(draft.start_s, draft.start_s) if focus.box is not None]
-        own = [e for e in snapshot.elements if focus and e.box == focus[-1].box]
-        return (own[0].model_dump(mode="json"), "") if own else (None, "")
-
-    def _window(self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]]) -> dict[str, Any]:
-        """The window that was pointed at, or that had the keyboard; nothing of one that is excluded or asks for a password."""
-        first = looks[0] if looks else ()
-        if draft.points:
-            window = next((window for window in first if window.box.holds(*draft.points[0])), None)
-        else:
-            window = next((window for window in first if window.is_active), None)
-        if window is None or self._settings.exclusions.hides(window):
-            return {}
-        title, found = self._redactor.redact("" if asks_for_password(window.title) else window.title)
-        self.hidden.update(found)
-        return {"title": title[:2000], "application": window.application[:300], "box": window.box.model_dump()}
 
     def _hear(self, sound: Sound) -> None:
         if self._is_paused:
@@ -353,8 +285,4 @@ class Recorder:
     def _at(self, time_s: float) -> float:
         """A moment by the recording's clock."""
         return round(max(0.0, time_s - self.start_s), 4)
-
-
-def _text(draft: Draft[Frame]) -> str:
-    return draft.action.text if isinstance(draft.action, TypeText) else ""
 

@@ -4,7 +4,7 @@
 2. the active window's title asks for one ("Password required", "Unlock keyring");
 3. the field that had the keyboard, or that was clicked last, is called so ("Password", "PIN", "Passphrase");
 4. a terminal's line ends with a question for one ("[sudo] password for me:");
-5. where the program tells nothing of what has the keyboard: what was typed did not show on the screen.
+5. in terminals, and where the program tells nothing of what has the keyboard: what was typed did not show on the screen.
 
 Not detected: a field of a program that tells nothing of itself, is not called so, and shows dots or the letters. For that there is
 `unknown_typing="hide"`, which hides all typing into programs that tell nothing; and not recording.
@@ -59,9 +59,10 @@ def why_secret(typed: Typed, unknown_typing: UnknownTyping) -> str | None:
         return "password"
     if NAMES.search(typed.clicked) or any(PROMPT.search(focus.tail) for focus in typed.focus):
         return "password"
-    if is_known(typed.focus, active):
+    known = is_known(typed.focus, active)
+    if known and not any(focus.tail for focus in typed.focus):
         return None
-    if unknown_typing == "hide":
+    if not known and unknown_typing == "hide":
         return "text"
     return "unseen" if len(typed.text.strip()) >= MIN_UNSEEN and _is_unseen(typed, active) else None
 

@@ -20,7 +20,8 @@ from annotation.recording.pixels import grown
 from annotation.recording.redaction import Redactor
 from annotation.recording.windows import SeenWindow
 
-SNAPSHOTS_KEPT = 24
+SNAPSHOTS_KEPT = 400
+"""Some minutes of them: a long run of typing is written when it is over, with the picture from before it."""
 REST_S = 0.15
 LONGEST_S = 0.8
 """A screen that never rests (a video, a clock) is read this often all the same."""

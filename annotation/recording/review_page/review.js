@@ -36,7 +36,8 @@ async function change(path, body, text) {
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`;
 
 function told(action) {
-  const rest = Object.entries(action.action).map(([name, value]) => name === "text" ? `“${value}”` : `${name} ${value}`).join(", ");
+  const say = (name, value) => name === "text" ? `“${value}”` : Array.isArray(value) ? value.join("+") : `${name} ${value}`;
+  const rest = Object.entries(action.action).map(([name, value]) => say(name, value)).join(", ");
   return `${action.kind.replace("_", " ")} ${rest}`;
 }
 

@@ -127,6 +127,8 @@ def typed(text: str = "hello there", **more: object) -> Typed:
         (typed(focus=[], after=frame(2)), "unseen"),
         (typed(focus=[Focus(time_s=0.0, pid=99, role="input")], after=frame(2)), "unseen"),
         (typed(after=frame(2)), None),
+        (typed(focus=[Focus(time_s=0.0, pid=7, role="textarea", tail="$ read -s key\n")], after=frame(2)), "unseen"),
+        (typed(focus=[Focus(time_s=0.0, pid=7, role="textarea", tail="$ ")]), None),
     ],
 )
 def test_passwords_are_told_by_role_title_name_prompt_and_by_not_showing(what: Typed, why: str | None):

@@ -25,6 +25,7 @@ from annotation.recording import store as stores
 from annotation.recording.bundle import Manifest, RecordedAction
 from annotation.recording.store import Store
 from sandbox.actions import Click, Hotkey, TypeText
+from warehouse.errors import RecordingRefused
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs an X server")
 FORM = Path(__file__).with_name("gtk_form.py")
@@ -44,8 +45,8 @@ class Session:
     def root(self) -> Path:
         return self.home / "recordings"
 
-    def store(self) -> Store:
-        return stores.open_store(self.root, self.name)
+    def store(self, passphrase: str | None = None) -> Store:
+        return stores.open_store(self.root, self.name, passphrase)
 
     def end(self) -> Manifest:
         self.desk.key("ctrl+alt+q")
@@ -241,10 +242,12 @@ def test_what_is_excluded_leaves_no_event_and_no_pixel(tmp_path: Path):
         assert pixels[y, x].any()
 
 
-def test_a_killed_recorder_loses_at_most_the_last_action(tmp_path: Path):
+def test_a_killed_recorder_loses_at_most_the_last_action_and_stays_sealed(tmp_path: Path):
+    sealed = {"FLYWHEEL_RECORD_PASSPHRASE": "correct horse"}
     with a_desk() as desk:
         x, y = open_editor(desk)
-        with recording(desk, tmp_path) as session:
+        desk.env |= sealed
+        with recording(desk, tmp_path, "--encrypt") as session:
             desk.click(x, y)
             time.sleep(0.6)
             for line in ("one", "two", "three"):
@@ -255,19 +258,21 @@ def test_a_killed_recorder_loses_at_most_the_last_action(tmp_path: Path):
             desk.type("fou")
             os.killpg(session.process.pid, signal.SIGKILL)
             session.process.wait()
-        assert not session.store().is_live
-        with pytest.raises(Exception, match="not finished"):
-            session.store().manifest()
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        assert not session.store("correct horse").is_live
+        with pytest.raises(RecordingRefused, match="not finished"):
+            session.store("correct horse").manifest()
+    env = {**os.environ, **sealed, "PYTHONPATH": str(ROOT)}
     flywheel = [sys.executable, "-m", "pipelines.cli", "record"]
     listed = subprocess.run([*flywheel, "list", "--home", str(tmp_path)], env=env, capture_output=True, text=True, timeout=60)
     assert "interrupted" in listed.stdout
     command = [*flywheel, "resume", "one", "--recogniser", "none", "--home", str(tmp_path)]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    manifest = session.store().manifest()
+    manifest = session.store("correct horse").manifest()
+    everything = all_bytes(session.root)
+    assert [word for word in (b"three", b"Mousepad", b"Ann Example", b"\x89PNG") if word in everything] == []
     assert texts_of(manifest) == ["one\n", "two\n", "three\n"] and len(actions_of(manifest, Click)) == 1
-    assert manifest.result == "unsaid" and all(action.screen_id for action in manifest.actions)
+    assert manifest.result == "unsaid" and manifest.actions[0].screen_id, "pictures that were still being read are lost, actions are not"
 
 
 SAID = ("first i click into the page", "now i write a greeting to emma", "at the end i select all of the text")

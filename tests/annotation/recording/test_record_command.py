@@ -1,0 +1,108 @@
+"""`flywheel record`: nothing without consent, nothing sent without a review, what it lists and shows and deletes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from made_recording import make
+from typer.testing import CliRunner, Result
+
+from annotation.recording import edits
+from annotation.recording.consent import TEXT
+from pipelines.cli import app
+from warehouse.errors import AccessDenied, ConfigError, RecordingLocked, RecordingRefused, UploadFailed
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def flywheel(home: Path, *words: str, typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["record", *words, "--home", str(home)], input=typed)
+
+
+def test_the_text_that_is_agreed_to_is_printed():
+    ran = CliRunner().invoke(app, ["record", "consent"])
+    assert ran.exit_code == 0 and " ".join(ran.output.split()) == " ".join(TEXT.split())
+
+
+def test_nothing_is_recorded_without_a_signature(tmp_path: Path):
+    for typed in ("\n", "x\n"):
+        ran = flywheel(tmp_path, "start", "one", "-q", "x", "--no-speech", typed=typed)
+        assert isinstance(ran.exception, RecordingRefused) and "no signature" in str(ran.exception)
+        assert "While the sign says RECORDING" in ran.output
+    assert not (tmp_path / "recordings").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--exclude-region", "1,2,3"), "X,Y,WIDTH,HEIGHT"),
+        (("--track", "master"), "track"),
+        (("--pause-keys", "p"), "pause_keys"),
+        (("--sign", "nowhere"), "sign"),
+        (("--query", ""), "query"),
+    ],
+)
+def test_wrong_options_are_named(options: tuple[str, str], told: str, tmp_path: Path):
+    ran = flywheel(tmp_path, "start", "one", "-q", "x", "--signed", "Ann Example", *options)
+    assert isinstance(ran.exception, ConfigError) and told in str(ran.exception), ran.output
+
+
+def test_recordings_are_listed_shown_and_deleted(tmp_path: Path):
+    assert "no recordings" in flywheel(tmp_path, "list").output
+    store = make(tmp_path / "recordings", "letter")
+    assert "flywheel record review" in " ".join(flywheel(tmp_path, "list").output.split()) or "review" in flywheel(tmp_path, "list").output
+    shown = flywheel(tmp_path, "show", "letter").output
+    assert "Write to Emma" in shown and "first i press new" in shown and "Hello Emma" in shown
+    assert isinstance(flywheel(tmp_path, "resume", "letter").exception, RecordingRefused)
+    assert isinstance(flywheel(tmp_path, "show", "other").exception, RecordingRefused)
+    assert flywheel(tmp_path, "delete", "letter", typed="n\n").output.strip().endswith("[y/N]: n") and store.folder.exists()
+    assert "erased" in flywheel(tmp_path, "delete", "letter", "--yes").output and not store.folder.exists()
+
+
+def test_a_sealed_recording_asks_for_its_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make(tmp_path / "recordings", "letter", "correct horse")
+    monkeypatch.delenv("FLYWHEEL_RECORD_PASSPHRASE", raising=False)
+    assert "first i press new" in flywheel(tmp_path, "show", "letter", typed="correct horse\n").output
+    assert isinstance(flywheel(tmp_path, "show", "letter", typed="wrong horse\n").exception, RecordingLocked)
+    monkeypatch.setenv("FLYWHEEL_RECORD_PASSPHRASE", "correct horse")
+    assert "Hello Emma" in flywheel(tmp_path, "show", "letter").output
+    monkeypatch.delenv("FLYWHEEL_RECORD_PASSPHRASE")
+    assert "erased" in flywheel(tmp_path, "delete", "letter", "--yes").output, "who forgot it may still delete"
+
+
+def test_nothing_is_sent_before_it_was_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = make(tmp_path / "recordings", "letter")
+    monkeypatch.setenv("FLYWHEEL_ANNOTATION_TOKEN", "token-of-ann")
+    ran = flywheel(tmp_path, "upload", "letter", "--url", "http://127.0.0.1:9")
+    assert isinstance(ran.exception, RecordingRefused) and "flywheel record review letter" in str(ran.exception)
+    edits.confirm(store)
+    monkeypatch.setattr("annotation.recording.upload.time.sleep", lambda seconds: None)
+    assert isinstance(flywheel(tmp_path, "upload", "letter", "--url", "http://127.0.0.1:9").exception, UploadFailed | AccessDenied)
+
+
+def test_the_review_page_is_served_to_this_machine_alone(tmp_path: Path):
+    make(tmp_path / "recordings", "letter")
+    command = [sys.executable, "-m", "pipelines.cli", "record", "review", "letter", "--home", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    killer = threading.Timer(60, process.kill)
+    killer.start()
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address, key = re.findall(r"(http://127\.0\.0\.1:\d+)/#(\S+)", line)[0]
+        assert httpx.get(address).status_code == 200 and httpx.get(f"{address}/api/recording").status_code == 401
+        with httpx.Client(base_url=address, headers={"x-flywheel-review": "1"}) as client:
+            assert client.post("/login", json={"key": key}).status_code == 204
+            assert client.post("/api/confirm", json={}).json()["state"] == "reviewed"
+        process.terminate()
+        assert "letter: reviewed" in process.communicate(timeout=30)[0] and process.returncode == 0
+    finally:
+        killer.cancel()
+        process.kill()
+        process.communicate()
