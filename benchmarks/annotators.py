@@ -271,7 +271,7 @@ class Server:
             if self._process.poll() is not None:
                 raise SystemExit(f"the server ended with {self._process.returncode}: {self._log.read_text()[-2000:]}")
             with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/health", trust_env=False).is_success:
+                if httpx.get(f"{self.url}/login", trust_env=False).is_success:
                     return
             time.sleep(0.2)
         raise SystemExit(f"the server does not answer: {self._log.read_text()[-2000:]}")

@@ -47,7 +47,7 @@ def create(
 
     try:
         spec = CampaignSpec(
-            name=name, tasks=tuple(tasks), target_count=target, double_share=double, mode=mode, policy=policy,  # type: ignore[arg-type]
+            name=name, tasks=tuple(tasks), target_count=target, double_share=double, mode=mode, policy=policy,
             num_candidates=candidates, temperature=temperature, lease_s=lease, members=tuple(member or ()),
             guidelines=_text_of(guidelines) if guidelines is not None else "",
         )  # fmt: skip
