@@ -51,6 +51,8 @@ class History:
 
     def __init__(self, database: Database, *people: str, mode: str = "intervene") -> None:
         self.database, self.now_s = database, NOON_S
+        self.ids: dict[str, str] = {}
+        """Of accounts that there were before, by name."""
         self.task = load_tasks("quickstart")["click-button"]
         with database.write() as session:
             for person in people:
@@ -73,25 +75,26 @@ class History:
         return Principal(user_id=f"user-{name}", name=name, role=role, kind="browser", digest=name, csrf_token=None)
 
     def run(
-        self, name: str, *, seed: int = 0, copy: int = 0, verdict: bool = True, verifier: bool | None = True, steps: Sequence[Did] = (Did(),),
-        run_id: str | None = None, campaign_id: str | None = None, at_s: float | None = None, num_backs: int = 0, finishes: bool = True,
+        self, name: str, *, seed: int = 0, copy: int = 0, verdict: bool = True, verifier: bool | None = True,
+        steps: Sequence[Did] = (Did(),), run_id: str | None = None, campaign_id: str | None = None, at_s: float | None = None,
+        num_backs: int = 0, finishes: bool = True,
     ) -> str:  # fmt: skip
         """A run of theirs; finished now, by the rules. By default it is none of the sample."""
         self.now_s += 60.0
         run_id, at_s = run_id or f"run-ff{new_id('x')[4:]}", self.now_s if at_s is None else at_s
-        assignment_id = new_id("assignment")
+        assignment_id, user_id = new_id("assignment"), self.ids.get(name, f"user-{name}")
         with self.database.write() as session:
             session.add(
                 Assignment(
                     assignment_id=assignment_id, campaign_id=campaign_id or self.campaign_id, task_id=self.task.task_id,
                     task_name=self.task.name, domain=self.task.domain, task=wire.TASK.to_plain(self.task), seed=seed, copy=copy,
-                    priority=1.0, state="leased", user_id=f"user-{name}", lease_number=1, lease_until_s=at_s + 600.0, changed_at_s=at_s,
+                    priority=1.0, state="leased", user_id=user_id, lease_number=1, lease_until_s=at_s + 600.0, changed_at_s=at_s,
                 )
             )  # fmt: skip
             session.flush()
             session.add(
                 Run(
-                    run_id=run_id, assignment_id=assignment_id, lease_number=1, user_id=f"user-{name}", policy_id=POLICY, grammar="compact",
+                    run_id=run_id, assignment_id=assignment_id, lease_number=1, user_id=user_id, policy_id=POLICY, grammar="compact",
                     instruction="Click on two.", state="live", started_at_s=at_s - 60.0, outcome="success", verifier_verdict=verifier,
                     num_backs=num_backs, review_state="none",
                 )

@@ -69,7 +69,9 @@ def test_days_have_no_gaps_and_old_work_is_left_out(history: History):
 
 def test_rates_are_told_by_policy_version_in_their_order(history: History):
     history.run("ann", seed=1, steps=(Did(policy_id="policy-b"), Did(policy_id="policy-b", decision="edit")))
-    history.run("ann", seed=2, steps=[Did(policy_id="policy-a", decision=said) for said in ("accept", "accept", "override", "beyond_repair")])
+    history.run(
+        "ann", seed=2, steps=[Did(policy_id="policy-a", decision=said) for said in ("accept", "accept", "override", "beyond_repair")]
+    )
     other = history.campaign("others")
     history.run("bob", seed=3, campaign_id=other)
     first, second, third = look(history).policies
