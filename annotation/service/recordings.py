@@ -107,7 +107,7 @@ class Recordings:
 
     # --- looking at it ---
 
-    async def list(self, viewer: Principal) -> list[RecordingItem]:
+    async def listed(self, viewer: Principal) -> list[RecordingItem]:
         """One's own, and for reviewers what others completed, the newest first."""
 
         def work(session: Session) -> list[RecordingItem]:

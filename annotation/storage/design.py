@@ -62,11 +62,11 @@ def queries(session: Session, application_id: str) -> Sequence[TaskQuery]:
 def num_nodes(session: Session) -> Counter[str]:
     """By application."""
     found = select(TaskNode.application_id, func.count()).group_by(TaskNode.application_id)
-    return Counter(dict(session.execute(found).tuples().all()))
+    return Counter(dict(session.execute(found).all()))
 
 
 def num_queries(session: Session) -> Counter[str]:
     """By application, without retired ones."""
     found = select(TaskNode.application_id, func.count()).join(TaskQuery, TaskQuery.node_id == TaskNode.node_id)
     found = found.where(TaskQuery.retired_at_s.is_(None)).group_by(TaskNode.application_id)
-    return Counter(dict(session.execute(found).tuples().all()))
+    return Counter(dict(session.execute(found).all()))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, and_, exists, func, select
 from sqlalchemy.orm import Session, aliased, load_only
 
-from annotation.storage.reviews import decided
+from annotation.storage.reviews import OLDEST_FIRST, decided
 from annotation.storage.schema import Assignment, Proposal, Recording, Review, Run, RunStep
 
 S = TypeVar("S", bound=Select[*tuple[Any, ...]])
@@ -72,13 +72,13 @@ def steps(session: Session, window: Window) -> list[DecidedStep]:
 def run_reviews(session: Session, window: Window) -> Sequence[Review]:
     """What reviewers said of those runs, oldest first."""
     query = _of(select(Review).join(Run, Run.run_id == Review.run_id), window)
-    return session.scalars(query.order_by(Review.created_at_s, Review.review_id)).all()
+    return session.scalars(query.order_by(*OLDEST_FIRST)).all()
 
 
 def recording_reviews(session: Session, *, since_s: float) -> Sequence[Review]:
     """What reviewers said of recordings since a time, oldest first."""
     query = select(Review).join(Recording, Recording.recording_id == Review.recording_id).where(Review.created_at_s >= since_s)
-    return session.scalars(query.order_by(Review.created_at_s, Review.review_id)).all()
+    return session.scalars(query.order_by(*OLDEST_FIRST)).all()
 
 
 def shared_instances(session: Session, window: Window) -> dict[str, list[Run]]:

@@ -104,7 +104,7 @@ def num_by_query(session: Session) -> Counter[str]:
     """Recordings that were not refused or taken back, by query."""
     query = select(Recording.query_id, func.count())
     query = query.where(Recording.query_id.is_not(None), Recording.state.in_(("pending", "approved")))
-    return Counter({str(query_id): num for query_id, num in session.execute(query.group_by(Recording.query_id)).tuples()})
+    return Counter({str(query_id): num for query_id, num in session.execute(query.group_by(Recording.query_id))})
 
 
 def num_by_application(session: Session) -> Counter[str]:
@@ -116,4 +116,4 @@ def num_by_application(session: Session) -> Counter[str]:
         .where(Recording.state.in_(("pending", "approved")))
         .group_by(TaskNode.application_id)
     )
-    return Counter(dict(session.execute(query).tuples().all()))
+    return Counter(dict(session.execute(query).all()))

@@ -14,6 +14,8 @@ from annotation.storage.ids import new_id
 from annotation.storage.schema import Assignment, Campaign, Review, Run, RunStep
 
 SAMPLED_BY = 6
+OLDEST_FIRST = (Review.created_at_s, Review.kind.desc(), Review.review_id)
+"""At one time, the word that settles comes last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +48,12 @@ def reviews_of(session: Session, run_id: str) -> list[Review]:
 def of_recording(session: Session, recording_id: str) -> list[Review]:
     """Oldest first."""
     query = select(Review).where(Review.recording_id == recording_id)
-    return list(session.scalars(query.order_by(Review.created_at_s, Review.review_id)))
+    return list(session.scalars(query.order_by(*OLDEST_FIRST)))
 
 
 def by_run(session: Session, run_ids: Collection[str]) -> defaultdict[str, list[Review]]:
     found: defaultdict[str, list[Review]] = defaultdict(list)
-    for one in session.scalars(select(Review).where(Review.run_id.in_(run_ids)).order_by(Review.created_at_s, Review.review_id)):
+    for one in session.scalars(select(Review).where(Review.run_id.in_(run_ids)).order_by(*OLDEST_FIRST)):
         found[str(one.run_id)].append(one)
     return found
 
@@ -73,11 +75,11 @@ def waiting(session: Session, reviewer_id: str, *, sampled: Iterable[str], limit
     urgency = case((and_(Run.review_state == "pending", _has_review()), 0), (Run.review_state == "pending", 1), else_=2)
     query = _listed().where(where).order_by(urgency, Run.finished_at_s, Run.run_id).limit(limit)
     num = session.scalar(select(func.count()).select_from(Run).join(Assignment).where(where))
-    return [_row(*row) for row in session.execute(query).tuples()], num or 0
+    return [_row(*row) for row in session.execute(query)], num or 0
 
 
 def listed(session: Session, run_id: str) -> Listed | None:
-    found = session.execute(_listed().where(Run.run_id == run_id)).tuples().one_or_none()
+    found = session.execute(_listed().where(Run.run_id == run_id)).one_or_none()
     return None if found is None else _row(*found)
 
 
@@ -93,7 +95,7 @@ def twins(session: Session, run_ids: Collection[str]) -> defaultdict[str, list[R
         .order_by(other.finished_at_s, other.run_id)
     )
     found: defaultdict[str, list[Run]] = defaultdict(list)
-    for run_id, run in session.execute(query).tuples():
+    for run_id, run in session.execute(query):
         found[run_id].append(run)
     return found
 
@@ -107,7 +109,7 @@ def annotated_instance(session: Session, run_id: str, user_id: str) -> bool:
 def num_steps(session: Session, run_ids: Collection[str]) -> dict[str, int]:
     """Decided steps that stand."""
     query = select(RunStep.run_id, func.count()).where(RunStep.run_id.in_(run_ids), *decided()).group_by(RunStep.run_id)
-    return dict(session.execute(query).tuples().all())
+    return dict(session.execute(query).all())
 
 
 def step_indexes(session: Session, run_id: str) -> set[int]:

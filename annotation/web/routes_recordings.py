@@ -52,7 +52,7 @@ def _add_upload(app: FastAPI) -> None:
 def _add_looking(app: FastAPI) -> None:
     @app.get(ANNOUNCE_PATH, tags=["recordings"], summary="One's own; for reviewers all", **ANNOTATOR)
     async def listed(request: Request, who: Who) -> list[RecordingItem]:
-        return await office_of(request).recordings.list(who)
+        return await office_of(request).recordings.listed(who)
 
     @app.get(ANNOUNCE_PATH + "/{recording_id}", tags=["recordings"], summary="All of a recording", **ANNOTATOR)
     async def look(recording_id: str, request: Request, who: Who) -> RecordingDetail:

@@ -34,7 +34,9 @@ def test_kappa_of_the_published_example() -> None:
     pairs = [("yes", "yes")] * 20 + [("no", "no")] * 15 + [("yes", "no")] * 5 + [("no", "yes")] * 10
     assert cohen_kappa(pairs) == pytest.approx(0.4)
     (found,) = agreements(
-        Rating(field="f", unit=str(i), rater=rater, value=said) for i, pair in enumerate(pairs) for rater, said in zip("ab", pair, strict=True)
+        Rating(field="f", unit=str(number), rater=rater, value=said)
+        for number, pair in enumerate(pairs)
+        for rater, said in zip("ab", pair, strict=True)
     )
     assert found.kappa == pytest.approx(0.4) and found.observed == pytest.approx(0.7)
 
