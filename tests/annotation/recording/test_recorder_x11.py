@@ -254,7 +254,8 @@ def test_a_killed_recorder_loses_at_most_the_last_action_and_stays_sealed(tmp_pa
                 desk.type(line)
                 desk.key("Return")
                 time.sleep(0.5)
-            time.sleep(0.5)
+            pictured = lambda: any(record["type"] == "screen" for record in session.store("correct horse").journal())  # noqa: E731
+            wait_until(pictured, 60, "the first picture")
             desk.type("fou")
             os.killpg(session.process.pid, signal.SIGKILL)
             session.process.wait()
