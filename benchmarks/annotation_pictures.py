@@ -99,7 +99,11 @@ async def main(folder: Path) -> None:
         async with site(Path(home), Colleague("See what is there first.")) as here, chromium() as browser:
             await here.add_person("ada", "admin")
             await here.add_person("grace")
-            await here.add_campaign("hybrid/type-word", name="Files and forms, November", guidelines="Prefer the shortest way.\nThink as if somebody looks over your shoulder.")
+            await here.add_campaign(
+                "hybrid/type-word",
+                name="Files and forms, November",
+                guidelines="Prefer the shortest way.\nThink as if somebody looks over your shoulder.",
+            )
             page = await new_page(browser, here)
             await log_in(page, "ada")
             camera = Camera(page, folder)

@@ -32,6 +32,7 @@ class Work extends Decisions {
     this.preview = null;
     this.decided_at = null;
     this.is_seen = true;
+    this.again = null;
     this.breath = null;
     this.asked_verdict = null;
     this.is_online = true;
@@ -125,6 +126,7 @@ class Work extends Decisions {
     show_buttons(this.state, !this.outbox.item);
     show_problem(state, (kind) => this.pass_on(kind));
     this.redraw();
+    if (came_to_decide || state.phase === "ended") this.send_again(state);
     if (came_to_decide) {
       this.say_step(state);
       if (state.screen?.screenshot_id === this.screen.shown_id) requestAnimationFrame(() => this.framed());

@@ -9,6 +9,12 @@ import { find_element } from "/pages/work_finder.js";
 import { ask_step_back } from "/pages/work_history.js";
 import { show_buttons } from "/pages/work_view.js";
 
+/** What a decision is about: the same decision may be sent again only about the same. */
+function what_is_seen({ run_id, step_index, history, screen, proposals, phase }) {
+  const candidates = phase === "deciding" ? proposals.map((proposal) => proposal.text) : [];
+  return JSON.stringify([run_id, step_index, history.map((step) => step.text), screen?.screenshot_id ?? null, candidates]);
+}
+
 export class Decisions {
   restore_draft(state) {
     const draft = this.drafts.open(state);
@@ -130,9 +136,18 @@ export class Decisions {
   send(verb, body) {
     this.decided_at = performance.now();
     this.meanings.close();
-    this.outbox.put(this.state.run_id, verb, { version: this.state.version, ...body }, this.state.step_index);
+    this.outbox.put(this.state.run_id, verb, { version: this.state.version, ...body }, what_is_seen(this.state));
     show_buttons(this.state, !this.outbox.item);
     if (this.outbox.item) at("cards").classList.add("is-waiting");
+  }
+
+  /** What was refused for its version only, on a state that shows the same as the one that it was decided on. */
+  send_again(state) {
+    const item = this.again;
+    if (!item || !["deciding", "ended"].includes(state.phase)) return false;
+    this.again = null;
+    if (item.run_id !== state.run_id || what_is_seen(state) !== item.seen) return false;
+    return this.outbox.put(item.run_id, item.verb, { ...item.body, version: state.version }, item.seen, true);
   }
 
   async refused(item, error, was_repeated) {
@@ -145,6 +160,14 @@ export class Decisions {
       if (failure instanceof Unreachable) this.set_online(false);
     }
     if (state?.run_id === this.state?.run_id) this.apply(state);
+    // Only the number is another one: what was decided is about what is there still.
+    if (error.status === 409 && state && !item.is_again) {
+      this.again = item;
+      if (this.send_again(state)) return;
+      // A server that was started again brings the run back first.
+      if (["starting", "proposing", "rewinding"].includes(state.phase)) return;
+      this.again = null;
+    }
     const arrived = was_repeated && error.status === 409 && state && state.version > item.body.version;
     if (!arrived) toast(error.message, "bad");
     this.cards.show(this.state);

@@ -29,10 +29,10 @@ export class Outbox {
     this.send();
   }
 
-  /** False while another decision is under way. */
-  put(run_id, verb, body, step_index) {
+  /** False while another decision is under way. `seen`: what the decision is about; `is_again`: it was refused once for its version only. */
+  put(run_id, verb, body, seen, is_again = false) {
     if (this.item) return false;
-    this.item = { run_id, verb, body, step_index };
+    this.item = { run_id, verb, body, seen, is_again };
     this.num_tries = 0;
     store.set("outbox", this.item);
     this.send();

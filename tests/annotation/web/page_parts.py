@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, ViewportSize, async_playwright
+from playwright.async_api import Error as PlaywrightError
 from sqlalchemy import select
 
 from agent.policy import Prompt, Response
@@ -51,9 +52,17 @@ class Colleague(Reader):
         if found is None:
             return super()._response(prompt, kind)
         if f'run "cat {found[1]}"' in asked:
-            texts = ("Thought The field comes next. Action triple_click [2]", f'Thought {self.aside} Action run "ls -la"', "Thought Now send it. Action click [3]")
+            texts = (
+                "Thought The field comes next. Action triple_click [2]",
+                f'Thought {self.aside} Action run "ls -la"',
+                "Thought Now send it. Action click [3]",
+            )
         else:
-            texts = (f'Thought The word is in the file. Action run "cat {found[1]}"', f'Thought {self.aside} Action run "ls -la"', "fly there")
+            texts = (
+                f'Thought The word is in the file. Action run "cat {found[1]}"',
+                f'Thought {self.aside} Action run "ls -la"',
+                "fly there",
+            )
         return Response(text=texts[kind], prompt_token_ids=(1,), token_ids=(2, 3), logprobs=(-0.1 - kind,) * 2, policy_id=self.policy_id)
 
 
@@ -75,7 +84,16 @@ class Site:
         await self.accounts.accept(secret, name, PASSWORD, "test")
 
     async def add_campaign(self, *tasks: str, **more: Any) -> str:
-        spec = CampaignSpec.model_validate({"name": tasks[0], "tasks": tasks, "guidelines": f"Prefer the shortest way. {EVIL}", "num_candidates": 3, "double_share": 0.0, **more})
+        spec = CampaignSpec.model_validate(
+            {
+                "name": tasks[0],
+                "tasks": tasks,
+                "guidelines": f"Prefer the shortest way. {EVIL}",
+                "num_candidates": 3,
+                "double_share": 0.0,
+                **more,
+            }
+        )
         return (await self.campaigns.create(spec, by=None)).campaign_id
 
     def steps(self, *, standing: bool = True) -> list[RunStep]:
@@ -101,7 +119,12 @@ async def site(folder: Path, policy: Reader | None = None, *, pool: Pool | None 
             app = create_app(database, Blobs(folder / "screens"), runs, standing)
             async with serving(app) as url:
                 yield Site(
-                    url=url, database=database, accounts=Accounts(database), campaigns=Campaigns(database, standing), runs=runs, policy=policy
+                    url=url,
+                    database=database,
+                    accounts=Accounts(database),
+                    campaigns=Campaigns(database, standing),
+                    runs=runs,
+                    policy=policy,
                 )
     finally:
         database.close()
@@ -142,8 +165,13 @@ async def log_in(page: Page, name: str) -> None:
 async def deciding(page: Page, step: int | None = None) -> None:
     """Until the page waits for a decision (at a step, counted from 1)."""
     where = f" step {step} of" if step is not None else " step "
-    await page.wait_for_function(
-        "where => document.getElementById('phase')?.textContent === 'your turn' && document.getElementById('task-name').textContent.includes(where) "
-        "&& document.body.dataset.ready === 'true'",
-        arg=where,
-    )
+    try:
+        await page.wait_for_function(
+            "where => document.getElementById('phase')?.textContent === 'your turn' "
+            "&& document.getElementById('task-name').textContent.includes(where) "
+            "&& document.body.dataset.ready === 'true'",
+            arg=where,
+        )
+    except PlaywrightError as error:
+        shown = {place: await page.locator(place).inner_text() for place in ("#task-head", "#waiting", "#editor", "body")}
+        raise AssertionError(f"the page does not wait for a decision at{where}: {shown}") from error

@@ -117,7 +117,10 @@ async def manage_tokens(page: Page) -> None:
 def test_reviewers_pages_show_and_send_what_the_contract_says(tmp_path: Path) -> None:
     async def work(page: Page, here: Site, browser: Browser) -> None:
         sent: list[tuple[str, dict[str, Any]]] = []
-        page.on("request", lambda request: sent.append((request.url, json.loads(request.post_data or "{}"))) if request.method != "GET" else None)
+        page.on(
+            "request",
+            lambda request: sent.append((request.url, json.loads(request.post_data or "{}"))) if request.method != "GET" else None,
+        )
         await answer_with_samples(page)
         await review_a_run(page, sent)
         await review_a_recording(page, sent)
@@ -149,7 +152,13 @@ async def review_a_run(page: Page, sent: list[tuple[str, dict[str, Any]]]) -> No
     await expect(page.locator("#case h1")).to_contain_text("login-user")
     url, body = sent[-1]
     review = SubmitReview.model_validate(body)
-    assert url.endswith("/reviews/runs/run-1") and review.kind == "adjudication" and review.approves and review.verdict is False and review.note == "nearly"
+    assert (
+        url.endswith("/reviews/runs/run-1")
+        and review.kind == "adjudication"
+        and review.approves
+        and review.verdict is False
+        and review.note == "nearly"
+    )
     assert review.steps[0].is_right is True and review.steps[1].is_right is False
     assert review.steps[1].thought_fits is True and review.steps[1].note == "the city was there" and 2 not in review.steps
 

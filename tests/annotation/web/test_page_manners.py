@@ -40,7 +40,13 @@ class EvilSession:
 
 def _evil(observation: Observation) -> Observation:
     first, *rest = observation.elements
-    return replace(observation, instruction=f"{observation.instruction} {EVIL}", elements=(replace(first, text=EVIL), *rest), url=f"http://x/{EVIL}", output=EVIL)
+    return replace(
+        observation,
+        instruction=f"{observation.instruction} {EVIL}",
+        elements=(replace(first, text=EVIL), *rest),
+        url=f"http://x/{EVIL}",
+        output=EVIL,
+    )
 
 
 class EvilPool:
@@ -66,7 +72,11 @@ class EvilPolicy(Reader):
 
 def test_markup_of_models_and_pages_stays_text(tmp_path: Path) -> None:
     async def main() -> None:
-        async with SessionPool(size=1) as pool, site(tmp_path, EvilPolicy(f"policy {EVIL}"), pool=EvilPool(pool)) as here, chromium() as browser:
+        async with (
+            SessionPool(size=1) as pool,
+            site(tmp_path, EvilPolicy(f"policy {EVIL}"), pool=EvilPool(pool)) as here,
+            chromium() as browser,
+        ):
             await here.add_person("ann")
             await here.add_campaign("miniwob/enter-text", name=EVIL)
             page = await new_page(browser, here)
@@ -133,7 +143,9 @@ async def tab_to(page: Page, name: str) -> None:
     for _ in range(40):
         await page.keyboard.press("Tab")
         focused = await page.evaluate("document.activeElement.textContent")
-        assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle !== 'none'"), f"{focused!r} does not show its focus"
+        assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle !== 'none'"), (
+            f"{focused!r} does not show its focus"
+        )
         if name in focused:
             return
     raise AssertionError(f"nothing named {name!r} is reached by Tab")

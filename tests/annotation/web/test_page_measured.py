@@ -67,7 +67,9 @@ async def complaints(page: Page, script: str) -> list[str]:
     """What breaks WCAG 2.1 A or AA, as `rule: element`."""
     await page.evaluate(script)
     found: dict[str, Any] = await page.evaluate("axe.run({ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })")
-    return [f"{rule['id']}: {node['html'][:160]} {json.dumps(node['any'][:1])[:300]}" for rule in found["violations"] for node in rule["nodes"]]
+    return [
+        f"{rule['id']}: {node['html'][:160]} {json.dumps(node['any'][:1])[:300]}" for rule in found["violations"] for node in rule["nodes"]
+    ]
 
 
 def test_axe_finds_nothing_on_any_page(tmp_path: Path, axe_script: str) -> None:

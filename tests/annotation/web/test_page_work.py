@@ -206,5 +206,7 @@ async def finish_hybrid(page: Page, here: Site, word: str) -> None:
 
 async def boxes(page: Page) -> list[dict[str, Any]]:
     """The elements of the screen, as the server told them last."""
-    state = await page.evaluate("fetch('/api/v1/work').then(r => r.json()).then(w => fetch('/api/v1/runs/' + w.held.run_id)).then(r => r.json())")
+    state = await page.evaluate(
+        "fetch('/api/v1/work').then(r => r.json()).then(w => fetch('/api/v1/runs/' + w.held.run_id)).then(r => r.json())"
+    )
     return list(state["screen"]["elements"])
