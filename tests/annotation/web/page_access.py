@@ -6,10 +6,11 @@ from typing import Any
 
 from playwright.async_api import Page
 
-CONTROLS = set(
-    "button link textbox combobox checkbox radio slider spinbutton searchbox switch tab menuitem option treeitem listbox menu dialog image img "
-    "meter progressbar tablist tree navigation region log".split()
-)
+CONTROLS = {
+    "button", "link", "textbox", "combobox", "checkbox", "radio", "slider", "spinbutton", "searchbox", "switch", "tab",
+    "menuitem", "option", "treeitem", "listbox", "menu", "dialog", "image", "img", "meter", "progressbar", "tablist", "tree",
+    "navigation", "region", "log",
+}  # fmt: skip
 
 
 async def _nodes(page: Page) -> list[dict[str, Any]]:
