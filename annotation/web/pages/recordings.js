@@ -28,7 +28,7 @@ async function show_list() {
   at("list").replaceChildren(table(rows, [
     { title: "Query", text: (item) => make("button", { type: "button", class: "opens plain", on: { click: () => open_recording(item) } }, item.query || "without a query") },
     { title: "State", text: (item) => make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state === "pending" ? "waiting" : item.state) },
-    { title: "Person", text: (item) => item.person }, { title: "Track", text: (item) => item.track }, { title: "Applications", text: (item) => item.applications.join(", ") },
+    { title: "Person", text: (item) => item.person }, { title: "Track", text: (item) => item.track ?? "–" }, { title: "Applications", text: (item) => item.applications.join(", ") },
     { title: "Actions", text: (item) => item.num_actions, is_number: true }, { title: "Length", text: (item) => duration(item.length_s), is_number: true },
     { title: "Replayed", text: (item) => (item.is_executable === null ? "–" : item.is_executable ? "yes" : "no") }, { title: "Uploaded", text: (item) => time_text(item.created_at_s) },
   ], "Recordings"));
@@ -39,7 +39,7 @@ async function open_recording(item) {
   if (!(await attempt(async () => (detail = await get(`/recordings/${part(item.recording_id)}`))))) return;
   const opinion = new Opinion(detail.steps.length);
   const replay = new Replay({
-    title: `${item.person}, ${item.track}`, steps: detail.steps, address_of: (id) => address(`/recordings/${part(item.recording_id)}/screens/${part(id)}`),
+    title: item.track ? `${item.person}, ${item.track}` : item.person, steps: detail.steps, address_of: (id) => address(`/recordings/${part(item.recording_id)}/screens/${part(id)}`),
     on_step: (index) => opinion.show(index), mark_of: (index) => opinion.mark_of(index),
     said: (step) => [
       make("p", { class: "small quiet" }, `at ${duration(step.at_s)} in ${step.window || "an unnamed window"}`), step.heard && make("p", { class: "small quiet wrap" }, `heard: ${step.heard}`),

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import Browser, Page, expect
 
 from annotation.storage.logins import TOKEN_PREFIX
@@ -114,6 +115,7 @@ async def manage_tokens(page: Page) -> None:
     assert await unnamed(page) == []
 
 
+@pytest.mark.slow
 def test_reviewers_pages_show_and_send_what_the_contract_says(tmp_path: Path) -> None:
     async def work(page: Page, here: Site, browser: Browser) -> None:
         sent: list[tuple[str, dict[str, Any]]] = []
