@@ -30,6 +30,8 @@ PEOPLE_ONLY = {
     ("POST", "/api/v1/me/password"), ("POST", "/api/v1/me/tokens"), ("POST", "/api/v1/invitations"), ("PATCH", "/api/v1/users/{user_id}"),
 }  # fmt: skip
 ROLES = ("annotator", "reviewer", "admin")
+CHOSEN = {"/", "/api/v1/me", "/api/v1/me/password", "/api/v1/users", "/api/v1/campaigns", "/api/v1/work/next", "/api/v1/login"}
+"""Tried with every wrong login and origin that we know of; the others with those that matter most, to save time."""
 
 
 def routes(there: Site) -> list[tuple[str, str, Access]]:
@@ -63,7 +65,7 @@ def test_every_route_is_closed_without_a_login(tmp_path: Path) -> None:
             for method, path, access in routes(there):
                 if access.role is None:
                     continue
-                for headers in strange:
+                for headers in strange if path in CHOSEN else strange[:2]:
                     response = await stranger.client.request(method, filled(path), headers=headers)
                     is_page = path in PAGES and "Authorization" not in headers
                     assert response.status_code == (303 if is_page else 401), (method, path, headers, response.text)
@@ -109,7 +111,7 @@ def test_nothing_is_changed_without_the_csrf_token_or_from_another_site(tmp_path
             for method, path, access in routes(there):
                 if method in SAFE_METHODS:
                     continue
-                for headers in wrong:
+                for headers in wrong if path in CHOSEN else wrong[1:4:2]:
                     if access.role is None and "X-CSRF-Token" in headers:
                         continue  # whoever is not logged in has none
                     encoded = {name: value.encode("latin-1") for name, value in headers.items()}

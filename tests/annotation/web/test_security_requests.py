@@ -7,8 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-
 from annotation.web.guard import SECURITY_HEADERS
 from annotation.web.limits import Rates
 from annotation.web.pages import FILES, FOLDER, OPEN_PAGES, PAGES
@@ -35,21 +33,33 @@ def test_every_file_of_the_pages_is_listed_and_every_listed_one_is_there() -> No
     assert there == set(FILES) | {name for name, _ in PAGES.values()} | set(OPEN_PAGES.values())
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/pages/../app.py", "/pages/..%2fapp.py", "/pages/%2e%2e/app.py", "/pages/..%5capp.py", "/pages/....//app.py",
-        "/pages/%2fetc%2fpasswd",
-        "/pages/app.js%00.py", "/pages//etc/passwd", "/pages/.", "/pages/..", "/pages/home.html", "/pages/WORK.JS", "/..%2f..%2fetc/passwd",
-    ],
+OUTSIDE = (
+    "/pages/../app.py", "/pages/..%2fapp.py", "/pages/%2e%2e/app.py", "/pages/..%5capp.py", "/pages/....//app.py",
+    "/pages/%2fetc%2fpasswd", "/pages/app.js%00.py", "/pages//etc/passwd", "/pages/.", "/pages/..", "/pages/home.html", "/pages/WORK.JS",
+    "/..%2f..%2fetc/passwd", "/api/v1/runs/..%2f..%2fetc/screens/passwd",
 )  # fmt: skip
-def test_no_address_leads_out_of_the_pages(tmp_path: Path, path: str) -> None:
+
+
+def test_no_address_leads_out_of_the_pages(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
-            answer = await raw(there, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-            status = int(answer.split(b" ", 2)[1])
-            assert status in (400, 401, 404), answer
-            assert b"root:" not in answer and b"FastAPI" not in answer and b"<!doctype" not in answer.lower()
+            for path in OUTSIDE:
+                answer = await raw(there, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                assert int(answer.split(b" ", 2)[1]) in (400, 401, 404), (path, answer)
+                assert b"root:" not in answer and b"FastAPI" not in answer and b"<!doctype" not in answer.lower(), path
+
+    asyncio.run(run())
+
+
+def test_a_picture_is_had_by_its_id_and_by_nothing_else(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with site(tmp_path) as there:
+            (tmp_path / "secret.png").write_bytes(b"hidden")
+            admin = await there.person("root", "admin")
+            for name in ("..%2f..%2fsecret", "../../secret.png", "screen-0000000000000000", "%00", "screen-..%2f..%2fsecret"):
+                for path in (f"/api/v1/runs/run-1/screens/{name}", f"/api/v1/recordings/recording-1/screens/{name}"):
+                    answer = await admin.get(path)
+                    assert answer.status_code in (404, 422) and "hidden" not in answer.text, path
 
     asyncio.run(run())
 
@@ -83,39 +93,37 @@ def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b'{"name": "a"', b"[" * 50_000, b'{"name": NaN, "tasks": []}', b"1e999",
-        b'{"name": "x", "tasks": ["miniwob"], "surprise": 1}', b'{"name": "", "tasks": ["miniwob"]}', b'{"name": "x", "tasks": []}',
-        b'{"name": "x", "tasks": ["miniwob"], "target_count": -1}', b'{"name": "x", "tasks": ["miniwob"], "lease_s": 1e999}',
-        b'{"name": "x", "tasks": ["../../etc"]}', b'{"name": {"$gt": ""}, "tasks": ["miniwob"]}',
-        b'{"name": "\\ud800", "tasks": ["miniwob"]}',
-        b'{"name": "x", "tasks": ["miniwob"], "members": ["\' or 1=1 --"]}',
-    ],
+BROKEN = (
+    b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b'{"name": "a"', b"[" * 50_000, b'{"name": NaN, "tasks": []}', b"1e999",
+    b'{"name": "x", "tasks": ["miniwob"], "surprise": 1}', b'{"name": "", "tasks": ["miniwob"]}', b'{"name": "x", "tasks": []}',
+    b'{"name": "x", "tasks": ["miniwob"], "target_count": -1}', b'{"name": "x", "tasks": ["miniwob"], "lease_s": 1e999}',
+    b'{"name": "x", "tasks": ["../../etc"]}', b'{"name": {"$gt": ""}, "tasks": ["miniwob"]}',
+    b'{"name": "\\ud800", "tasks": ["miniwob"]}', b'{"name": "x", "tasks": ["miniwob"], "members": ["\' or 1=1 --"]}',
 )  # fmt: skip
-def test_a_broken_body_is_a_problem_and_not_a_failure(tmp_path: Path, body: bytes) -> None:
+
+
+def test_a_broken_body_is_a_problem_and_not_a_failure(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
             program = await there.program("robot", "admin")
-            response = await program.post("/api/v1/campaigns", content=body, headers={"Content-Type": "application/json"})
-            assert response.status_code in (400, 404, 422), (body[:60], response.status_code, response.text)
-            assert response.headers["content-type"] == "application/problem+json"
-            assert set(response.json()) == {"error", "title", "detail", "status", "extra"}
+            for body in BROKEN:
+                response = await program.post("/api/v1/campaigns", content=body, headers={"Content-Type": "application/json"})
+                assert response.status_code in (400, 404, 422), (body[:60], response.status_code, response.text)
+                assert response.headers["content-type"] == "application/problem+json"
+                assert set(response.json()) == {"error", "title", "detail", "status", "extra"}
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", ["a\0b", "‮evil", "🦉" * 100])
-def test_strange_texts_are_kept_as_they_are_or_refused(tmp_path: Path, postgres_url: str, name: str) -> None:
+def test_strange_texts_are_kept_as_they_are_or_refused(tmp_path: Path, postgres_url: str) -> None:
     async def run() -> None:
         async with site(tmp_path, url=postgres_url) as there:
             program = await there.program("robot", "admin")
-            response = await program.post("/api/v1/campaigns", json={"name": name, "tasks": ["miniwob"]})
-            if "\0" in name:
-                assert response.status_code == 422 and "NUL" in response.json()["detail"]
-            else:
-                assert response.status_code == 201 and response.json()["name"] == name
+            refused = await program.post("/api/v1/campaigns", json={"name": "a\0b", "tasks": ["miniwob"]})
+            assert refused.status_code == 422 and "NUL" in refused.json()["detail"]
+            for name in ("\u202eevil", "🦉" * 100):
+                kept = await program.post("/api/v1/campaigns", json={"name": name, "tasks": ["miniwob"]})
+                assert kept.status_code == 201 and kept.json()["name"] == name
 
     asyncio.run(run())
 
