@@ -35,6 +35,7 @@ from annotation.recording.pixels import pixels_of
 from annotation.recording.redaction import Redactor
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
+from annotation.recording.snapshots import cover
 from annotation.recording.store import Store
 from annotation.recording.text_reader import TextReader
 from sandbox.actions import ACTION, Action, Navigate, TypeText
@@ -260,11 +261,11 @@ class BrowserRecorder:
         target = None
         if snapshot is not None and draft.points:
             hit = snapshot.at(*draft.points[0])
-            target = hit[0].model_dump(mode="json") if hit is not None else None
+            target = cover(hit[0], self._redactor).model_dump(mode="json") if hit is not None else None
         elif snapshot is not None and moment is not None and moment.focus is not None:
             middle = moment.focus.x + moment.focus.width // 2, moment.focus.y + moment.focus.height // 2
             hit = snapshot.at(*middle)
-            target = hit[0].model_dump(mode="json") if hit is not None else None
+            target = cover(hit[0], self._redactor).model_dump(mode="json") if hit is not None else None
         title, url = (self._redactor.redact(text)[0] for text in ((moment.title, moment.url) if moment is not None else ("", "")))
         self._store.append({
             "type": "action", "action": ACTION.dump_python(action, mode="json"), "start_s": self._at(draft.start_s),

@@ -43,7 +43,7 @@ class PageSnapshots:
             text = "" if is_secret else str(one["text"])[:2000]
             if self.redactor.find(text, loose=True):
                 black.append(grown(box))
-            text = self.redactor.redact(text)[0][:2000]
+            text = self.redactor.redact(text, loose=True)[0][:2000]
             elements.append(ScreenElement(role=str(one["role"])[:40], text=text, states=tuple(map(str, one["states"])), box=box))
         names = ("",) * len(elements)
         self.found[frame.number] = Snapshot(start_s=now_s, end_s=now_s, elements=tuple(elements), names=names, black=tuple(black))

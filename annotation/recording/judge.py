@@ -19,7 +19,7 @@ from annotation.recording.redaction import Redactor
 from annotation.recording.secrecy import Typed, why_secret
 from annotation.recording.settings import RecordSettings
 from annotation.recording.sign import Sign
-from annotation.recording.snapshots import Snapshots
+from annotation.recording.snapshots import Snapshots, cover
 from annotation.recording.text_reader import TextReader
 from annotation.recording.windows import SeenWindow, WindowReader
 from sandbox.actions import TypeText
@@ -65,7 +65,8 @@ class Judge:
             self._why_secret(draft, looks, after.get(draft.end_s)) if isinstance(draft.action, TypeText) else None for draft, looks in run
         ]
         for (draft, _), why in zip(run, secret, strict=True):
-            if why == "password" or why == "unseen":
+            # What did not show may have been plain words after all: a sentence is not looked for everywhere.
+            if why == "password" or (why == "unseen" and " " not in text_of(draft).strip()):
                 self._redactor.learn(text_of(draft))
         known = [text_of(draft) if why is None else "\n" for (draft, _), why in zip(run, secret, strict=True)]
         redacted = self._redactor.redact_run(known)
@@ -102,10 +103,10 @@ class Judge:
             return None, ""
         if draft.points:
             hit = snapshot.at(*draft.points[0])
-            return (hit[0].model_dump(mode="json"), hit[1]) if hit is not None else (None, "")
+            return (cover(hit[0], self._redactor).model_dump(mode="json"), hit[1]) if hit is not None else (None, "")
         focus = [focus for focus in self._parts.accessibility.focus_between(draft.start_s, draft.start_s) if focus.box is not None]
         own = [e for e in snapshot.elements if focus and e.box == focus[-1].box]
-        return (own[0].model_dump(mode="json"), "") if own else (None, "")
+        return (cover(own[0], self._redactor).model_dump(mode="json"), "") if own else (None, "")
 
     def window(self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]]) -> dict[str, Any]:
         """The window that was pointed at, or that had the keyboard; nothing of one that is excluded or asks for a password."""

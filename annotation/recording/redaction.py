@@ -38,6 +38,7 @@ ENTROPY_BITS = 3.6
 """Bits a character, of the characters' own distribution: English words put together stay below, random letters and digits are above."""
 HEX_BITS = 3.0
 MIN_LITERAL = 4
+MIN_BEGINNING = 5
 _SPOKEN = {
     "zero": "0", "oh": "0", "o": "0", "one": "1", "two": "2", "to": "2", "too": "2", "three": "3", "four": "4", "for": "4", "five": "5",
     "six": "6", "seven": "7", "eight": "8", "ate": "8", "nine": "9",
@@ -78,8 +79,17 @@ class Redactor:
                 found += [Finding(start=m.start(), end=m.end(), kind=kind) for m in re.finditer(re.escape(secret), folded)]
         if loose:
             found += [Finding(start=m.start(), end=m.end(), kind=name) for name, pattern in _LOOSE for m in pattern.finditer(text)]
-            found += self._nearly(text)
+            found += [*self._nearly(text), *self._begun(folded)]
         return _apart(found)
+
+    def _begun(self, folded: str) -> Iterable[Finding]:
+        """The beginning of a learned secret: a picture may be from a moment at which it was not typed to its end."""
+        for secret, kind in self._secrets.items():
+            for length in range(len(secret) - 1, max(MIN_BEGINNING, len(secret) // 3) - 1, -1):
+                at = folded.find(secret[:length])
+                if at >= 0:
+                    yield Finding(start=at, end=at + length, kind=kind)
+                    break
 
     def _nearly(self, text: str) -> Iterable[Finding]:
         """Words that are a learned secret but for a letter or two that were misread, or the beginning of one."""
@@ -90,9 +100,9 @@ class Redactor:
                 if is_part or (abs(len(word) - len(secret)) <= 2 and _distance(word, secret) <= max(1, len(secret) // 5)):
                     yield Finding(start=match.start(), end=match.end(), kind=kind)
 
-    def redact(self, text: str) -> tuple[str, tuple[str, ...]]:
+    def redact(self, text: str, *, loose: bool = False) -> tuple[str, tuple[str, ...]]:
         """The text with each finding's kind in brackets instead, and the kinds."""
-        findings = self.find(text)
+        findings = self.find(text, loose=loose)
         return replace_findings(text, findings), tuple(finding.kind for finding in findings)
 
     def redact_run(self, texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:

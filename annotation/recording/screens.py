@@ -14,9 +14,9 @@ import numpy as np
 
 from annotation.recording.bundle import Box
 from annotation.recording.camera import Frame
-from annotation.recording.pixels import blacken, boxes_in_words, png_of
+from annotation.recording.pixels import blacken, boxes_in_words, grown, png_of
 from annotation.recording.redaction import Redactor
-from annotation.recording.snapshots import Snapshot
+from annotation.recording.snapshots import Snapshot, cover
 from annotation.recording.store import Store
 from annotation.recording.text_reader import TextReader
 from warehouse.identity import bytes_id
@@ -83,6 +83,9 @@ class Screens:
         if self._reader is not None:
             boxes += boxes_in_words(self._reader.words(hidden), self._redactor)
         width, height = frame.size_px
+        before = snapshot.elements if snapshot is not None else ()
+        elements = [cover(element, self._redactor) for element in before]
+        boxes += [grown(old.box) for old, new in zip(before, elements, strict=True) if old != new]
         boxes = [cut for box in dict.fromkeys(boxes) if (cut := _inside(box, width, height)) is not None]
         png = png_of(blacken(hidden, boxes))
         screen_id = bytes_id("screen", png)
@@ -90,7 +93,7 @@ class Screens:
         record: dict[str, Any] = {
             "type": "screen", "frame": frame.number, "screen_id": screen_id, "width_px": width, "height_px": height,
             "redacted": [box.model_dump() for box in [*boxes, *boxes_of_mask(frame.mask)]],
-            "elements": [e.model_dump(mode="json") for e in snapshot.elements] if snapshot is not None and self._with_elements else [],
+            "elements": [element.model_dump(mode="json") for element in elements] if self._with_elements else [],
         }  # fmt: skip
         self._store.append(record)
 

@@ -17,7 +17,7 @@ from annotation.recording.bundle import Box, ScreenElement
 from annotation.recording.camera import Camera, Frame
 from annotation.recording.exclusions import Exclusions, asks_for_password
 from annotation.recording.pixels import grown
-from annotation.recording.redaction import Redactor
+from annotation.recording.redaction import Redactor, replace_findings
 from annotation.recording.windows import SeenWindow
 
 SNAPSHOTS_KEPT = 400
@@ -127,11 +127,17 @@ class Snapshots:
             inside = [row for row in rows if row.overlaps(seen.element.box)]
             # A program that does not say where, or says nonsense, has the whole element blackened.
             boxes += [grown(row) for row in inside] if inside or (rows and seen.element.role == "textarea") else [grown(seen.element.box)]
-        return self._redactor.redact(text)[0], boxes
+        return replace_findings(text, findings), boxes
 
     def _is_hidden(self, seen: SeenElement, windows: Sequence[SeenWindow]) -> bool:
         box = seen.element.box
         return self._exclusions.hides_point(box.x + box.width // 2, box.y + box.height // 2, windows)
+
+
+def cover(element: ScreenElement, redactor: Redactor) -> ScreenElement:
+    """An element as it may be stored, by what is known to be secret by now: more than when its program was asked."""
+    text, kinds = redactor.redact(element.text, loose=True)
+    return element.model_copy(update={"text": text[:2000]}) if kinds else element
 
 
 def _is_on_top(seen: SeenElement, windows: Sequence[SeenWindow]) -> bool:
