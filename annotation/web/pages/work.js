@@ -32,7 +32,7 @@ class Work extends Decisions {
     this.preview = null;
     this.decided_at = null;
     this.is_seen = true;
-    this.again = null;
+    this.again = this.verdict = null;
     this.breath = null;
     this.asked_verdict = null;
     this.is_online = true;
@@ -92,7 +92,7 @@ class Work extends Decisions {
     }
     if (!state?.run_id) return this.between.nothing();
     this.state = null;
-    this.asked_verdict = null;
+    this.asked_verdict = this.verdict = null;
     this.editor.hide();
     this.outbox.restore(state.run_id);
     this.apply(state);
@@ -205,7 +205,7 @@ class Work extends Decisions {
   over() {
     const state = this.state;
     this.leave();
-    this.between.done(state);
+    this.between.done(state, this.verdict);
   }
 
   guidelines() {

@@ -51,11 +51,13 @@ export class Between {
       this.next_button("Next task"), this.home_link());
   }
 
-  done(state) {
+  /** `said`: the person's own verdict, where it is known. */
+  done(state, said = null) {
     const num = state.history.length;
     const corrected = state.history.filter((step) => ["edit", "override"].includes(step.decision)).length;
     const title = state.phase === "finished" ? "Finished" : "This run was given up";
     const verdict = state.verifier === null ? null : make("p", { class: `note ${state.verifier ? "good" : "warn"}` }, `The verifier says: ${state.verifier ? "done" : "not done"}.`);
-    this.show(title, make("p", {}, `${state.task.name}: ${num} ${num === 1 ? "step" : "steps"}, ${corrected} corrected.`), verdict, this.next_button("Next task"), this.home_link());
+    const differs = said !== null && state.verifier !== null && said !== state.verifier;
+    this.show(title, make("p", {}, `${state.task.name}: ${num} ${num === 1 ? "step" : "steps"}, ${corrected} corrected.`), verdict, differs && make("p", { class: "quiet" }, "You see it otherwise: a reviewer looks at the run."), this.next_button("Next task"), this.home_link());
   }
 }

@@ -115,7 +115,9 @@ export class Decisions {
     if (at("finish").disabled || document.querySelector("dialog[open]")) return;
     this.asked_verdict = this.state.version;
     const verdict = await ask_verdict(this.state);
-    if (verdict && !at("finish").disabled) this.send("finish", verdict);
+    if (!verdict || at("finish").disabled) return;
+    this.verdict = verdict.is_success;
+    this.send("finish", verdict);
   }
 
   async pass_on(kind) {

@@ -1,5 +1,5 @@
-"""What the server says on the pages of review, quality, recordings and task design, as bodies of the contract: for tests of the pages
-alone, and for their pictures in docs/. Names and numbers in it are made up; EVIL is text as a model might write it."""
+"""What a server with weeks of work in it says to the pages of review, quality, recordings and task design, as its own bodies: for tests of
+the pages alone, and for their pictures in docs/. Names and numbers in it are made up; EVIL is text as a model might write it."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def answers() -> dict[str, BaseModel | list[Any]]:
 
 
 async def answer_with_samples(page: Page) -> None:
-    """Answer the requests of pages whose routes are not there with samples; all others go to the server. Pictures are drawn."""
+    """Answer the requests of these pages with samples; all others go to the server. Pictures are drawn."""
     known = {path: json.loads(TypeAdapter(Any).dump_json(value)) for path, value in answers().items()}
 
     async def answer(route: Route) -> None:

@@ -1,5 +1,5 @@
-"""The pages beside the annotator's: accounts and campaigns before the real server; review, quality, recordings and task design with bodies
-of the contract (page_samples.py)."""
+"""The pages beside the annotator's: accounts and campaigns before the real server; review, quality, recordings and task design with samples
+in its form (page_samples.py)."""
 
 from __future__ import annotations
 

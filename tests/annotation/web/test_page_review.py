@@ -42,6 +42,7 @@ async def annotate(page: Page) -> None:
     await page.keyboard.type("I saw no answer")
     await dialog.get_by_role("button", name="No, not done").click()
     await expect(page.locator("#between h1")).to_have_text("Finished")
+    await expect(page.locator("#between")).to_contain_text("You see it otherwise: a reviewer looks at the run.")
 
 
 async def review(page: Page, here: Site) -> None:

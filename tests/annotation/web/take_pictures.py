@@ -1,9 +1,10 @@
 """The pictures of docs/annotation.md: each page of an annotation server at two sizes, the annotator's in dark as well.
 
-    python -m benchmarks.annotation_pictures [--folder docs/annotation]
+    python -m tests.annotation.web.take_pictures [--folder docs/annotation]
 
-The annotator's pages, accounts and campaigns are those of a real server with real sandboxes and a policy that reads its prompt; review,
-quality, recordings and task design show samples of what the server will say (tests/annotation/web/page_samples.py).
+The annotator's pages, accounts and campaigns are those of a real server with real sandboxes and a policy that reads its prompt. Review,
+quality, recordings and task design want weeks of work by many people to look like something: they show samples in the server's own form
+(tests/annotation/web/page_samples.py).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.async_api import Page, expect
 
+from tests.annotation.web import page_samples
 from tests.annotation.web.page_parts import LARGE, SMALL, Colleague, Site, chromium, deciding, log_in, new_page, site
-from tests.annotation.web.page_samples import answer_with_samples
 
 SIZES = (SMALL, LARGE)
 QUALITY = 72
@@ -77,7 +78,8 @@ async def rest(page: Page, camera: Camera, here: Site) -> None:
     for address, name in (("/", "home"), ("/campaigns", "campaigns"), ("/people", "people")):
         await page.goto(address)
         await camera.take(name)
-    await answer_with_samples(page)
+    page_samples.EVIL = "by the shortest way"  # pictures need no markup
+    await page_samples.answer_with_samples(page)
     for address, name in (("/review", "review"), ("/quality", "quality"), ("/recordings", "recordings"), ("/design", "design")):
         await page.goto(address)
         await camera.take(name)
