@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from agent.batcher import Batcher
 from agent.decider import PolicyDecider
@@ -24,6 +25,9 @@ from sandbox.fleet.manager import Fleet
 from sandbox.fleet.settings import FleetSettings
 from warehouse.errors import SandboxTimeout
 from warehouse.home import atomic_write
+
+if TYPE_CHECKING:
+    from annotation.service.scripted_collector import ServiceCollector
 
 FORGOTTEN_AFTER = 10.0
 """A lease that nobody touched for so many times the limit of an episode is taken back."""
@@ -55,16 +59,25 @@ async def open_pool(settings: SandboxSettings) -> AsyncIterator[Fleet]:
 @asynccontextmanager
 async def open_collector(acting: ActingSettings) -> AsyncIterator[PoolCollector]:
     """A collector on a pool of its own."""
-    settings = acting.sandbox
-    async with open_pool(settings) as pool:
-        yield PoolCollector(
-            pool,
-            acting.agent.builder(),
-            limits(acting),
-            CollectorSettings(
-                concurrency=num_waiting(settings), max_retries=settings.max_retries, fixed_batch=settings.fixed_batch
-            ),
-        )
+    async with open_pool(acting.sandbox) as pool:
+        yield PoolCollector(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox))
+
+
+@asynccontextmanager
+async def open_annotator(acting: ActingSettings) -> AsyncIterator[ServiceCollector]:
+    """The same for a scripted annotator: its episodes are annotated runs, as people's are."""
+    from annotation.service.scripted_collector import ServiceCollector
+
+    async with open_pool(acting.sandbox) as pool:
+        collector = ServiceCollector(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox))
+        try:
+            yield collector
+        finally:
+            await collector.close()
+
+
+def collecting(settings: SandboxSettings) -> CollectorSettings:
+    return CollectorSettings(concurrency=num_waiting(settings), max_retries=settings.max_retries, fixed_batch=settings.fixed_batch)
 
 
 class EpisodeService:

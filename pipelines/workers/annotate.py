@@ -8,7 +8,7 @@ from collections import Counter
 from agent.episode import Episode, EpisodeRequest
 from annotation.scripted import AnnotationResult, annotate
 from assets.requests import AnnotateRequest, StageResult
-from pipelines.sandboxes import open_collector
+from pipelines.sandboxes import open_annotator
 from pipelines.workers.context import WorkerContext, requests_for
 from pipelines.workers.storing import store_episodes
 from sandbox.task import Split
@@ -43,7 +43,7 @@ async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], co
         done += 1
         progress.update(done, len(requests), "episodes")
 
-    async with open_collector(request.acting) as collector:
+    async with open_annotator(request.acting) as collector:
         return await annotate(
             context.engine(request.checkpoint_id, request.acting.engine),
             requests,
