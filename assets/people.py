@@ -25,6 +25,7 @@ from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
 from assets.profile import PeopleSettings
 from assets.resources import ProfileResource, WarehouseResource
+from warehouse.errors import AnnotationError
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 from warehouse.withdrawal import withdraw, withdrawn_ids
@@ -78,11 +79,13 @@ def human_annotations(
         standing = intake.standing(database)
         elsewhere = set(_taken_elsewhere(warehouse, iteration, STAGE))
         new = [run for run in standing.counting if run.episode_id not in elsewhere]
-        made = _rows(warehouse, database, Blobs.of_home(tables.home), new, iteration)
+        made, lost = _rows(warehouse, database, Blobs.of_home(tables.home), new, iteration)
     finally:
         database.close()
     wrote = _store(warehouse, iteration, STAGE, made)
-    counts = {"runs": len(new), "annotations": len(made["annotations"])}
+    for why in lost:
+        context.log.warning(why)
+    counts = {"runs": len(new) - len(lost), "annotations": len(made["annotations"]), "unreadable": len(lost)}
     counts |= {f"decision/{name}": num for name, num in sorted(Counter(row["decision"] for row in made["annotations"]).items())}
     counts["withdrawn"] = _take_back(warehouse, {run.episode_id for run in standing.refused} & elsewhere, iteration)
     return dg.MaterializeResult(
@@ -111,8 +114,13 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
         taken = set(elsewhere.values())
         new = [recording_id for attempt, recording_id in standing.counting.items() if attempt not in taken]
         builder, store = settings.agent.builder(), PartStore.of_home(tables.home)
+        lost = []
         for recording_id in new:
-            found = intake.take_recording(database, store, recording_id, builder)
+            try:
+                found = intake.take_recording(database, store, recording_id, builder)
+            except AnnotationError as error:
+                lost.append(f"recording {recording_id} is left for a later iteration: {error}")
+                continue
             _add(warehouse, made, [found.episode], iteration, RECORDED_STAGE)
             made["ct_samples"] += found.samples
             left_out.update(found.left_out)
@@ -121,7 +129,9 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
     _add_tasks(warehouse, made, iteration, RECORDED_STAGE)
     made["ct_samples"] = list({row["sample_id"]: row for row in made["ct_samples"]}.values())
     wrote = _store(warehouse, iteration, RECORDED_STAGE, made)
-    counts = {"recordings": len(new), "samples": len(made["ct_samples"])}
+    for why in lost:
+        context.log.warning(why)
+    counts = {"recordings": len(new) - len(lost), "samples": len(made["ct_samples"]), "unreadable": len(lost)}
     counts |= {f"left out/{reason}": num for reason, num in sorted(left_out.items())}
     back = [episode_id for episode_id, attempt in elsewhere.items() if attempt in standing.refused]
     counts["withdrawn"] = _take_back(warehouse, back, iteration)
@@ -143,16 +153,25 @@ def _taken_elsewhere(warehouse: Warehouse, iteration: str, stage: str) -> dict[s
     return {row["episode_id"]: row["attempt"] for row in rows}
 
 
-def _rows(warehouse: Warehouse, database: Database, blobs: Blobs, new: Sequence[Finished], iteration: str) -> dict[str, list[Row]]:
-    """Rows of runs by table. Screenshots are stored on the way, before anything names them."""
+def _rows(
+    warehouse: Warehouse, database: Database, blobs: Blobs, new: Sequence[Finished], iteration: str
+) -> tuple[dict[str, list[Row]], list[str]]:
+    """Rows of runs by table, and why runs could not be read: one whose picture is gone must not hold up all others. Screenshots are stored
+    on the way, before anything names them."""
     made: dict[str, list[Row]] = {table: [] for table in TABLES}
+    lost = []
     for start in range(0, len(new), CHUNK_RUNS):
-        taken = [intake.take(database, blobs, run.run_id) for run in new[start : start + CHUNK_RUNS]]
+        taken = []
+        for run in new[start : start + CHUNK_RUNS]:
+            try:
+                taken.append(intake.take(database, blobs, run.run_id))
+            except AnnotationError as error:
+                lost.append(f"run {run.run_id} is left for a later iteration: {error}")
         _add(warehouse, made, [one.episode for one in taken], iteration, STAGE)
         made["annotations"] += [row for one in taken for row in one.annotations]
         made["verdicts"] += [one.verdict for one in taken if one.verdict is not None]
     _add_tasks(warehouse, made, iteration, STAGE)
-    return made
+    return made, lost
 
 
 def _add(warehouse: Warehouse, made: dict[str, list[Row]], episodes: Sequence[Episode], iteration: str, stage: str) -> None:

@@ -70,7 +70,7 @@ WITHDRAWN_STAGE = "withdrawn"
 """Stage of the tombstones of a table with a column `withdrawn`: a row there takes back every row of the same key."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
-SAMPLE_ORIGINS = ("tutorial", "demonstration", "rollout", "annotation", "general", "judgement", "correction", "reflection", "recording")
+SAMPLE_ORIGINS = ("tutorial", "demonstration", "rollout", "annotation", "general", "judgement", "correction", "reflection")
 ROUTED_PURPOSES = ("annotation", "rollout")
 """Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
 PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")

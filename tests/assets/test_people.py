@@ -142,6 +142,11 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
     assert materialize(tmp_path, ITERATION).success
     assert warehouse.read("ct_samples").num_rows == 0, "nobody has approved it yet"
     asyncio.run(there.review(bundle.manifest.recording_id, SubmitReview(approves=True, verdict=True), by=reviewer))
+    manifest = PartStore.of_home(Home(tmp_path)).of(ANN).path(bundle.manifest_sha256)
+    manifest.rename(manifest.with_suffix(".away"))
+    (told,) = materialize(tmp_path, ITERATION).asset_materializations_for_node("recordings")
+    assert (told.metadata["recordings"].value, told.metadata["unreadable"].value) == (0, 1), "what is damaged does not hold up the rest"
+    manifest.with_suffix(".away").rename(manifest)
     assert materialize(tmp_path, ITERATION).success
     samples = warehouse.read("ct_samples", stage=RECORDED_STAGE).to_pylist()
     assert len(samples) == len(bundle.manifest.actions) and {row["domain"] for row in samples} == {"recorded-expert"}
