@@ -62,7 +62,8 @@ def summary_of(manifest: Manifest) -> dict[str, Any]:
     applications = manifest.task.applications or tuple(dict.fromkeys(one.window.application for one in manifest.actions))
     named = [name[:LONGEST_NAME] for name in applications if name][:MOST_NAMED]
     return {
-        "query": manifest.task.query, "applications": named, "num_actions": len(manifest.actions), "length_s": manifest.length_s,
+        "query": manifest.task.query, "applications": named, "environment": manifest.task.environment,
+        "num_actions": len(manifest.actions), "length_s": manifest.length_s,
     }  # fmt: skip
 
 

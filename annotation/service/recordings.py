@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, cast
+from typing import cast
 
 from sqlalchemy.orm import Session
 
@@ -22,7 +22,7 @@ from annotation.storage.database import Database
 from annotation.storage.logins import Principal
 from annotation.storage.parts import Parts, PartStore
 from annotation.storage.schema import Recording
-from annotation.web.bodies_review import RecordingDetail, RecordingItem, ReviewView, SubmitReview
+from annotation.web.bodies_review import RecordingDetail, RecordingItem, RecordingState, ReviewView, SubmitReview
 from warehouse.errors import AccessDenied, BadUpload, ConfigError, NotNow, UnknownSubject, UploadTooLarge
 from warehouse.identity import ID_HEX_DIGITS
 
@@ -252,11 +252,10 @@ def _check_review(found: Recording, said: SubmitReview, by: Principal) -> None:
 
 
 def _item(one: Recording, names: dict[str, str], viewer: Principal) -> RecordingItem:
-    summary: dict[str, Any] = {"query": "", "applications": (), "num_actions": 0, "length_s": 0.0, **one.summary}
-    return RecordingItem.model_validate(
-        {
-            "recording_id": one.recording_id, "person": names.get(one.user_id, one.user_id), "track": cast(Track | None, one.track),
-            "state": one.state, **summary, "applications": tuple(summary["applications"]), "is_executable": one.is_executable,
-            "is_own": one.user_id == viewer.user_id, "created_at_s": one.created_at_s,
-        }
+    summary = one.summary
+    return RecordingItem(
+        recording_id=one.recording_id, person=names.get(one.user_id, one.user_id), track=cast(Track | None, one.track),
+        state=cast(RecordingState, one.state), query=summary.get("query", ""), applications=tuple(summary.get("applications", ())),
+        num_actions=summary.get("num_actions", 0), length_s=summary.get("length_s", 0.0), is_executable=one.is_executable,
+        is_own=one.user_id == viewer.user_id, created_at_s=one.created_at_s,
     )  # fmt: skip

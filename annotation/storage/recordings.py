@@ -48,6 +48,14 @@ def lock_parts(session: Session, user_id: str) -> None:
     lock(session, f"parts of {user_id}")
 
 
+def get(session: Session, recording_id: str) -> Recording:
+    """Anybody's. Raises UnknownSubject."""
+    found = session.get(Recording, recording_id)
+    if found is None:
+        raise unknown(recording_id)
+    return found
+
+
 def of_user(session: Session, recording_id: str, user_id: str, *, for_update: bool = False) -> Recording:
     """A person's own. Raises UnknownSubject, also for another's."""
     found = session.get(Recording, recording_id, with_for_update=for_update)
@@ -77,6 +85,20 @@ def withdrawn(session: Session) -> Sequence[str]:
     """Ids of what was withdrawn and is not erased yet, in their order."""
     query = select(Recording.recording_id).where(Recording.state == "withdrawn", Recording.erased_at_s.is_(None))
     return session.scalars(query.order_by(Recording.recording_id)).all()
+
+
+def untried(session: Session) -> list[str]:
+    """Ids of what waits for a reviewer, names an environment, and was not tried there."""
+    query = select(Recording.recording_id, Recording.summary).where(Recording.state == "pending", Recording.is_executable.is_(None))
+    found = session.execute(query.order_by(Recording.completed_at_s))
+    return [recording_id for recording_id, summary in found if summary.get("environment")]
+
+
+def set_executable(session: Session, recording_id: str, is_executable: bool) -> None:
+    """What came of trying it, which does not judge it."""
+    found = session.get(Recording, recording_id, with_for_update=True)
+    if found is not None and found.state in COMPLETE:
+        found.is_executable = is_executable
 
 
 def parts_of_others(session: Session, recording: Recording) -> set[str]:

@@ -357,7 +357,8 @@ class Recording(Base):
     """null until it is complete."""
     query_id: Mapped[str | None] = mapped_column(ForeignKey("task_queries.query_id"))
     summary: Mapped[dict[str, Any]]
-    """Of the manifest, for lists: query, applications, num_actions, length_s. Empty until it is complete, and once it is erased."""
+    """Of the manifest, for lists: query, applications, environment, num_actions, length_s. Empty until it is complete, and once it is
+    erased."""
     state: Mapped[str] = mapped_column(String(16))
     is_executable: Mapped[bool | None]
     """Whether its actions could be replayed; null where no environment allows to try."""

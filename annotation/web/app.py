@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from annotation.service.accounts import Accounts
 from annotation.service.campaigns import Campaigns
 from annotation.service.design import Design
+from annotation.service.executability import Executability
 from annotation.service.passwords import Passwords
 from annotation.service.quality import Quality
 from annotation.service.queue import Queue
@@ -43,6 +44,7 @@ from annotation.web import (
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
+from sandbox.pool_protocol import Pool
 
 ROUTES: tuple[Callable[[FastAPI], None], ...] = (
     routes_accounts.add_to, routes_work.add_to, routes_runs.add_to, routes_review.add_to, routes_recordings.add_to, routes_design.add_to,
@@ -67,6 +69,7 @@ class Office:
     reviews: Reviews
     quality: Quality
     recordings: Recordings
+    executability: Executability
     design: Design
     standing: StandingReader
     settings: WebSettings
@@ -82,28 +85,31 @@ def create_app(
     *,
     passwords: Passwords | None = None,
     parts: PartStore | None = None,
+    pool: Pool | None = None,
     clock: Callable[[], float] = time.time,
 ) -> ASGIApp:
     """The ASGI application of a server. Its beginning brings back the runs that a server before it left, its end leaves them to the next;
-    the database is the caller's to close. `parts`: None keeps those of uploaded recordings beside the pictures. Raises ConfigError for a
-    route that does not say who may call it."""
+    the database is the caller's to close. `parts`: None keeps those of uploaded recordings beside the pictures; on `pool` it
+    is tried whether these can be carried out. Raises ConfigError for a route that does not say who may call it."""
     settings = settings or WebSettings()
     accounts = Accounts(
         database, passwords, clock=clock, lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
         limits=Limits(by_name=settings.failures_by_name, by_address=settings.failures_by_address, window_s=settings.window_s),
     )  # fmt: skip
-    queue = Queue(database, standing, clock=clock)
+    queue, store = Queue(database, standing, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
     office = Office(
         database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue, campaigns=Campaigns(database, standing, clock=clock),
         standing=standing, settings=settings, clock=clock, reviews=Reviews(database, clock=clock), quality=Quality(database, clock=clock),
-        recordings=Recordings(database, parts or PartStore(blobs.folder.with_name("parts")), clock=clock),
+        recordings=Recordings(database, store, clock=clock), executability=Executability(database, store, pool),
         design=Design(database, clock=clock),
     )  # fmt: skip
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await runs.recover()
+        await office.executability.recover()
         yield
+        await office.executability.close()
         await runs.close()
         await queue.close()
         accounts.passwords.close()

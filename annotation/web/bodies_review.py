@@ -205,12 +205,15 @@ class Quality(_Body):
 # --- recordings -----------------------------------------------------------------------------------------------------------------------
 
 
+RecordingState = Literal["uploading", "pending", "approved", "rejected", "withdrawn"]
+
+
 class RecordingItem(_Body):
     recording_id: str
     person: str
     track: Literal["expert", "novice"] | None
     """null while it is uploaded; the query is empty then, and the figures are 0."""
-    state: Literal["uploading", "pending", "approved", "rejected", "withdrawn"]
+    state: RecordingState
     query: str
     applications: tuple[str, ...]
     num_actions: int

@@ -45,7 +45,10 @@ def _add_upload(app: FastAPI) -> None:
         responses={409: {"model": Incomplete}}, **ANNOTATOR,
     )  # fmt: skip
     async def complete(recording_id: str, request: Request, who: Who, address: Address) -> Response:
-        found = await office_of(request).recordings.complete(recording_id, by=who, address=address)
+        office = office_of(request)
+        found = await office.recordings.complete(recording_id, by=who, address=address)
+        if isinstance(found, Completed):
+            office.executability.later(recording_id)
         return JSONResponse(found.model_dump(mode="json"), 409 if isinstance(found, Incomplete) else 200)
 
 
