@@ -8,7 +8,7 @@ Which recordings may become samples (looked at by two people, not withdrawn) is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,10 +63,16 @@ def attempt_of(recording_id: str) -> int:
 
 
 def recorded(
-    manifest: Manifest, read_screen: ReadScreen, builder: PromptBuilder, *, query: str | None = None, prompt_loss: float = 1.0
+    manifest: Manifest,
+    read_screen: ReadScreen,
+    builder: PromptBuilder,
+    *,
+    query: str | None = None,
+    prompt_loss: float = 1.0,
+    wrong: Collection[int] = (),
 ) -> Recorded:
     """What is learned of one recording. `read_screen` gives a picture's bytes by its id, None where it is gone; `query` is another wording
-    of the task than the recording's own.
+    of the task than the recording's own. `wrong`: actions that a reviewer called wrong, which happened and teach nothing.
 
     A step without a picture, with something taken out of its text, or that the grammar cannot write is left out, and is not part of the
     history of later ones. A recording that its person calls done ends with a step that says so.
@@ -76,7 +82,8 @@ def recorded(
     steps: list[Step] = []
     pictures: dict[str, bytes] = {}
     left_out: Counter[str] = Counter()
-    for action, screen, thought in _steps(manifest):
+    taught: list[Step] = []
+    for index, (action, screen, thought) in enumerate(_steps(manifest)):
         observation = None if screen is None else observation_of(screen, read_screen(screen.screen_id), instruction)
         if observation is None or (builder.shows_screens and observation.screenshot is None):
             left_out["no picture"] += 1
@@ -99,13 +106,17 @@ def recorded(
                 thought=parsed.thought, action=parsed.actions[0],
             )
         )  # fmt: skip
+        if index in wrong:
+            left_out["called wrong"] += 1
+        else:
+            taught.append(steps[-1])
         memory = builder.remember(memory, observation, response, parsed)
     outcome, reward = _ENDINGS[manifest.result]
     episode = Episode(
         request=request, instruction=instruction, steps=tuple(steps), outcome=outcome, reward=reward,
         duration_ms=manifest.length_s * 1000, environment=f"recorded on {manifest.machine.system}", screenshots=pictures,
     )  # fmt: skip
-    return Recorded(episode=episode, samples=[_sample(episode, step, prompt_loss) for step in steps], left_out=dict(left_out))
+    return Recorded(episode=episode, samples=[_sample(episode, step, prompt_loss) for step in taught], left_out=dict(left_out))
 
 
 def _steps(manifest: Manifest) -> list[tuple[RecordedAction | Action, Screen | None, str | None]]:

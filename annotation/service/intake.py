@@ -22,7 +22,7 @@ from annotation.service.export import exported
 from annotation.service.recordings import parts_of
 from annotation.service.review import verdict_that_stands, wrong_steps
 from annotation.service.stored_runs import request_for
-from annotation.storage import runs
+from annotation.storage import reviews, runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
@@ -93,13 +93,14 @@ def standing_recordings(database: Database) -> RecordingStanding:
 
 
 def take_recording(database: Database, store: PartStore, recording_id: str, builder: PromptBuilder) -> Recorded:
-    """One recording, its samples as `builder` asks. Raises BadUpload, UnknownSubject."""
+    """One recording, its samples as `builder` asks. What a reviewer called wrong teaches nothing. Raises BadUpload, UnknownSubject."""
     with database.read() as session:
         recording = session.get_one(Recording, recording_id)
+        wrong = wrong_steps(reviews.of_recording(session, recording_id))
     parts = parts_of(store, recording)
     manifest = read_manifest(parts, recording.digest)
     digests = {screen.screen_id: screen.sha256 for screen in manifest.screens}
-    return recorded(manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder)
+    return recorded(manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, wrong=wrong)
 
 
 def take(database: Database, blobs: Blobs, run_id: str) -> Taken:

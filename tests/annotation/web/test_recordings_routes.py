@@ -16,10 +16,12 @@ import httpx
 import pytest
 from sqlalchemy import select
 
+from agent.prompt import PromptBuilder
 from annotation.recording import edits
 from annotation.recording.bundle import MAX_PART_BYTES, part_path
 from annotation.recording.store import Store
 from annotation.recording.upload import Bundle, Uploader
+from annotation.service.intake import take_recording
 from annotation.service.recordings import Recordings
 from annotation.storage import landings, parts
 from annotation.storage.parts import PartStore
@@ -96,12 +98,15 @@ def test_a_recording_arrives_is_looked_at_judged_and_taken_back(tmp_path: Path, 
                 assert seen.content == store.screen(first["screen"]["screenshot_id"]) and seen.headers["content-type"] == "image/png"
             for stranger in (path, picture):
                 assert (await other.get(stranger)).status_code == 404, "another person's"
-            say = {"approves": True, "verdict": None, "steps": {"0": {"is_right": True}}, "note": "well told"}
+            say = {"approves": True, "verdict": None, "steps": {"0": {"is_right": True}, "1": {"is_right": False}}, "note": "well told"}
             assert (await other.post(f"{path}/review", say)).status_code == 403, "annotators do not review"
             assert (await rex.post(f"{path}/review", {**say, "steps": {"4": {"is_right": True}}})).status_code == 422
             assert (await rex.post(f"{path}/review", say)).status_code == 201
             assert (await eve.post(f"{path}/review", say)).status_code == 409, "it is settled"
-            assert (await rex.get(path)).json()["reviews"][0]["steps"] == {"0": {"is_right": True, "thought_fits": None, "note": None}}
+            told = (await rex.get(path)).json()["reviews"][0]["steps"]
+            assert {index: one["is_right"] for index, one in told.items()} == {"0": True, "1": False}
+            taken = take_recording(there.database, PartStore(tmp_path / "parts"), store.cover.recording_id, PromptBuilder("doubao"))
+            assert (len(taken.episode.steps), len(taken.samples), taken.left_out) == (4, 3, {"called wrong": 1})
             assert landed(there) == [("recording", store.cover.recording_id)]
             assert (await other.post(f"{path}/withdraw", {"reason": "mine"})).status_code == 404
             for _ in range(2):
