@@ -67,7 +67,7 @@ def test_work_goes_on_when_the_server_is_started_again(tmp_path: Path) -> None:
         database = open_database(f"sqlite:///{tmp_path}/annotation.db")
         async with SessionPool(size=1) as pool, chromium() as browser:
 
-            def server(listener: socket.socket) -> AbstractAsyncContextManager[None]:
+            def server(listener: socket.socket) -> AbstractAsyncContextManager[object]:
                 runs = LiveRuns(database, Blobs(tmp_path / "screens"), pool, OneSource(Colleague()))
                 app = create_app(database, Blobs(tmp_path / "screens"), runs, StandingReader(None))
                 return running(Server(app, grace_s=1, lifespan="on"), listener)
@@ -138,7 +138,7 @@ def test_axe_finds_nothing_on_any_page(tmp_path: Path, axe_script: str) -> None:
             await here.add_campaign("hybrid/type-word")
             for scheme in ("light", "dark"):
                 page = await new_page(browser, here)
-                await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+                await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
                 await page.goto("/login")
                 found[f"login {scheme}"] = await complaints(page, axe_script)
                 await log_in(page, "ada")
