@@ -74,7 +74,7 @@ class Site:
     database: Database
     accounts: Accounts
     campaigns: Campaigns
-    runs: LiveRuns
+    runs: LiveRuns | None
     policy: Reader
     said: list[str] = field(default_factory=list)
     """What the browser complained about."""

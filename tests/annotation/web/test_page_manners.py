@@ -56,7 +56,7 @@ class EvilPool:
     @asynccontextmanager
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[Session]:
         async with self._inner.lease(task, screenshots=screenshots) as session:
-            yield EvilSession(session)  # type: ignore[misc]
+            yield EvilSession(session)
 
     async def close(self) -> None:
         await self._inner.close()

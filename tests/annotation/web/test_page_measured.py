@@ -1,19 +1,32 @@
-"""What takes long: how soon a decision is seen on the screen, and what the accessibility checker axe finds on every page."""
+"""What takes long: how soon a decision is seen on the screen, a server that is started again, and what the accessibility checker axe finds
+on every page."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import statistics
 import subprocess
 import tarfile
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.annotation.web.page_parts import chromium, deciding, log_in, new_page, site
+from annotation.service.accounts import Accounts
+from annotation.service.campaigns import Campaigns
+from annotation.service.runs import LiveRuns
+from annotation.service.standing import StandingReader
+from annotation.storage.blobs import Blobs
+from annotation.storage.migrating import open_database
+from annotation.web.app import create_app
+from sandbox.http_serving import Server, address_of, bind, running
+from sandbox.pool import SessionPool
+from tests.annotation.service.live_parts import OneSource
+from tests.annotation.web.page_parts import Colleague, Site, chromium, deciding, log_in, new_page, site
 from tests.annotation.web.page_samples import answer_with_samples
 
 pytestmark = pytest.mark.slow
@@ -45,6 +58,50 @@ def test_a_decision_is_seen_within_300_ms(tmp_path: Path) -> None:
     asyncio.run(main())
     print(f"decision to picture: median {statistics.median(measured):.0f} ms, all {sorted(measured)}")
     assert statistics.median(measured) <= MOST_MS, measured
+
+
+def test_work_goes_on_when_the_server_is_started_again(tmp_path: Path) -> None:
+    """A decision that is taken while there is no server is carried out by the next one, once."""
+
+    async def main() -> None:
+        database = open_database(f"sqlite:///{tmp_path}/annotation.db")
+        async with SessionPool(size=1) as pool, chromium() as browser:
+
+            def server(listener: socket.socket) -> AbstractAsyncContextManager[object]:
+                runs = LiveRuns(database, Blobs(tmp_path / "screens"), pool, OneSource(Colleague()))
+                app = create_app(database, Blobs(tmp_path / "screens"), runs, StandingReader(None))
+                return running(Server(app, grace_s=1, lifespan="on"), listener)
+
+            listener = bind("127.0.0.1", 0)
+            url, port = address_of(listener), listener.getsockname()[1]
+            here = Site(
+                url=url,
+                database=database,
+                accounts=Accounts(database),
+                campaigns=Campaigns(database, StandingReader(None)),
+                runs=None,
+                policy=Colleague(),
+            )
+            await here.add_person("ann")
+            await here.add_campaign("miniwob/enter-text")
+            page = await new_page(browser, here)
+            async with server(listener):
+                await log_in(page, "ann")
+                await page.goto("/work")
+                await deciding(page, 1)
+                await page.keyboard.press("1")
+                await deciding(page, 2)
+            await expect(page.locator("#offline")).to_be_visible(timeout=30_000)
+            await page.keyboard.press("1")
+            await expect(page.locator("#waiting")).to_have_text("decision queued")
+            async with server(bind("127.0.0.1", port)):
+                await deciding(page, 3)
+                await expect(page.locator("#offline")).to_be_hidden()
+                assert [step.decision for step in here.steps()] == ["accept", "accept"]
+                assert len(here.steps(standing=False)) == 2
+        database.close()
+
+    asyncio.run(main())
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +138,7 @@ def test_axe_finds_nothing_on_any_page(tmp_path: Path, axe_script: str) -> None:
             await here.add_campaign("hybrid/type-word")
             for scheme in ("light", "dark"):
                 page = await new_page(browser, here)
-                await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+                await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
                 await page.goto("/login")
                 found[f"login {scheme}"] = await complaints(page, axe_script)
                 await log_in(page, "ada")
