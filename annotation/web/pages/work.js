@@ -105,6 +105,7 @@ class Work extends Decisions {
     const before = this.state;
     if (before && (state.run_id !== before.run_id || state.version < before.version)) return;
     this.state = state;
+    if (["deciding", "ended"].includes(state.phase)) this.outbox.settle(state.run_id, state.history.length);
     if (OVER.includes(state.phase)) return this.over();
     this.between.hide();
     show_task(state);
@@ -131,7 +132,7 @@ class Work extends Decisions {
       this.say_step(state);
       if (state.screen?.screenshot_id === this.screen.shown_id) requestAnimationFrame(() => this.framed());
     }
-    if (state.phase === "ended" && this.asked_verdict !== state.version) this.finish();
+    this.ask_when_over();
   }
 
   say_step(state) {
@@ -139,6 +140,12 @@ class Work extends Decisions {
     const said = first ? `${state.proposals.length} ${state.proposals.length === 1 ? "candidate" : "candidates"}. First: ${first.line || first.action || first.text}` : "No candidates.";
     announce(`Step ${state.step_index + 1}. ${said}`);
     at("cards").scrollTop = 0;
+  }
+
+  /** Once for each end; the end may be told before the last decision's own answer has come. */
+  ask_when_over() {
+    const { phase, version } = this.state;
+    if (phase === "ended" && this.asked_verdict !== version && !this.outbox.item) this.finish();
   }
 
   /** A key that was meant for the step before must not decide this one, which nobody has seen yet. */
@@ -184,7 +191,9 @@ class Work extends Decisions {
     at("offline").hidden = this.is_online;
     show(at("offline"), this.is_online ? "" : `The server cannot be reached. What you type is kept${item ? "; your decision is sent as soon as it answers" : ""}.`);
     show(at("waiting"), item ? (is_queued ? "decision queued" : "sending…") : "");
-    if (this.state) show_buttons(this.state, !item);
+    if (!this.state) return;
+    show_buttons(this.state, !item);
+    this.ask_when_over();
   }
 
   lost(error) {

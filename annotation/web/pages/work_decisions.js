@@ -138,7 +138,7 @@ export class Decisions {
   send(verb, body) {
     this.decided_at = performance.now();
     this.meanings.close();
-    this.outbox.put(this.state.run_id, verb, { version: this.state.version, ...body }, what_is_seen(this.state));
+    this.outbox.put(this.state.run_id, verb, { version: this.state.version, ...body }, what_is_seen(this.state), this.state.history.length);
     show_buttons(this.state, !this.outbox.item);
     if (this.outbox.item) at("cards").classList.add("is-waiting");
   }
@@ -149,7 +149,7 @@ export class Decisions {
     if (!item || !["deciding", "ended"].includes(state.phase)) return false;
     this.again = null;
     if (item.run_id !== state.run_id || what_is_seen(state) !== item.seen) return false;
-    return this.outbox.put(item.run_id, item.verb, { ...item.body, version: state.version }, item.seen, true);
+    return this.outbox.put(item.run_id, item.verb, { ...item.body, version: state.version }, item.seen, item.num_decided, true);
   }
 
   async refused(item, error, was_repeated) {

@@ -29,10 +29,11 @@ export class Outbox {
     this.send();
   }
 
-  /** False while another decision is under way. `seen`: what the decision is about; `is_again`: it was refused once for its version only. */
-  put(run_id, verb, body, seen, is_again = false) {
+  /** False while another decision is under way. `seen`: what the decision is about; `num_decided`: decisions before it;
+   *  `is_again`: it was refused once for its version only. */
+  put(run_id, verb, body, seen, num_decided, is_again = false) {
     if (this.item) return false;
-    this.item = { run_id, verb, body, seen, is_again };
+    this.item = { run_id, verb, body, seen, num_decided, is_again };
     this.num_tries = 0;
     store.set("outbox", this.item);
     this.send();
@@ -47,10 +48,12 @@ export class Outbox {
     this.on_change();
     try {
       const state = await post(`/runs/${part(item.run_id)}/${item.verb}`, item.body);
+      if (this.item !== item) return;
       this.done();
       this.on_online(true);
       if (state && state.run_id) this.on_state(state);
     } catch (error) {
+      if (this.item !== item) return;
       this.is_sending = false;
       if (error instanceof Unreachable || (error instanceof Refused && (error.status >= 500 || error.status === 429))) {
         if (error instanceof Unreachable) this.on_online(false);
@@ -67,7 +70,14 @@ export class Outbox {
     }
   }
 
+  /** The stream may tell that a decision has been taken before its own answer comes: whoever is quick need not wait for that. */
+  settle(run_id, num_decided) {
+    const item = this.item;
+    if (item && item.verb === "decide" && item.run_id === run_id && num_decided > item.num_decided) this.done();
+  }
+
   done() {
+    clearTimeout(this.timer);
     this.item = null;
     this.is_sending = false;
     this.num_tries = 0;
