@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from agent.grammars.base import Grammar, NotRepresentable, ParsedResponse
-from annotation.web.bodies import ActionView, Point
+from annotation.wire.runs import ActionView, Point
 from sandbox.actions import Action
 from sandbox.session import Observation
 from warehouse.errors import UnreadableAnswer

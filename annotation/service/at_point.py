@@ -6,7 +6,7 @@ from agent.grammars.base import Grammar, NotRepresentable
 from agent.grammars.elements import MAX_ELEMENTS
 from annotation.service.answers import view_of_action
 from annotation.service.completion_values import TYPED_ROLES
-from annotation.web.bodies import ActionView, Point
+from annotation.wire.runs import ActionView, Point
 from sandbox.actions import Action, Click, Drag, MoveTo, Scroll
 from sandbox.session import Element, Observation
 

@@ -10,7 +10,7 @@ from agent.policy import Response
 from annotation.service.answers import composed, edited
 from annotation.service.proposals import Candidate
 from annotation.storage.runs import Decided
-from annotation.web.bodies import Decide
+from annotation.wire.runs import Decide
 from sandbox.actions import ACTION, Action
 from sandbox.session import Observation
 from warehouse.errors import NotNow, UnreadableAnswer

@@ -7,7 +7,7 @@ from __future__ import annotations
 from annotation.service.completion_calls import complete_call, complete_tags
 from annotation.service.completion_compact import complete_compact
 from annotation.service.completion_values import Surroundings
-from annotation.web.bodies import Completion
+from annotation.wire.runs import Completion
 
 
 def complete(action: str, cursor: int, around: Surroundings) -> list[Completion]:

@@ -13,7 +13,7 @@ from agent.grammars.thought_action import ThoughtActionGrammar
 from agent.grammars.uitars2 import SDK_TOOLS
 from annotation.service.completion_compact import offered_verbs
 from annotation.service.completion_values import Candidate, Kind, Place, Surroundings, Value, ranked, values
-from annotation.web.bodies import Completion
+from annotation.wire.runs import Completion
 from sandbox.actions import Click
 
 POINT = Place(kind="point", name="point")

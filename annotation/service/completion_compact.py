@@ -9,7 +9,7 @@ from typing import Literal
 
 from agent.grammars.quoting import escape
 from annotation.service.completion_values import Candidate, Kind, Place, Surroundings, Value, ranked, values
-from annotation.web.bodies import Completion
+from annotation.wire.runs import Completion
 from sandbox.sources import SessionKind
 
 POINT, TEXT_KINDS = Place(kind="point"), ("text", "option", "answer", "question", "url", "app", "tool", "arguments", "command", "plain")

@@ -12,7 +12,7 @@ from typing import Literal
 
 from agent.grammars.base import Grammar
 from agent.grammars.elements import MAX_ELEMENTS, spoken_element
-from annotation.web.bodies import Completion, Point
+from annotation.wire.runs import Completion, Point
 from sandbox.session import Element, Observation
 from sandbox.sources import SessionKind
 

@@ -21,7 +21,7 @@ from annotation.storage.database import Database
 from annotation.storage.ids import new_id
 from annotation.storage.logins import Principal
 from annotation.storage.schema import Application, TaskNode, TaskQuery
-from annotation.web.bodies_design import (
+from annotation.wire.design import (
     ApplicationView,
     Difficulty,
     Graph,

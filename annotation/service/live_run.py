@@ -20,7 +20,7 @@ from annotation.service.policies import Served
 from annotation.service.proposals import Candidate
 from annotation.service.screens import screen_view
 from annotation.storage.runs import Executed
-from annotation.web.bodies import CampaignView, DraftView, HistoryStep, ProposalView, RunPhase, RunState, TaskView
+from annotation.wire.runs import CampaignView, DraftView, HistoryStep, ProposalView, RunPhase, RunState, TaskView
 from sandbox.session import Observation
 from warehouse.identity import stable_seed
 

@@ -23,7 +23,7 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.ids import new_id
 from annotation.storage.runs import Asked, Executed
-from annotation.web.bodies import DraftView
+from annotation.wire.runs import DraftView
 from sandbox.session import Observation
 from warehouse.errors import ModelError, SandboxError
 

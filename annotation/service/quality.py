@@ -20,8 +20,8 @@ from annotation.storage import accounts, campaigns, finished_work
 from annotation.storage.database import Database
 from annotation.storage.finished_work import DecidedStep, Window
 from annotation.storage.schema import Review, Run
-from annotation.web.bodies_review import Agreement, Day, PersonQuality, PolicyRates
-from annotation.web.bodies_review import Quality as QualityView
+from annotation.wire.review import Agreement, Day, PersonQuality, PolicyRates
+from annotation.wire.review import Quality as QualityView
 
 DAY_S = 86400.0
 LONGEST_STEP_S = 300.0

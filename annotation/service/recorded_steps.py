@@ -5,8 +5,8 @@ from __future__ import annotations
 from annotation.recording.bundle import Manifest, RecordedAction, Screen, ScreenElement
 from annotation.service.answers import points_of
 from annotation.service.screens import MAX_BOXES
-from annotation.web.bodies import Box, ScreenView
-from annotation.web.bodies_review import RecordedStep
+from annotation.wire.review import RecordedStep
+from annotation.wire.runs import Box, ScreenView
 from sandbox.actions import Action
 
 

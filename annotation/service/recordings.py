@@ -22,7 +22,7 @@ from annotation.storage.database import Database
 from annotation.storage.logins import Principal
 from annotation.storage.parts import Parts, PartStore
 from annotation.storage.schema import Recording
-from annotation.web.bodies_review import RecordingDetail, RecordingItem, RecordingState, ReviewView, SubmitReview
+from annotation.wire.review import RecordingDetail, RecordingItem, RecordingState, ReviewView, SubmitReview
 from warehouse.errors import AccessDenied, BadUpload, ConfigError, NotNow, UnknownSubject, UploadTooLarge
 from warehouse.identity import ID_HEX_DIGITS
 

@@ -11,8 +11,8 @@ from annotation.service.screens import observation_of, screen_view
 from annotation.service.stored_runs import histories
 from annotation.storage.runs import Stored
 from annotation.storage.schema import Proposal, RunStep
-from annotation.web.bodies import ActionView, HistoryStep, ProposalView
-from annotation.web.bodies_review import Replay, ReplayStep
+from annotation.wire.review import Replay, ReplayStep
+from annotation.wire.runs import ActionView, HistoryStep, ProposalView
 from sandbox.session import Observation
 
 

@@ -21,7 +21,7 @@ from annotation.storage.logins import Principal
 from annotation.storage.reviews import Listed
 from annotation.storage.reviews import reviews_of as reviews_of
 from annotation.storage.schema import Review, Run
-from annotation.web.bodies_review import ReviewItem, ReviewKind, ReviewQueue, ReviewView, RunReview, StepOpinion, SubmitReview, Why
+from annotation.wire.review import ReviewItem, ReviewKind, ReviewQueue, ReviewView, RunReview, StepOpinion, SubmitReview, Why
 from warehouse.errors import AccessDenied, ConfigError, NotNow, OutOfDate, UnknownSubject
 
 MOST_LISTED = 200

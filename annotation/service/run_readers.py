@@ -15,8 +15,8 @@ from annotation.service.completion_values import Surroundings
 from annotation.service.live_run import LiveRun, Open
 from annotation.service.run_keeper import RunKeeper
 from annotation.storage import runs
-from annotation.web import bodies
-from annotation.web.bodies import ActionView, Completion, RunState
+from annotation.wire import runs as bodies
+from annotation.wire.runs import ActionView, Completion, RunState
 from sandbox.session import HasFiles
 from sandbox.sources import SOURCES, kind_of
 from warehouse.errors import NotNow, UnknownSubject, UnreadableAnswer

@@ -18,8 +18,8 @@ from annotation.service.live_run import LiveRun, Standing, history_step, surely
 from annotation.service.proposals import added, propose
 from annotation.service.run_readers import RunReaders
 from annotation.storage import run_endings, runs
-from annotation.web import bodies
-from annotation.web.bodies import Decide, RunPhase, RunState
+from annotation.wire import runs as bodies
+from annotation.wire.runs import Decide, RunPhase, RunState
 from sandbox.session import Observation
 from warehouse.errors import AssignmentLost, NotNow, OutOfDate, SandboxError
 

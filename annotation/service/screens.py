@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.grammars.elements import render_observation
 from annotation.storage.schema import RunStep
-from annotation.web.bodies import Box, ScreenView
+from annotation.wire.runs import Box, ScreenView
 from sandbox.session import Element, Observation
 
 MAX_BOXES = 400

@@ -38,7 +38,7 @@ from annotation.storage.ids import new_id
 from annotation.storage.migrating import open_database
 from annotation.storage.runs import Decided
 from annotation.storage.schema import Assignment, Campaign, User
-from annotation.web.bodies import Finish
+from annotation.wire.runs import Finish
 from sandbox import wire
 from sandbox.pool_protocol import Pool
 from sandbox.session import Session

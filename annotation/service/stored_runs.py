@@ -13,7 +13,7 @@ from annotation.service.proposals import Candidate
 from annotation.service.screens import LONGEST_OUTPUT, observation_of, screen_view
 from annotation.storage.runs import Stored
 from annotation.storage.schema import Assignment, Proposal, Run, RunStep
-from annotation.web.bodies import CampaignView, DraftView, HistoryStep, RunPhase, RunState, TaskView
+from annotation.wire.runs import CampaignView, DraftView, HistoryStep, RunPhase, RunState, TaskView
 from sandbox import wire
 from sandbox.task import Task
 

@@ -11,10 +11,10 @@ from annotation.service.accounts import Accounts, Opened
 from annotation.storage import accounts as stored
 from annotation.storage import audit, logins
 from annotation.storage.schema import Login, User
-from annotation.web import bodies_accounts as bodies
 from annotation.web.access import Address, MaybeWho, Who, needs, office_of, open_to_all
-from annotation.web.bodies_accounts import AuditView, Me, Role, TokenView, UserView
 from annotation.web.guard import cookie_header
+from annotation.wire import accounts as bodies
+from annotation.wire.accounts import AuditView, Me, Role, TokenView, UserView
 from warehouse.errors import NotNow
 
 LOGIN_BODY_BYTES = 8 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Request, Response
 
 from annotation.web.access import Address, Who, needs, office_of
-from annotation.web.bodies_design import ApplicationView, Graph, NodeView, QueryView, SaveApplication, SaveNode, SaveQuery
+from annotation.wire.design import ApplicationView, Graph, NodeView, QueryView, SaveApplication, SaveNode, SaveQuery
 
 ANNOTATOR, REVIEWER = needs("annotator"), needs("reviewer")
 

@@ -8,8 +8,8 @@ from starlette.requests import ClientDisconnect
 
 from annotation.recording.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete
 from annotation.web.access import Address, Who, needs, office_of
-from annotation.web.bodies_review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdraw
 from annotation.web.problems import problem
+from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdraw
 from warehouse.errors import BadUpload
 
 ANNOTATOR = needs("annotator")

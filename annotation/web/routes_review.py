@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request, Response
 
 from annotation.web.access import Address, Who, needs, office_of
-from annotation.web.bodies_review import Quality, ReviewQueue, ReviewView, RunReview, SubmitReview, Withdraw
+from annotation.wire.review import Quality, ReviewQueue, ReviewView, RunReview, SubmitReview, Withdraw
 
 ANNOTATOR, REVIEWER = needs("annotator"), needs("reviewer")
 REVIEW = needs("reviewer", max_body_bytes=1024 * 1024)

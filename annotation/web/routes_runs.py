@@ -14,9 +14,9 @@ from fastapi.responses import StreamingResponse
 
 from annotation.service.runs import LiveRuns
 from annotation.storage import runs as stored
-from annotation.web import bodies
 from annotation.web.access import Who, needs, office_of
-from annotation.web.bodies import ActionView, Completion, DraftView, RunState
+from annotation.wire import runs as bodies
+from annotation.wire.runs import ActionView, Completion, DraftView, RunState
 
 KEEP_ALIVE_S = 10.0
 SHORTEST_PAUSE_S = 0.03

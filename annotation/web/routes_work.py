@@ -13,8 +13,8 @@ from annotation.service.choosing import selected_tasks
 from annotation.storage import accounts as stored
 from annotation.storage import assignments, work_counts
 from annotation.web.access import Address, Who, needs, office_of
-from annotation.web.bodies import NextWork, Reason, RunState
-from annotation.web.bodies_work import CampaignDetail, FlaggedView, HeldView, LeaseView, MyWork, TaskEntry, TaskList
+from annotation.wire.runs import NextWork, Reason, RunState
+from annotation.wire.work import CampaignDetail, FlaggedView, HeldView, LeaseView, MyWork, TaskEntry, TaskList
 from sandbox.sources import SOURCES
 from warehouse.errors import FlywheelError
 

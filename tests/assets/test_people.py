@@ -17,8 +17,8 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.logins import Principal
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Run
-from annotation.web.bodies import Decide, Finish
-from annotation.web.bodies_review import SubmitReview
+from annotation.wire.review import SubmitReview
+from annotation.wire.runs import Decide, Finish
 from assets.partitions import ITERATIONS
 from assets.people import RECORDED_STAGE, STAGE, human_annotations, recordings
 from assets.profile import Profile

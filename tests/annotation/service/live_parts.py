@@ -18,7 +18,7 @@ from annotation.service.runs import LiveRuns
 from annotation.storage.blobs import Blobs
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Campaign, User
-from annotation.web.bodies import Decide, RunState
+from annotation.wire.runs import Decide, RunState
 from sandbox import wire
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool_protocol import Pool

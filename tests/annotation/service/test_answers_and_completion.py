@@ -15,7 +15,7 @@ from annotation.service.completion import accepted, complete
 from annotation.service.completion_calls import CALLS, TOOL_CALLS
 from annotation.service.completion_compact import VERBS
 from annotation.service.completion_values import Surroundings, instruction_texts
-from annotation.web.bodies import Point
+from annotation.wire.runs import Point
 from sandbox.actions import Action, Click, Drag, Finished, Hotkey, Scroll, SelectOption, ToolCall, TypeText
 from sandbox.session import Element, Observation
 from warehouse.errors import UnreadableAnswer

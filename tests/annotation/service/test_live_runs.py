@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select
 
 from annotation.storage.schema import Assignment, Draft, Landing, Proposal, Run, RunStep
-from annotation.web.bodies import Check, Complete, Decide, Finish, Propose, SaveDraft, StepBack
+from annotation.wire.runs import Check, Complete, Decide, Finish, Propose, SaveDraft, StepBack
 from sandbox.client import SandboxClient
 from sandbox.pool import SessionPool
 from sandbox.server.serve import serving

@@ -12,7 +12,7 @@ import pytest
 from annotation.service.review import Reviews, reviews_of, verdict_that_stands, wrong_steps
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import AuditEntry, Review, Run
-from annotation.web.bodies_review import ReviewView, StepOpinion, SubmitReview
+from annotation.wire.review import ReviewView, StepOpinion, SubmitReview
 from tests.annotation.service.review_parts import Did, History
 from warehouse.errors import AccessDenied, ConfigError, FlywheelError, NotNow, OutOfDate, UnknownSubject
 

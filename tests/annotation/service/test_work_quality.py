@@ -11,8 +11,8 @@ from annotation.service.quality import DAY_S, LONGEST_STEP_S, Quality
 from annotation.service.ratings import said_by
 from annotation.service.review import Reviews
 from annotation.storage.migrating import open_database
-from annotation.web.bodies_review import Quality as QualityView
-from annotation.web.bodies_review import StepOpinion, SubmitReview
+from annotation.wire.review import Quality as QualityView
+from annotation.wire.review import StepOpinion, SubmitReview
 from tests.annotation.service.review_parts import NOON_S, SCREEN, Did, History, click
 from warehouse.errors import UnknownSubject
 

@@ -12,9 +12,8 @@ from PIL import Image, ImageDraw
 from playwright.async_api import Page, Route
 from pydantic import BaseModel, TypeAdapter
 
-from annotation.web.bodies import ActionView, Box, Point, ProposalView, ScreenView
-from annotation.web.bodies_design import ApplicationView, Graph, NodeView, QueryView
-from annotation.web.bodies_review import (
+from annotation.wire.design import ApplicationView, Graph, NodeView, QueryView
+from annotation.wire.review import (
     Agreement,
     Day,
     PersonQuality,
@@ -31,6 +30,7 @@ from annotation.web.bodies_review import (
     RunReview,
     StepOpinion,
 )
+from annotation.wire.runs import ActionView, Box, Point, ProposalView, ScreenView
 
 EVIL = '<img src=x onerror="window.evil = 1"><script>window.evil = 1</script>'
 NOON_S = 1_790_000_000.0

@@ -13,8 +13,8 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from annotation.storage.logins import TOKEN_PREFIX
-from annotation.web.bodies_design import SaveNode, SaveQuery
-from annotation.web.bodies_review import SubmitReview
+from annotation.wire.design import SaveNode, SaveQuery
+from annotation.wire.review import SubmitReview
 from tests.annotation.web.page_access import unnamed
 from tests.annotation.web.page_parts import EVIL, PASSWORD, Site, chromium, log_in, new_page, site
 from tests.annotation.web.page_samples import answer_with_samples

@@ -1,5 +1,5 @@
 """What travels between the task design page and the server: applications with their importance, the task graph of each, and the queries
-that people record. Wire forms only, as in bodies.py; every text in here may have been written by a stranger.
+that people record. Wire forms only, as in runs.py; every text in here may have been written by a stranger.
 
     GET  /api/v1/design/applications                        -> list of ApplicationView, most important first      (annotator)
     POST /api/v1/design/applications                        SaveApplication -> ApplicationView                    (reviewer)

@@ -1,9 +1,9 @@
-"""What travels between pages and server about work: campaigns and the queue. Wire forms only; runs are bodies.py's.
+"""What travels between pages and server about work: campaigns and the queue. Wire forms only; runs are runs.py's.
 
-    POST  /api/v1/work/next                    NextWork (bodies.py) -> RunState; 204 where there is nothing to do     (annotator)
+    POST  /api/v1/work/next                    NextWork (runs.py) -> RunState; 204 where there is nothing to do     (annotator)
     GET   /api/v1/work                         MyWork                                                                (annotator)
     POST  /api/v1/assignments/{id}/heartbeat   LeaseView                                                             (annotator)
-    POST  /api/v1/assignments/{id}/skip        Reason (bodies.py) -> 204; not asked again                            (annotator)
+    POST  /api/v1/assignments/{id}/skip        Reason (runs.py) -> 204; not asked again                            (annotator)
     POST  /api/v1/assignments/{id}/flag        Reason -> 204; nobody is asked until somebody has looked              (annotator)
     POST  /api/v1/assignments/{id}/release     204; back into the queue                                              (annotator)
     GET   /api/v1/assignments/flagged          list of FlaggedView                                                   (reviewer)

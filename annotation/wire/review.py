@@ -1,5 +1,5 @@
-"""What travels between the pages and the server about work that is done: review, quality and recordings. Wire forms only, as in bodies.py;
-every text in here may have been written by a model or a stranger.
+"""What travels between the pages and the server about work that is done: review, quality and recordings. Wire forms only, as in
+runs.py; every text in here may have been written by a model or a stranger.
 
     GET  /api/v1/reviews                          -> ReviewQueue        what the person may review, most urgent first  (reviewer)
     GET  /api/v1/reviews/runs/{run_id}            -> RunReview          everything that is looked at                   (reviewer)
@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from annotation.web.bodies import ActionView, ProposalView, ScreenView, Text
+from annotation.wire.runs import ActionView, ProposalView, ScreenView, Text
 
 Why = Literal["sampled", "verifier_disagrees", "annotators_disagree", "reviewers_disagree", "asked"]
 """Why a run waits for a review. `sampled`: by the campaign's share; `asked`: somebody sent it there."""
