@@ -25,6 +25,7 @@ from warehouse.identity import content_id, stable_fraction
 from warehouse.query import connect
 from warehouse.samples import sample_row
 from warehouse.tables import Warehouse
+from warehouse.withdrawal import TAKEN_BACK
 
 Part = Literal["train", "eval", "holdout"]
 HELD_APART: dict[Part, float] = {"eval": 0.15, "holdout": 0.30}
@@ -36,7 +37,7 @@ MAX_REMARKS = 2
 WEIGHT_DIGITS = 6
 _STEP_COLUMNS = "episode_id, step_index, observation, screenshot_id, messages, response, thought, action"
 
-KNOWN = """
+KNOWN = f"""
 with first_episodes as (
     from episodes where iteration <= $iteration
     qualify row_number() over (partition by episode_id order by iteration, stage) = 1
@@ -55,9 +56,11 @@ where e.outcome <> 'crashed' and e.num_steps > 0 and e.policy_id <> 'oracle'
     and (h.passed is not null
         or (e.reward is not null and list_contains($verified_purposes, e.purpose) and not list_contains($unverified, e.domain)))
     and not (e.split = 'train' and coalesce(t.held_out, false))
+    and e.episode_id not in ({TAKEN_BACK})
 order by e.episode_id
 """
-"""Episodes up to an iteration whose truth is known. A domain that is taken for one without a verifier is known by people alone."""
+"""Episodes up to an iteration whose truth is known, but for those that a person took back. A domain that is taken for one without a
+verifier is known by people alone."""
 
 
 _DIGESTS = """

@@ -22,11 +22,10 @@ KINDS: tuple[Kind, ...] = ("ct", "sft")
 @dg.multi_asset(
     specs=[
         dg.AssetSpec(
-            "ct_dataset", deps=[iteration_input], description="Immutable snapshot of D_CT for this iteration.", kinds={"deltalake"}
-        ),
-        dg.AssetSpec(
-            "sft_dataset", deps=[iteration_input], description="Immutable snapshot of D_SFT for this iteration.", kinds={"deltalake"}
-        ),
+            f"{kind}_dataset", deps=[iteration_input, "withdrawals"], kinds={"deltalake"},
+            description=f"Immutable snapshot of D_{kind.upper()} for this iteration.",
+        )
+        for kind in KINDS
     ],
     partitions_def=ITERATIONS,
     group_name="datasets",

@@ -1,15 +1,14 @@
 """What people did, taken in from the annotation server's database: interactive annotations, and recordings of their own work. Every
-iteration takes what counts by then and none before it has taken, and answers what was rejected or withdrawn since with tombstones, so that
-the next snapshot of D_CT and D_SFT leaves it out. What counts is annotation/service/intake.py's to say.
+iteration takes what counts by then and none before it has taken; and before it makes its datasets it answers what was taken back since, or
+called wrong by a reviewer, with tombstones. What counts is annotation/service/intake.py's to say.
 """
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.episode import Episode
@@ -21,21 +20,23 @@ from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.parts import PartStore
+from assets.carrier import INPUT
 from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
 from assets.profile import PeopleSettings
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.errors import AnnotationError
+from warehouse.catalogue import TABLES
+from warehouse.errors import FlywheelError
 from warehouse.home import Home
 from warehouse.tables import Warehouse
-from warehouse.withdrawal import withdraw, withdrawn_ids
+from warehouse.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
 
 GROUP = "collection"
-STAGE, RECORDED_STAGE = "human_annotations", "recordings"
+STAGE, RECORDED_STAGE, WITHDRAWALS = "human_annotations", "recordings", "withdrawals"
 DATABASE_VARIABLE = "FLYWHEEL_ANNOTATION_DATABASE"
 CHUNK_RUNS = 100
 """Runs whose pictures are in memory at once."""
-TABLES = ("tasks", "steps", "episodes", "annotations", "verdicts")
+RUN_TABLES = ("tasks", "steps", "episodes", "annotations", "verdicts")
 RECORDED_TABLES = ("tasks", "steps", "episodes", "ct_samples")
 """In the order in which they are written: nothing names what is not there yet."""
 Row = dict[str, Any]
@@ -66,7 +67,7 @@ def num_landed(home: Home, settings: PeopleSettings) -> int:
     group_name=GROUP,
     deps=["released_policy", "tasks"],
     kinds={"deltalake"},
-    description="Interactive annotation by people: what they finished since, and what of earlier iterations was taken back.",
+    description="Interactive annotation by people: what they finished since the iteration before.",
 )
 def human_annotations(
     context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource
@@ -74,22 +75,21 @@ def human_annotations(
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)
     if database is None:
-        return _nothing(warehouse, iteration, STAGE, TABLES)
+        return _nothing(warehouse, iteration, STAGE, RUN_TABLES)
     try:
         standing = intake.standing(database)
-        elsewhere = set(_taken_elsewhere(warehouse, iteration, STAGE))
+        elsewhere = _taken(warehouse, STAGE, but=iteration)
         new = [run for run in standing.counting if run.episode_id not in elsewhere]
         made, lost = _rows(warehouse, database, Blobs.of_home(tables.home), new, iteration)
     finally:
         database.close()
     wrote = _store(warehouse, iteration, STAGE, made)
-    for why in lost:
+    for why in (*standing.unreadable, *lost):
         context.log.warning(why)
-    counts = {"runs": len(new) - len(lost), "annotations": len(made["annotations"]), "unreadable": len(lost)}
+    counts = {"runs": len(made["episodes"]), "annotations": len(made["annotations"]), "unreadable": len(standing.unreadable) + len(lost)}
     counts |= {f"decision/{name}": num for name, num in sorted(Counter(row["decision"] for row in made["annotations"]).items())}
-    counts["withdrawn"] = _take_back(warehouse, {run.episode_id for run in standing.refused} & elsewhere, iteration)
     return dg.MaterializeResult(
-        data_version=data_version([run.run_id for run in new], sorted(run.run_id for run in standing.refused)),
+        data_version=data_version(sorted(row["annotation_id"] for row in made["annotations"])),
         metadata=describe(counts=counts, wrote=wrote),
     )
 
@@ -99,7 +99,7 @@ def human_annotations(
     group_name=GROUP,
     deps=["tasks"],
     kinds={"deltalake"},
-    description="People's own work, recorded thinking aloud: what was approved since joins D_CT, what was taken back leaves it.",
+    description="People's own work, recorded thinking aloud: what was approved since the iteration before joins D_CT.",
 )
 def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
     settings, warehouse, iteration = profile.load(), tables.warehouse, context.partition_key
@@ -110,16 +110,15 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
     made: dict[str, list[Row]] = {table: [] for table in RECORDED_TABLES}
     try:
         standing = intake.standing_recordings(database)
-        elsewhere = _taken_elsewhere(warehouse, iteration, RECORDED_STAGE)
-        taken = set(elsewhere.values())
+        taken = set(_taken(warehouse, RECORDED_STAGE, but=iteration).values())
         new = [recording_id for attempt, recording_id in standing.counting.items() if attempt not in taken]
         builder, store = settings.agent.builder(), PartStore.of_home(tables.home)
         lost = []
         for recording_id in new:
             try:
                 found = intake.take_recording(database, store, recording_id, builder)
-            except AnnotationError as error:
-                lost.append(f"recording {recording_id} is left for a later iteration: {error}")
+            except (FlywheelError, ValueError) as error:
+                lost.append(f"recording {recording_id} is not taken in: {error}")
                 continue
             _add(warehouse, made, [found.episode], iteration, RECORDED_STAGE)
             made["ct_samples"] += found.samples
@@ -133,12 +132,36 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
         context.log.warning(why)
     counts = {"recordings": len(new) - len(lost), "samples": len(made["ct_samples"]), "unreadable": len(lost)}
     counts |= {f"left out/{reason}": num for reason, num in sorted(left_out.items())}
-    back = [episode_id for episode_id, attempt in elsewhere.items() if attempt in standing.refused]
-    counts["withdrawn"] = _take_back(warehouse, back, iteration)
     return dg.MaterializeResult(
-        data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"]), sorted(standing.refused.values())),
-        metadata=describe(counts=counts, wrote=wrote),
+        data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"])), metadata=describe(counts=counts, wrote=wrote)
     )
+
+
+@dg.asset(
+    partitions_def=ITERATIONS,
+    group_name="datasets",
+    deps=[INPUT],
+    kinds={"deltalake"},
+    description="What people took back, or a reviewer called wrong, since it was taken in: tombstones, before any dataset is made.",
+)
+def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
+    warehouse, iteration = tables.warehouse, context.partition_key
+    database = database_of(tables.home, profile.load().people)
+    if database is None:
+        return dg.MaterializeResult(data_version=data_version("none"), metadata=describe(note="nobody annotates here"))
+    try:
+        runs, recorded = intake.standing(database), intake.standing_recordings(database)
+        taken = _taken(warehouse, STAGE)
+        seconds = intake.seconds(database, [run for run in runs.counting if run.episode_id in taken])
+    finally:
+        database.close()
+    back = {run.episode_id for run in runs.refused if run.episode_id in taken}
+    back |= {episode_id for episode_id, attempt in _taken(warehouse, RECORDED_STAGE).items() if attempt in recorded.refused}
+    counts = {"taken back": len(back), "rows": _take_back(warehouse, lambda row: row["episode_id"] in back, iteration)}
+    wrong = {(episode_id, step) for episode_id, second in seconds.items() for step in second.wrong_steps}
+    counts["rows of wrong steps"] = _take_back(warehouse, lambda row: (row["episode_id"], row["step_index"]) in wrong, iteration)
+    counts["verdicts"] = _say_again(warehouse, [second.verdict for second in seconds.values() if second.verdict is not None], iteration)
+    return dg.MaterializeResult(data_version=data_version(sorted(back), sorted(wrong)), metadata=describe(counts=counts))
 
 
 def _nothing(warehouse: Warehouse, iteration: str, stage: str, tables: Sequence[str]) -> dg.MaterializeResult[None]:
@@ -146,11 +169,10 @@ def _nothing(warehouse: Warehouse, iteration: str, stage: str, tables: Sequence[
     return dg.MaterializeResult(data_version=data_version("none"), metadata=describe(wrote=wrote, note="nobody annotates here"))
 
 
-def _taken_elsewhere(warehouse: Warehouse, iteration: str, stage: str) -> dict[str, int]:
-    """Attempt by episode id, of what other iterations have taken in."""
-    found = warehouse.read("episodes", stage=stage, columns=["iteration", "episode_id", "attempt"])
-    rows = found.filter(pc.not_equal(found["iteration"], iteration)).to_pylist()
-    return {row["episode_id"]: row["attempt"] for row in rows}
+def _taken(warehouse: Warehouse, stage: str, *, but: str | None = None) -> dict[str, int]:
+    """Attempt by episode id, of what iterations have taken in; of all `but` one."""
+    found = warehouse.read("episodes", stage=stage, columns=["iteration", "episode_id", "attempt"]).to_pylist()
+    return {row["episode_id"]: row["attempt"] for row in found if row["iteration"] != but}
 
 
 def _rows(
@@ -158,15 +180,15 @@ def _rows(
 ) -> tuple[dict[str, list[Row]], list[str]]:
     """Rows of runs by table, and why runs could not be read: one whose picture is gone must not hold up all others. Screenshots are stored
     on the way, before anything names them."""
-    made: dict[str, list[Row]] = {table: [] for table in TABLES}
+    made: dict[str, list[Row]] = {table: [] for table in RUN_TABLES}
     lost = []
     for start in range(0, len(new), CHUNK_RUNS):
         taken = []
         for run in new[start : start + CHUNK_RUNS]:
             try:
                 taken.append(intake.take(database, blobs, run.run_id))
-            except AnnotationError as error:
-                lost.append(f"run {run.run_id} is left for a later iteration: {error}")
+            except (FlywheelError, ValueError) as error:
+                lost.append(f"run {run.run_id} is not taken in: {error}")
         _add(warehouse, made, [one.episode for one in taken], iteration, STAGE)
         made["annotations"] += [row for one in taken for row in one.annotations]
         made["verdicts"] += [one.verdict for one in taken if one.verdict is not None]
@@ -196,14 +218,28 @@ def _store(warehouse: Warehouse, iteration: str, stage: str, made: Mapping[str, 
     return {table: warehouse.replace_partition(table, of_table, iteration=iteration, stage=stage) for table, of_table in made.items()}
 
 
-def _take_back(warehouse: Warehouse, episodes: Collection[str], iteration: str) -> int:
-    """Tombstones for the annotations of these episodes, and for every sample that was cut from them; how many are new."""
+def _take_back(warehouse: Warehouse, is_meant: Callable[[Row], bool], iteration: str) -> int:
+    """Tombstones for annotations, and for every sample that was cut from their steps; how many are new."""
     num = 0
-    for table, key in (("annotations", "annotation_id"), ("sft_samples", "sample_id"), ("ct_samples", "sample_id")):
-        found = warehouse.read(table, columns=[key, "episode_id"])
-        is_theirs = pc.is_in(found["episode_id"], value_set=pa.array(sorted(episodes), pa.string()))
-        ids = set(found.filter(is_theirs)[key].to_pylist()) - withdrawn_ids(warehouse, table)
+    for table in WITHDRAWABLE:
+        (key,) = TABLES[table].key
+        named = warehouse.read(table, columns=[key, "episode_id", "step_index"]).to_pylist()
+        ids = {row[key] for row in named if row["episode_id"] is not None and is_meant(row)} - withdrawn_ids(warehouse, table)
         if ids:
             withdraw(warehouse, table, sorted(ids), iteration=iteration)
         num += len(ids)
     return num
+
+
+def _say_again(warehouse: Warehouse, verdicts: Sequence[Row], iteration: str) -> int:
+    """Verdicts of people that are others than the newest here; how many. Routes of earlier iterations stand until they are routed again."""
+    if not verdicts:
+        return 0
+    said = warehouse.read("verdicts", columns=["episode_id", "judge", "judge_version", "passed"])
+    newest: dict[str, tuple[str, bool]] = {}
+    for row in said.filter(pc.equal(said["judge"], intake.JUDGE)).to_pylist():
+        newest[row["episode_id"]] = max(newest.get(row["episode_id"], ("", False)), (row["judge_version"], row["passed"]))
+    new = [row for row in verdicts if newest.get(row["episode_id"], ("", not row["passed"]))[1] != row["passed"]]
+    if new:
+        warehouse.append_partition("verdicts", new, iteration=iteration, stage=WITHDRAWALS)
+    return len(new)

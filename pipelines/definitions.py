@@ -43,6 +43,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             seed.seed_demonstrations,
             seed.seed_policy,
             seed.seed,
+            people.withdrawals,
             datasets.datasets,
             training.ct_model,
             training.sft_model,

@@ -219,7 +219,10 @@ _TABLES = (
         _col("annotator", STRING, "who: `oracle` for the scripted one"),
         _col("origin", STRING, "human or scripted", values=("human", "scripted")),
         _col("mode", STRING, "relabel after the fact, or intervene live", values=("relabel", "intervene")),
-        _col("decision", STRING, "what was done with the proposal", values=("accept", "edit", "override", "beyond_repair")),
+        _col(
+            "decision", STRING, "what was done with the proposal; rejected: a reviewer called the decision wrong, it teaches nothing",
+            values=("accept", "edit", "override", "beyond_repair", "rejected"),
+        ),
         _col("proposal", STRING, "what the policy wrote"),
         _col("response", STRING, "thought and action that stand after the decision", nullable=True),
         _col("messages", MESSAGES, "the prompt at that step"),

@@ -7,7 +7,8 @@ select
 from routes r
 join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration
 join steps s on s.episode_id = r.episode_id and s.iteration = r.iteration
-where r.route <> 'withheld' and e.split = 'train';
+where r.route <> 'withheld' and e.split = 'train'
+    and s.episode_id not in (select episode_id from annotations where origin = 'human' group by episode_id having bool_and(withdrawn));
 
 -- Steps of failed episodes that a solved attempt at the same instance took in the same state.
 create or replace temp view shared_steps as

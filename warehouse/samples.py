@@ -14,6 +14,7 @@ import duckdb
 
 from warehouse.identity import content_id
 from warehouse.salvage import SalvageConfig, pairs, trimmed_steps
+from warehouse.withdrawal import TAKEN_BACK
 
 Kind = Literal["ct", "sft", "orm"]
 
@@ -21,7 +22,7 @@ NO_LIMIT = 1 << 62
 GENERAL = "general"
 """Domain of samples that belong to no task."""
 
-_ROUTED_STEPS = """
+_ROUTED_STEPS = f"""
 select r.route, r.reason, e.domain, s.episode_id, s.step_index, s.messages, s.response
 from routes r
 join episodes e on e.episode_id = r.episode_id and e.iteration = r.iteration
@@ -29,6 +30,7 @@ join steps s on s.episode_id = r.episode_id and s.iteration = r.iteration
 where r.iteration = $iteration and r.route <> 'withheld' and trim(s.response) <> ''
     and (r.route = 'ct' or not exists (
         from annotations a where a.episode_id = s.episode_id and a.step_index = s.step_index and a.iteration = r.iteration))
+    and s.episode_id not in ({TAKEN_BACK})
 order by s.episode_id, s.step_index
 """
 """Steps that speak for themselves. A step of a solved episode that an annotator has decided on comes in by that decision instead."""

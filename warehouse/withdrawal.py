@@ -20,7 +20,9 @@ from warehouse.locks import FileLock
 from warehouse.tables import VACUUMED, Warehouse, check_iteration
 
 WITHDRAWABLE = tuple(name for name, table in TABLES.items() if any(column.name == "withdrawn" for column in table.columns))
-"""Tables whose rows can be taken back: annotations, ct_samples, sft_samples."""
+"""Tables whose rows can be taken back: annotations, and samples of each kind."""
+TAKEN_BACK = "select episode_id from annotations where origin = 'human' group by episode_id having bool_and(withdrawn)"
+"""Episodes that a person took back, as a query: nothing is learned from them any more, whatever else would."""
 _EMPTIED = {"proposal": "", "response": None}
 """Content of an annotation besides its messages."""
 

@@ -8,7 +8,8 @@ rejected or withdrawn. A run that is disputed again after it was taken in stays 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from agent.episode import Episode
 from agent.prompt import PromptBuilder
 from annotation.recording.samples import Recorded, attempt_of, recorded
 from annotation.service.bundles import read_manifest
+from annotation.service.executability import task_of
 from annotation.service.export import exported
 from annotation.service.recordings import parts_of
 from annotation.service.review import verdict_that_stands, wrong_steps
@@ -26,8 +28,11 @@ from annotation.storage import reviews, runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
-from annotation.storage.reviews import reviews_of
-from annotation.storage.schema import Assignment, Recording, Run
+from annotation.storage.reviews import by_run, reviews_of
+from annotation.storage.schema import Assignment, Recording, Review, Run
+from sandbox.task import Split
+from warehouse.errors import FlywheelError, NotNow
+from warehouse.personal_data import kinds_in
 
 Row = dict[str, Any]
 JUDGE = "human"
@@ -49,6 +54,8 @@ class Standing:
     counting: tuple[Finished, ...]
     refused: tuple[Finished, ...]
     """Rejected or withdrawn."""
+    unreadable: tuple[str, ...] = ()
+    """Why some are neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +71,26 @@ def standing(database: Database) -> Standing:
     with database.read() as session:
         query = select(Run, Assignment).join(Assignment, Assignment.assignment_id == Run.assignment_id)
         found = session.execute(query.where(Run.state == "finished").order_by(Run.run_id)).all()
-    counting, refused = [], []
+    counting, refused, unreadable = [], [], []
     for run, assignment in found:
-        ids = Finished(run_id=run.run_id, episode_id=request_for(run, assignment).episode_id)
+        try:
+            ids = Finished(run_id=run.run_id, episode_id=request_for(run, assignment).episode_id)
+        except (FlywheelError, ValueError) as error:
+            unreadable.append(f"run {run.run_id} is of a task that is none any more: {error}")
+            continue
         if run.withdrawn_at_s is not None or run.review_state == "rejected":
             refused.append(ids)
         elif run.review_state in COUNTS:
             counting.append(ids)
-    return Standing(counting=tuple(counting), refused=tuple(refused))
+    return Standing(counting=tuple(counting), refused=tuple(refused), unreadable=tuple(unreadable))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Second:
+    """What reviewers said of a run: the steps that they called wrong, and the verdict that stands, as a row of `verdicts`."""
+
+    wrong_steps: frozenset[int]
+    verdict: Row | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,36 +112,64 @@ def standing_recordings(database: Database) -> RecordingStanding:
 
 
 def take_recording(database: Database, store: PartStore, recording_id: str, builder: PromptBuilder) -> Recorded:
-    """One recording, its samples as `builder` asks. What a reviewer called wrong teaches nothing. Raises BadUpload, UnknownSubject."""
+    """One recording, its samples as `builder` asks. What a reviewer called wrong teaches nothing, nor does what still looks private: nobody
+    but the recorder has looked for that. Raises BadUpload, UnknownSubject, NotNow for work on an instance that is evaluated on."""
     with database.read() as session:
         recording = session.get_one(Recording, recording_id)
         wrong = wrong_steps(reviews.of_recording(session, recording_id))
     parts = parts_of(store, recording)
     manifest = read_manifest(parts, recording.digest)
+    task, seed = task_of(manifest.task), manifest.task.seed or 0
+    if task is not None and task.split(seed) is not Split.TRAIN:
+        raise NotNow(f"{recording_id} was recorded on {task.name}, seed {seed}, which is evaluated on: it is never learned from")
     digests = {screen.screen_id: screen.sha256 for screen in manifest.screens}
-    return recorded(manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, wrong=wrong)
+    found = recorded(manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, wrong=wrong)
+    clean = [row for row in found.samples if not any(kinds_in(message["content"]) for message in row["messages"])]
+    if len(clean) == len(found.samples):
+        return found
+    return replace(found, samples=clean, left_out={**found.left_out, "looks private": len(found.samples) - len(clean)})
 
 
 def take(database: Database, blobs: Blobs, run_id: str) -> Taken:
-    """One run. Steps that a reviewer called wrong teach nothing. Raises NotNow, UnknownSubject."""
+    """One run. Raises NotNow, UnknownSubject."""
     with database.read() as session:
         stored = runs.load(session, run_id)
         said = reviews_of(session, run_id)
-    found, wrong = exported(stored, blobs), wrong_steps(said)
+    found = exported(stored, blobs)
+    second = _second(stored.run, found.episode.episode_id, said)
     return Taken(
         episode=found.episode,
-        annotations=tuple(row for row in found.annotations if row["step_index"] not in wrong),
-        verdict=_verdict(stored.run, found.episode.episode_id, verdict_that_stands(stored.run, said), reviewed=bool(said)),
+        annotations=tuple(_rejected(row) if row["step_index"] in second.wrong_steps else row for row in found.annotations),
+        verdict=second.verdict,
     )
 
 
-def _verdict(run: Run, episode_id: str, is_good: bool | None, *, reviewed: bool) -> Row | None:
-    """A person's word, as `flywheel verdict` writes it."""
+def seconds(database: Database, taken: Sequence[Finished]) -> dict[str, Second]:
+    """By episode id, what reviewers have said of runs, of those that anybody has spoken on."""
+    with database.read() as session:
+        said = by_run(session, [run.run_id for run in taken])
+        spoken_on = [run for run in taken if said[run.run_id]]
+        return {run.episode_id: _second(session.get_one(Run, run.run_id), run.episode_id, said[run.run_id]) for run in spoken_on}
+
+
+def _second(run: Run, episode_id: str, said: Sequence[Review]) -> Second:
+    return Second(wrong_steps=frozenset(wrong_steps(said)), verdict=_verdict(run, episode_id, said))
+
+
+def _rejected(row: Row) -> Row:
+    """The decision stays, so that the step does not speak for itself; what was decided teaches nothing."""
+    return {**row, "decision": "rejected", "response": None}
+
+
+def _verdict(run: Run, episode_id: str, said: Sequence[Review]) -> Row | None:
+    """A person's word, as `flywheel verdict` writes it. Its reasons are learned by who judges: what was noted of the task, never who."""
+    is_good = verdict_that_stands(run, said)
     if is_good is None or run.finished_at_s is None:
         return None
-    reasons = [*([run.note] if run.note else []), "after a second opinion" if reviewed else "by whoever annotated it", f"by {run.user_id}"]
+    said_at = datetime.fromtimestamp(max([run.finished_at_s, *(one.created_at_s for one in said)]), UTC)
+    notes = [run.note, *(one.note for one in said)]
     return {
-        "episode_id": episode_id, "judge": JUDGE, "judge_version": datetime.fromtimestamp(run.finished_at_s, UTC).isoformat(),
-        "kind": "verdict", "origin": "human", "score": float(is_good), "threshold": 0.5, "passed": is_good, "reasons": reasons,
-        "cost_tokens": None, "cost_ms": None,
+        "episode_id": episode_id, "judge": JUDGE, "judge_version": said_at.isoformat(timespec="microseconds"),
+        "kind": "verdict", "origin": "human", "score": float(is_good), "threshold": 0.5, "passed": is_good,
+        "reasons": [note for note in notes if note and not kinds_in(note)], "cost_tokens": None, "cost_ms": None,
     }  # fmt: skip

@@ -16,11 +16,11 @@ from annotation.storage import run_endings
 from annotation.storage.blobs import Blobs
 from annotation.storage.logins import Principal
 from annotation.storage.parts import PartStore
-from annotation.storage.schema import Run
+from annotation.storage.schema import Review, Run
 from annotation.wire.review import SubmitReview
 from annotation.wire.runs import Decide, Finish
 from assets.partitions import ITERATIONS
-from assets.people import RECORDED_STAGE, STAGE, human_annotations, recordings
+from assets.people import RECORDED_STAGE, STAGE, human_annotations, recordings, withdrawals
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
@@ -29,6 +29,8 @@ from sandbox.pool import SessionPool
 from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
 from warehouse.home import Home
+from warehouse.query import connect
+from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
 
 ITERATION, NEXT = "0001", "0002"
@@ -74,7 +76,7 @@ def materialize(root: Path, iteration: str) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), [ITERATION, NEXT])
         resources = {"tables": WarehouseResource(root=str(root)), "profile": Smoke()}
-        stages = [human_annotations, recordings, verdicts, routing]
+        stages = [withdrawals, human_annotations, recordings, verdicts, routing]
         return dg.materialize(stages, partition_key=iteration, instance=instance, resources=resources)
 
 
@@ -103,14 +105,22 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
 
     with work.database.write() as session:
         run_endings.withdraw(session, session.get_one(Run, mended), now_s=1.0)
+        session.add(spot_check(good, {"0": {"is_right": False}}))
     result = materialize(tmp_path, NEXT)
+    (told,) = result.asset_materializations_for_node("withdrawals")
+    assert (told.metadata["taken back"].value, told.metadata["rows"].value) == (1, 2), "one annotation, one sample"
+    assert (told.metadata["rows of wrong steps"].value, told.metadata["verdicts"].value) == (2, 0)
+    wrong = next(row for row in notes if row["annotator"] == ANN and row["step_index"] == 0)
     (told,) = result.asset_materializations_for_node("human_annotations")
-    assert (told.metadata["runs"].value, told.metadata["withdrawn"].value) == (0, 2), "nothing new; one annotation, one sample"
+    assert told.metadata["runs"].value == 0, "nothing new"
     standing = warehouse.read("sft_samples").to_pylist()
     gone = {row["sample_id"] for row in standing if row["withdrawn"]}
-    assert gone == {samples[overridden["annotation_id"]]["sample_id"]}
-    assert {row["annotation_id"] for row in standing if row["sample_id"] not in gone} == set(samples) - {overridden["annotation_id"]}
-    assert good != mended
+    taken_back = {overridden["annotation_id"], wrong["annotation_id"]}
+    assert gone == {samples[annotation_id]["sample_id"] for annotation_id in taken_back}
+    assert {row["annotation_id"] for row in standing if row["sample_id"] not in gone} == set(samples) - taken_back
+    with connect(warehouse) as con:
+        learned = samples_from_routes(con, ITERATION)["sft_samples"]
+    assert {row["annotation_id"] for row in learned} == set(samples) - taken_back, "nor do they come back when it is routed again"
     work.close()
 
 
@@ -159,11 +169,18 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
 
     asyncio.run(there.withdraw(bundle.manifest.recording_id, "I would rather not", by=ann))
     result = materialize(tmp_path, NEXT)
-    (told,) = result.asset_materializations_for_node("recordings")
-    assert told.metadata["withdrawn"].value == len(samples)
+    (told,) = result.asset_materializations_for_node("withdrawals")
+    assert told.metadata["rows"].value == len(samples)
     gone = {row["sample_id"] for row in warehouse.read("ct_samples").to_pylist() if row["withdrawn"]}
     assert gone == {row["sample_id"] for row in samples}
     work.close()
+
+
+def spot_check(run_id: str, steps: dict[str, dict[str, bool]]) -> Review:
+    return Review(
+        review_id="review-1", run_id=run_id, recording_id=None, reviewer_id=BOB, kind="second", approves=True, verdict=True, steps=steps,
+        note=None, created_at_s=2.0,
+    )  # fmt: skip
 
 
 async def chunks(data: bytes) -> AsyncIterator[bytes]:
