@@ -107,7 +107,8 @@ def withdraw(
 ) -> None:
     """Take back what people annotated or recorded: no dataset made from now on holds it.
 
-    The wheel takes that in with its next iteration. What stands in older versions of the tables: `flywheel withdraw --purge`.
+    The next iteration begins with it. Samples and decisions in older versions of the tables are erased by `flywheel withdraw --purge`;
+    the episode's own steps and pictures stay, for lineage, and nothing learns from them.
     """
     from pipelines.annotation_withdrawal import erase_withdrawn, withdraw_given
 

@@ -27,8 +27,8 @@ def after(session: Session, number: int, *, limit: int | None = None) -> Sequenc
 
 
 def num(session: Session, kinds: Sequence[str]) -> int:
-    """How many of these kinds there are."""
-    return session.scalar(select(func.count()).select_from(Landing).where(Landing.kind.in_(kinds))) or 0
+    """How many runs or recordings have landed as one of these kinds; one that landed again is counted once."""
+    return session.scalar(select(func.count(Landing.subject_id.distinct())).where(Landing.kind.in_(kinds))) or 0
 
 
 def newest(session: Session) -> int:
