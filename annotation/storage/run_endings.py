@@ -1,8 +1,9 @@
 """How runs end: the person's verdict, whether somebody has to look at it, and whether it counts for the flywheel.
 
 A run is looked at by a reviewer where the person and the verifier disagree, or two people who annotated the same instance. It lands
-when it is finished and nobody has to. One that landed and is disputed afterwards, by the second copy or by a reviewer, is not taken in until
-somebody has settled it; what was taken in by then stays until it is rejected (service/intake.py). Who may settle what is service/review.py's.
+when it is finished and nobody has to. One that landed and is disputed afterwards, by the second copy or by a reviewer, is not taken in
+until somebody has settled it; what was taken in by then stays until it is rejected (service/intake.py). Who may settle what is
+service/review.py's.
 """
 
 from __future__ import annotations
