@@ -33,13 +33,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from annotation.recording.bundle import Manifest, RecordingId
 from annotation.recording.vault import OpenVault, Seal, Vault, new_vault, open_vault
+from annotation.recording.wiping import OLD, wipe, wipe_old
 from warehouse.errors import RecordingRefused
 from warehouse.home import atomic_write
 
 State = Literal["recording", "recorded", "reviewed", "uploaded"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 COVER, JOURNAL, MANIFEST, SPEECH, SCREENS, LOCK = "cover.json", "journal.jsonl", "manifest.json", "speech.pcm", "screens", "lock"
-OLD = ".old"
 
 
 class Cover(BaseModel):
@@ -149,7 +149,7 @@ class Store:
         return sorted(path.name for path in (self.folder / SCREENS).glob("screen-*"))
 
     def erase_screen(self, screen_id: str) -> None:
-        self._wipe(self._screen(screen_id))
+        wipe(self._screen(screen_id))
 
     def _screen(self, screen_id: str) -> Path:
         if not re.fullmatch(r"screen-[0-9a-f]{16}", screen_id):
@@ -172,7 +172,7 @@ class Store:
         self.close()
         self._replace(self.folder / MANIFEST, self._vault.seal(manifest.model_dump_json(indent=1).encode(), MANIFEST))
         self.set_state(state)
-        self._wipe(self.folder / JOURNAL)
+        wipe(self.folder / JOURNAL)
         for screen_id in set(self.screen_ids()) - {screen.screen_id for screen in manifest.screens}:
             self.erase_screen(screen_id)
 
@@ -185,7 +185,7 @@ class Store:
         self.close()
         for path in self.folder.rglob("*"):
             if path.is_file():
-                self._wipe(path)
+                wipe(path)
         shutil.rmtree(self.folder)
 
     @staticmethod
@@ -197,19 +197,12 @@ class Store:
         """Put a file in another's place and wipe that one: at every moment one of them is there under its name."""
         old = path.with_name(path.name + OLD)
         if path.exists():
-            self._wipe(old)
+            wipe_old(old)
             os.link(path, old)
-        self._put(path, data)
-        self._wipe(old)
-
-    @staticmethod
-    def _wipe(path: Path) -> None:
-        with suppress(FileNotFoundError):
-            with path.open("r+b") as file:
-                file.write(bytes(path.stat().st_size))
-                file.flush()
-                os.fsync(file.fileno())
-            path.unlink()
+        try:
+            self._put(path, data)
+        finally:
+            wipe_old(old)
 
     # --- who records ---
 
@@ -275,8 +268,8 @@ def open_store(root: Path, name: str, passphrase: str | None = None) -> Store:
     if not NAME.fullmatch(name):
         raise RecordingRefused(f"{name!r} is no name of a recording.")
     cover = read_cover(root / name)
-    for path in (root / name).glob(f"*{OLD}"):  # a process was killed before it had wiped it
-        Store._wipe(path)
+    for path in (root / name).glob(f"*{OLD}"):  # a process was killed before it was gone
+        wipe_old(path)
     return Store(root / name, cover, open_vault(passphrase, cover.seal))
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
+from made_recording import make
 
 from annotation.recording import consent, store
 from annotation.recording.bundle import Consent, Word
 from annotation.recording.finish import private_words, silence, speech_parts, stretches_of
 from annotation.recording.vault import SealedVault
-from warehouse.errors import RecordingLocked, RecordingRefused
+from warehouse.errors import RecordingLocked, RecordingRefused, StorageFull
 
 
 def test_a_torn_line_is_skipped_and_spoils_nothing_after_it(tmp_path: Path):
@@ -85,6 +87,50 @@ def test_files_are_their_owners_alone(tmp_path: Path):
     first.append({"type": "a"})
     first.put_screen("screen-0123456789abcdef", b"x")
     assert {path.stat().st_mode & 0o077 for path in [first.folder, *first.folder.rglob("*")]} == {0}
+
+
+class Killed(BaseException):
+    """Nothing runs after it, as after SIGKILL."""
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("when", ["before the new file is in its place", "after it"])
+def test_a_change_that_is_cut_off_leaves_a_whole_recording(when: str, is_killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first = make(tmp_path)
+    before, sound, put = first.manifest(), first.speech(), store.Store._put
+    new, is_new = before.model_copy(update={"result": "failed"}), when == "after it"
+
+    def cut_off(path: Path, data: bytes) -> None:
+        if is_new:
+            put(path, data)
+        raise Killed if is_killed else StorageFull("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.Store, "_put", staticmethod(cut_off))
+        if is_killed:  # what would run on the way out of an exception does not
+            patch.setattr(store, "wipe_old", lambda old: None)
+        for change in (lambda: first.replace_speech(b"new!" * 50), lambda: first.put_manifest(new, "recorded")):
+            with pytest.raises((Killed, StorageFull)):
+                change()
+    names = {path.name for path in first.folder.glob("*.old")}
+    assert names == ({"manifest.json.old", "speech.pcm.old"} if is_killed else set())
+    with contextlib.ExitStack() as files:
+        replaced = [files.enter_context((first.folder / name).open("rb")) for name in names]
+        again = store.open_store(tmp_path, "one")
+        assert all(file.read().strip(b"\0") == b"" for file in replaced) is (is_new or not is_killed), "what was replaced is overwritten"
+    assert again.manifest() == (new if is_new else before) and again.speech() == (b"new!" * 50 if is_new else sound)
+    assert list(first.folder.glob("*.old")) == []
+    for _ in range(2):
+        again.put_manifest(before, "recorded")
+    assert store.open_store(tmp_path, "one").manifest() == before
+
+
+def test_the_next_change_does_not_wipe_what_a_cut_off_one_left_in_use(tmp_path: Path):
+    first = make(tmp_path)
+    before = first.manifest()
+    os.link(first.folder / store.MANIFEST, first.folder / (store.MANIFEST + store.OLD))
+    first.put_manifest(before, "recorded")
+    assert first.manifest() == before and list(first.folder.glob("*.old")) == []
 
 
 def test_consent_needs_a_name_and_the_text_as_it_is():
