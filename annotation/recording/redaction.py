@@ -73,14 +73,21 @@ class Redactor:
         found = [Finding(start=match.start(), end=match.end(), kind=name) for name, pattern, verify in _KINDS
                  for match in pattern.finditer(text) if verify(match.group())]  # fmt: skip
         found += [Finding(start=m.start(), end=m.end(), kind="token") for m in _WORD.finditer(text) if is_random(m.group())]
-        folded = text.casefold()
-        if len(folded) == len(text):
-            for secret, kind in self._secrets.items():
-                found += [Finding(start=m.start(), end=m.end(), kind=kind) for m in re.finditer(re.escape(secret), folded)]
+        folded, places = _folded(text)
+        learned = [*self._learned(folded), *(self._begun(folded) if loose else ())]
+        found += [Finding(start=places[f.start], end=places[f.end - 1] + 1, kind=f.kind) for f in learned]
         if loose:
             found += [Finding(start=m.start(), end=m.end(), kind=name) for name, pattern in _LOOSE for m in pattern.finditer(text)]
-            found += [*self._nearly(text), *self._begun(folded)]
+            found += self._nearly(text)
         return _apart(found)
+
+    def _learned(self, folded: str) -> Iterable[Finding]:
+        """Learned secrets, each wherever it stands, also where it overlaps itself."""
+        for secret, kind in self._secrets.items():
+            at = folded.find(secret)
+            while at >= 0:
+                yield Finding(start=at, end=at + len(secret), kind=kind)
+                at = folded.find(secret, at + 1)
 
     def _begun(self, folded: str) -> Iterable[Finding]:
         """The beginning of a learned secret: a picture may be from a moment at which it was not typed to its end."""
@@ -162,6 +169,15 @@ def is_random(word: str) -> bool:
     bits = -sum(n / len(word) * math.log2(n / len(word)) for n in Counter(word).values())
     is_hex = len(word) >= 32 and re.fullmatch(r"[0-9a-fA-F-]+", word) is not None
     return bits >= (HEX_BITS if is_hex else ENTROPY_BITS)
+
+
+def _folded(text: str) -> tuple[str, Sequence[int]]:
+    """A text in which letters' case is no difference, and for each of its characters the place in the text that it came from: a letter may
+    become several, e.g. ß two."""
+    folded = text.casefold()
+    if len(folded) == len(text):  # none becomes nothing, so each became one
+        return folded, range(len(text))
+    return folded, [place for place, character in enumerate(text) for _ in character.casefold()]
 
 
 def _apart(findings: Iterable[Finding]) -> list[Finding]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
 from annotation.recording.accessibility import Focus
@@ -11,7 +15,7 @@ from annotation.recording.bundle import Box, ScreenElement
 from annotation.recording.camera import Frame
 from annotation.recording.exclusions import Exclusions
 from annotation.recording.pixels import blacken, boxes_in_words
-from annotation.recording.redaction import Redactor, is_random
+from annotation.recording.redaction import MIN_LITERAL, Redactor, is_random
 from annotation.recording.secrecy import Typed, why_secret
 from annotation.recording.snapshots import cover
 from annotation.recording.text_reader import SeenWord, Tesseract, find_text_reader
@@ -52,6 +56,31 @@ def test_what_was_learned_is_found_wherever_it_stands():
     assert redactor.redact("card 4539 1488 0", loose=True)[0] == "card [card]", "a picture from before the last digits"
     element = ScreenElement(role="input", text="use 4539 1488", box=Box(x=0, y=0, width=9, height=9))
     assert cover(element, redactor).text == "use [card]"
+
+
+LETTERS = st.characters(exclude_categories=("Cs",)) | st.sampled_from("ßẞİŉǰΐﬃﬁſsſ aAéÉΣσς")
+
+
+@settings(max_examples=300, deadline=None)
+@given(before=st.text(LETTERS, max_size=12), after=st.text(LETTERS, max_size=12), secret=st.text(LETTERS, min_size=4, max_size=12),
+       case=st.sampled_from([str, str.upper, str.lower, str.casefold]), loose=st.booleans())  # fmt: skip
+def test_what_was_learned_is_found_in_any_text_whole(before: str, after: str, secret: str, case: Callable[[str], str], loose: bool):
+    secret = secret.strip()
+    shown = case(secret)
+    assume(len(secret) >= MIN_LITERAL and shown.casefold() == secret.casefold())
+    redactor = Redactor()
+    redactor.learn(secret)
+    found = redactor.find(before + shown + after, loose=loose)
+    assert any(one.start <= len(before) and len(before) + len(shown) <= one.end for one in found), found
+
+
+def test_what_was_learned_is_found_beside_letters_that_have_no_single_capital():
+    redactor = Redactor()
+    redactor.learn("Tulip-42-rain")
+    redactor.learn("Maßkrug!7")
+    assert redactor.redact("Straße: tulip-42-rain, ŉ")[0] == "Straße: [password], ŉ"
+    assert redactor.redact("MASSKRUG!7 / maßkrug!7 ß")[0] == "[password] / [password] ß"
+    assert redactor.redact("ßß Tulip-42-r ß", loose=True)[0] == "ßß [password] ß", "its beginning, in its place"
 
 
 def test_random_words_are_told_from_long_ones():
