@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from annotation.recording.secret_names import SOURCE
 from annotation.recording.sign import HEIGHT_PX
 from sandbox.browser import host
 from sandbox.browser.cdp import Connection, Params
@@ -59,7 +60,7 @@ class BrowserPages:
         self._process: subprocess.Popen[bytes] | None = None
         listing = ELEMENTS.read_text(encoding="utf-8").rstrip().rstrip(";")
         body = SCRIPT.read_text(encoding="utf-8").rstrip().rstrip(";")
-        self._script = f"({body})({listing}, {json.dumps(SIGN_PX)}, (text) => {BINDING}(text));"
+        self._script = f"({body})({listing}, {json.dumps(SIGN_PX)}, {json.dumps(SOURCE)}, (text) => {BINDING}(text));"
 
     async def launch(self, executable: Path, profile: Path, url: str, flags: tuple[str, ...] = ()) -> None:
         """Start the browser with one page. Raises RecorderUnavailable."""

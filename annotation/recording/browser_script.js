@@ -1,9 +1,11 @@
 // What a person does in a page, told to the recorder. Runs in a world of its own in every frame, before the page's scripts: they can
-// neither see it nor call what it calls. `ELEMENTS` is sandbox/browser/elements.js, `SIGN` the sign's place; `TELL` takes a JSON text.
+// neither see it nor call what it calls. `ELEMENTS` is sandbox/browser/elements.js, `SIGN` the sign's place, `SECRET_NAMES` what fields
+// for secrets are called (secret_names.py); `TELL` takes a JSON text.
 //
-// What is typed into a password field never leaves the page: a key is told as a dot. Points are pixels of the top page's viewport, as far
-// as frames are of its own origin; in others nothing is told.
-((ELEMENTS, SIGN, TELL) => {
+// What is typed into a password field never leaves the page: a key is told as a dot. A field that was one once stays one, also while the
+// page shows what is in it. Points are pixels of the top page's viewport, as far as frames are of its own origin; in others nothing is
+// told.
+((ELEMENTS, SIGN, SECRET_NAMES, TELL) => {
   "use strict";
   if (window.__flywheelRecorder) return;
   window.__flywheelRecorder = true;
@@ -12,7 +14,8 @@
     Backspace: "backspace", Delete: "delete", Insert: "insert", ArrowLeft: "arrowleft", ArrowRight: "arrowright", ArrowUp: "arrowup",
     ArrowDown: "arrowdown", PageUp: "pageup", PageDown: "pagedown", Home: "home", End: "end", CapsLock: "capslock",
   };
-  const SECRET = /pass(word|phrase|code)|^pin$|\bcvc|\bcvv|one-time-code|cc-csc|current-password|new-password|secret|api.?key|kennwort/i;
+  const SECRET = new RegExp(SECRET_NAMES, "iu");
+  const wasPassword = new WeakSet();
   const BUTTONS = ["left", "middle", "right"];
   let lastKey = -Infinity;
 
@@ -31,12 +34,20 @@
     try { return offset(); } catch { return null; }
   };
 
+  const isSecretName = (name) => Boolean(name) && SECRET.test(name.replace(/([a-z0-9])([A-Z])/g, "$1 $2"));
   const isSecret = (node) => {
     if (!node || !node.matches || !node.matches("input, textarea, [contenteditable]")) return false;
-    const words = [node.name, node.id, node.autocomplete, node.getAttribute("aria-label"), node.placeholder];
-    for (const label of node.labels || []) words.push(label.textContent);
-    return node.type === "password" || words.some((word) => word && SECRET.test(word));
+    if (node.type === "password") wasPassword.add(node);
+    if (wasPassword.has(node)) return true;
+    const names = [node.name, node.id, node.autocomplete, node.getAttribute("aria-label"), node.placeholder];
+    for (const label of node.labels || []) names.push(label.textContent);
+    return names.some(isSecretName);
   };
+  // Pages that show a password change its field's type; those in shadow roots are known from when they are pressed or have the keyboard.
+  new MutationObserver((changes) => {
+    for (const { target, oldValue } of changes) if (/^password$/i.test(oldValue || "")) wasPassword.add(target);
+  }).observe(document, { subtree: true, attributes: true, attributeFilter: ["type"], attributeOldValue: true });
+  window.addEventListener("focusin", (event) => isSecret(event.composedPath()[0]), { capture: true, passive: true });
   const deepest = () => {
     let node = document.activeElement;
     while (node && node.shadowRoot && node.shadowRoot.activeElement) node = node.shadowRoot.activeElement;
@@ -47,7 +58,8 @@
     const box = node.getBoundingClientRect();
     return [box.left + x, box.top + y, box.width, box.height].map(Math.round);
   };
-  const secrets = ([x, y]) => [...document.querySelectorAll("input, textarea")].filter(isSecret).map((node) => boxOf(node, [x, y]));
+  const fields = (root) => [...root.querySelectorAll("*")].flatMap((node) => [node, ...(node.shadowRoot ? fields(node.shadowRoot) : [])]);
+  const secrets = (at) => fields(document).filter(isSecret).map((node) => boxOf(node, at));
 
   const tell = (event, told, withElements) => {
     const at = place();

@@ -23,15 +23,10 @@ from annotation.recording.accessibility import Focus
 from annotation.recording.bundle import Box
 from annotation.recording.camera import Frame
 from annotation.recording.exclusions import asks_for_password
+from annotation.recording.secret_names import is_secret_name
 from annotation.recording.windows import SeenWindow
 
 UnknownTyping = Literal["keep", "hide"]
-NAMES = re.compile(
-    r"\b(?:pass(?:word|phrase|code|wort|wd)s?|pwd|pin(?: ?code)?|cvc|cvv2?|security code|one[- ]time (?:code|password)|otp|2fa|secret|"
-    r"api[ _-]?key|access token|kennwort|mot de passe|contrase[nñ]a|senha|wachtwoord|lösenord|пароль|密码|密碼|パスワード|비밀번호)",
-    re.IGNORECASE,
-)
-"""What fields for secrets are called."""
 PROMPT = re.compile(r"(?:pass(?:word|phrase|code)|\bPIN\b|passwort|kennwort|mot de passe|contraseña)[^\n]{0,80}[:：?]\s*$", re.IGNORECASE)
 MIN_UNSEEN = 3
 CURSOR_PX = 20
@@ -55,9 +50,9 @@ def why_secret(typed: Typed, unknown_typing: UnknownTyping) -> str | None:
     active = [window for look in typed.windows for window in look if window.is_active]
     if any(focus.is_password for focus in typed.focus) or any(asks_for_password(window.title) for window in active):
         return "password"
-    if any(NAMES.search(focus.name) for focus in typed.focus if focus.role in ("input", "textarea", "spinner")):
+    if any(is_secret_name(focus.name) for focus in typed.focus if focus.role in ("input", "textarea", "spinner")):
         return "password"
-    if NAMES.search(typed.clicked) or any(PROMPT.search(focus.tail) for focus in typed.focus):
+    if is_secret_name(typed.clicked) or any(PROMPT.search(focus.tail) for focus in typed.focus):
         return "password"
     known = is_known(typed.focus, active)
     if known and not any(focus.tail for focus in typed.focus):

@@ -8,13 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from field_names import OTHER_NAMES, SECRET_NAMES
 from PIL import Image
 
 from annotation.recording import store as stores
+from annotation.recording.browser_pages import BrowserPages
 from annotation.recording.browser_recorder import BrowserRecorder
+from annotation.recording.browser_told import PageSnapshots
 from annotation.recording.bundle import Manifest, TaskQuery
+from annotation.recording.camera import Frame
 from annotation.recording.consent import sign
 from annotation.recording.finish import finish
+from annotation.recording.redaction import Redactor
 from annotation.recording.settings import RecordSettings
 from annotation.recording.text_reader import find_text_reader
 from sandbox.actions import Click, Hotkey, Navigate, Scroll, TypeText
@@ -31,9 +36,9 @@ SECRETS = (b"Tulip-42-rain", b"Tulip", b"lena.fischer", b"4539 1488", b"6467")
 class Person:
     """Hands in a page, by input events that the browser trusts."""
 
-    def __init__(self, recorder: BrowserRecorder) -> None:
-        self._tab = next(iter(recorder.pages.tabs.values()))
-        self._connection = recorder.pages.connection
+    def __init__(self, pages: BrowserPages) -> None:
+        self._tab = next(iter(pages.tabs.values()))
+        self._connection = pages.connection
 
     async def do(self, method: str, **params: Any) -> Any:
         return await self._connection.send(method, params, self._tab.session_id)
@@ -48,10 +53,14 @@ class Person:
         return round(box[0]), round(box[1])
 
     async def click(self, selector: str) -> tuple[int, int]:
+        place = await self.press(selector)
+        await asyncio.sleep(0.8)
+        return place
+
+    async def press(self, selector: str) -> tuple[int, int]:
         x, y = await self.middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
             await self.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-        await asyncio.sleep(0.8)
         return x, y
 
     async def type(self, text: str) -> None:
@@ -65,7 +74,7 @@ class Person:
 
 
 async def order(recorder: BrowserRecorder, other: str) -> dict[str, tuple[int, int]]:
-    person, places = Person(recorder), {}
+    person, places = Person(recorder.pages), {}
     await asyncio.sleep(0.5)
     places["name"] = await person.click("#name")
     await person.type("Lenx")
@@ -130,3 +139,54 @@ def test_work_in_a_page_is_recorded_without_its_secrets(tmp_path: Path):
     card = next(element for element in screen.elements if "[card]" in element.text)
     x, y = card.box.x + card.box.width // 2, card.box.y + card.box.height // 2
     assert not pixels[y - 4 : y + 4, x - 40 : x + 40].any(), "the card is black"
+
+
+NAMES = (*SECRET_NAMES, *OTHER_NAMES)
+FIELDS = "".join(
+    f'<input data-index={2 * i} aria-label="{name}"><input data-index={2 * i + 1} name="{name}">' for i, name in enumerate(NAMES)
+)
+SHOWN = """<!doctype html><title>Sign in</title><style>input{width:60px}#host{display:inline-block}</style><input id=first type=password>
+<button id=show onclick="first.type='text'">Show</button><input id=second type=PASSWORD value=Rose-7-snow><div id=host></div>
+<script>const third = document.createElement('input'); third.type = 'password'; third.value = 'Iris-9-hail';
+host.attachShadow({mode: 'open'}).append(third);</script><br>"""
+
+
+def test_pages_and_programs_know_the_same_names_and_a_password_that_is_shown_stays_one(tmp_path: Path):
+    (tmp_path / "page.html").write_text(SHOWN + FIELDS)
+    told: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        pages = BrowserPages(lambda tab, one: told.append(one), lambda tab, url: None, lambda tab: None)
+        flags = ("--no-sandbox", "--headless", "--window-size=900,600")
+        await pages.launch(find_chromium().path, tmp_path / "profile", (tmp_path / "page.html").as_uri(), flags)
+        try:
+            person = Person(pages)
+            while not await person.evaluate("document.readyState == 'complete' && document.querySelectorAll('[data-index]').length"):
+                await asyncio.sleep(0.02)
+            await person.evaluate("second.type = 'text'")  # before anything was heard of it
+            await person.press("#first")
+            await person.type("a")
+            await person.press("#show")
+            await person.evaluate("third.type = 'text'")
+            await person.press("#first")
+            await person.type("b")
+            await person.press("#host")
+            await person.type("c")
+            for index in range(2 * len(NAMES)):
+                await person.evaluate(f"document.querySelector('[data-index=\"{index}\"]').focus()")
+                await person.type("x")
+            await asyncio.sleep(0.2)
+        finally:
+            await pages.close()
+
+    asyncio.run(main())
+    keys = [(one["text"], one["is_secret"]) for one in told if one["kind"] == "key" and one["is_down"]]
+    assert keys[:3] == [("•", True)] * 3
+    wrong = [NAMES[i // 2] for i, (_, is_secret) in enumerate(keys[3:]) if is_secret != (i < 2 * len(SECRET_NAMES))]
+    assert wrong == [] and len(keys) == 3 + 2 * len(NAMES)
+    snapshots = PageSnapshots(Redactor())
+    frames = [Frame(number=number, since_s=0.0, until_s=0.0, pixels=np.zeros((1, 1, 3), np.uint8)) for number in range(len(told))]
+    for frame, one in zip(frames, told, strict=True):
+        snapshots.learn(frame, one, 0.0)
+    texts = {element.text for snapshot in snapshots.found.values() for element in snapshot.elements}
+    assert "Show" in texts and not [text for text in texts if "Rose" in text or "Iris" in text or text in ("ab", "a")], texts

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from field_names import OTHER_NAMES, SECRET_NAMES
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
@@ -17,6 +18,7 @@ from annotation.recording.exclusions import Exclusions
 from annotation.recording.pixels import blacken, boxes_in_words
 from annotation.recording.redaction import MIN_LITERAL, Redactor, is_random
 from annotation.recording.secrecy import Typed, why_secret
+from annotation.recording.secret_names import is_secret_name
 from annotation.recording.snapshots import cover
 from annotation.recording.text_reader import SeenWord, Tesseract, find_text_reader
 from annotation.recording.windows import SeenWindow
@@ -167,6 +169,17 @@ def typed(text: str = "hello there", **more: object) -> Typed:
 )
 def test_passwords_are_told_by_role_title_name_prompt_and_by_not_showing(what: Typed, why: str | None):
     assert why_secret(what, "keep") == why
+
+
+@pytest.mark.parametrize("name", [*SECRET_NAMES, "Passphrase:", "Passwörter: altes Passwort", "wachtwoord", "API-Key", "Lösenord"])
+def test_what_fields_for_secrets_are_called(name: str):
+    assert is_secret_name(name)
+    assert why_secret(typed(focus=[Focus(time_s=0.0, pid=7, role="input", name=name)]), "keep") == "password"
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_what_other_fields_are_called(name: str):
+    assert not is_secret_name(name) and why_secret(typed(clicked=name), "keep") is None
 
 
 def test_typing_into_silent_programs_can_be_hidden_altogether():
