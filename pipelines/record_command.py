@@ -18,6 +18,7 @@ from warehouse.errors import ConfigError, RecordingRefused
 
 if TYPE_CHECKING:
     from annotation.recording.bundle import Box, Consent, Manifest
+    from annotation.recording.redaction import Redactor
     from annotation.recording.settings import RecordSettings
     from annotation.recording.speech import Recogniser
     from annotation.recording.store import Store
@@ -77,7 +78,7 @@ def start(
     limit: Annotated[float, typer.Option(help="Seconds after which it ends by itself.")] = 7200.0,
     home: HomeOption = None,
 ) -> None:
-    """Record this screen until the stop keys or Ctrl-C. Nothing leaves this machine: `review` and `upload` come after it."""
+    """Record this screen until the stop keys or Ctrl-C. Nothing leaves this machine before you have confirmed it in `review`."""
     from annotation.recording import store as stores
     from annotation.recording.bundle import TaskQuery
     from annotation.recording.exclusions import Exclusions
@@ -114,7 +115,7 @@ def start(
     recorder.stop("unsaid")
     if recorder.failure is not None:
         console.print(f"[yellow]it ended by itself: {escape(recorder.failure)}; what was recorded until then is kept[/]")
-    _finish(store, recogniser, speech_model)
+    _finish(store, recogniser, speech_model, recorder.redactor)
 
 
 @record.command()
@@ -153,7 +154,7 @@ def browser(
     device = int(microphone) if microphone is not None and microphone.isdecimal() else microphone
     store = stores.create(_root(home), name, _new_passphrase() if encrypt else None)
 
-    async def main() -> None:
+    async def main() -> Redactor:
         recorder = BrowserRecorder(
             store, chosen, task, agreed, text_reader=find_text_reader(), speech=Microphone(device) if with_microphone else None,
             excluded_sites=exclude_site or (),
@@ -172,9 +173,10 @@ def browser(
         sys.stdout.flush()
         await recorder.run(limit)
         await recorder.stop("unsaid")
+        return recorder.redactor
 
-    asyncio.run(main())
-    _finish(store, recogniser, speech_model)
+    redactor = asyncio.run(main())
+    _finish(store, recogniser, speech_model, redactor)
 
 
 @record.command()
@@ -242,24 +244,25 @@ def upload(
 @record.command()
 def refine(
     name: NameArgument,
-    url: Annotated[str, typer.Option("--url", help="OpenAI-compatible address, e.g. http://127.0.0.1:8000/v1.")],
+    url: Annotated[str, typer.Option("--url", help="OpenAI-compatible address: https://…, or http://127.0.0.1:8000/v1 on this machine.")],
     model: Annotated[str, typer.Option(help="Name of the model there.")],
     home: HomeOption = None,
 ) -> None:
-    """Have a model of your choice word the thoughts; what was heard stays beside it. Comes before the review."""
-    from annotation.recording.refinement import Refiner
+    """Have a model of your choice word the thoughts of a recording that you have confirmed; look through it again after that.
+
+    Sent to that address: each thought, the action after it with what you typed, what it was done to, and the window's title. What was heard
+    stays beside the new wording.
+    """
+    from annotation.recording.refinement import Refiner, refine_confirmed
 
     store = _open(name, home)
-    if store.cover.state != "recorded":
-        raise RecordingRefused(f"The recording {name} is {store.cover.state}: thoughts are worded before that.")
-    manifest, refiner = store.manifest(), Refiner(url, model, os.environ.get(KEY_VARIABLE, ""))
+    refiner = Refiner(url, model, os.environ.get(KEY_VARIABLE, ""))
     try:
-        actions = tuple(refiner.refine(manifest.actions))
+        changed = refine_confirmed(store, refiner)
     finally:
         refiner.close()
-    store.put_manifest(manifest.model_copy(update={"actions": actions}), "recorded")
-    changed = sum(old != new for old, new in zip(manifest.actions, actions, strict=True))
-    console.print(f"{changed} thoughts are worded anew")
+    then = f"; look through it again before it can be uploaded: flywheel record review {name}" if changed else ""
+    console.print(f"{changed} thoughts are worded anew{then}", highlight=False, soft_wrap=True, markup=False)
 
 
 @record.command("list")
@@ -310,10 +313,10 @@ def delete(
         console.print("erased")
 
 
-def _finish(store: Store, recogniser: str, speech_model: str) -> Manifest:
+def _finish(store: Store, recogniser: str, speech_model: str, redactor: Redactor | None = None) -> Manifest:
     from annotation.recording.finish import finish
 
-    manifest = finish(store, _recogniser(recogniser, speech_model))
+    manifest = finish(store, _recogniser(recogniser, speech_model), redactor)
     thoughts = sum(action.thought is not None for action in manifest.actions)
     console.print(
         f"{len(manifest.actions)} actions, {thoughts} with a thought, {len(manifest.screens)} pictures; "

@@ -68,9 +68,9 @@ class BrowserRecorder:
         self._store, self._settings, self._task, self._consent = store, settings, task, consent
         self._text_reader, self._speech_source = text_reader, speech
         self._excluded = tuple(pattern.casefold() for pattern in excluded_sites)
-        self._redactor = Redactor()
-        self._snapshots = PageSnapshots(self._redactor)
-        self._screens = Screens(store, self._snapshots, self._redactor, text_reader, with_elements=settings.with_elements)
+        self.redactor = Redactor()
+        self._snapshots = PageSnapshots(self.redactor)
+        self._screens = Screens(store, self._snapshots, self.redactor, text_reader, with_elements=settings.with_elements)
         self._gestures: Gestures[Moment] = Gestures()
         self._numbers = count(1)
         self._frames: dict[tuple[str, float], Frame] = {}
@@ -236,7 +236,7 @@ class BrowserRecorder:
                 self._write(draft, text, hidden)
 
     def _private(self, drafts: Sequence[Draft[Moment]]) -> Iterator[tuple[Draft[Moment], Action, tuple[str, ...]]]:
-        redacted = self._redactor.redact_run([_text(draft) for draft in drafts])
+        redacted = self.redactor.redact_run([_text(draft) for draft in drafts])
         for draft, (text, kinds) in zip(drafts, redacted, strict=True):
             action = draft.action
             if isinstance(action, TypeText):
@@ -244,10 +244,10 @@ class BrowserRecorder:
                 is_secret = DOT in action.text
                 hidden = ("password",) if is_secret else kinds
                 action = TypeText(text=f"[password]{ending}" if is_secret else text)
-                for finding in self._redactor.find(_text(draft)):
-                    self._redactor.learn(_text(draft)[finding.start : finding.end], finding.kind)
+                for finding in self.redactor.find(_text(draft)):
+                    self.redactor.learn(_text(draft)[finding.start : finding.end], finding.kind)
             elif isinstance(action, Navigate):
-                url, hidden = self._redactor.redact(action.url)
+                url, hidden = self.redactor.redact(action.url)
                 action = Navigate(url=url)
             else:
                 hidden = ()
@@ -261,12 +261,12 @@ class BrowserRecorder:
         target = None
         if snapshot is not None and draft.points:
             hit = snapshot.at(*draft.points[0])
-            target = cover(hit[0], self._redactor).model_dump(mode="json") if hit is not None else None
+            target = cover(hit[0], self.redactor).model_dump(mode="json") if hit is not None else None
         elif snapshot is not None and moment is not None and moment.focus is not None:
             middle = moment.focus.x + moment.focus.width // 2, moment.focus.y + moment.focus.height // 2
             hit = snapshot.at(*middle)
-            target = cover(hit[0], self._redactor).model_dump(mode="json") if hit is not None else None
-        title, url = (self._redactor.redact(text)[0] for text in ((moment.title, moment.url) if moment is not None else ("", "")))
+            target = cover(hit[0], self.redactor).model_dump(mode="json") if hit is not None else None
+        title, url = (self.redactor.redact(text)[0] for text in ((moment.title, moment.url) if moment is not None else ("", "")))
         self._store.append({
             "type": "action", "action": ACTION.dump_python(action, mode="json"), "start_s": self._at(draft.start_s),
             "end_s": self._at(draft.end_s), "frame": self._screens.keep(self._readable(frame)), "target": target, "hidden": list(hidden),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from annotation.recording.bundle import Consent
 from warehouse.errors import RecordingRefused
 
-VERSION = "1"
+VERSION = "2"
 TEXT = """What you are about to record, and what becomes of it
 
 While the sign says RECORDING, this program stores on this machine: pictures of the screen when you act, the actions you take with mouse and
@@ -19,10 +19,12 @@ It does not store what you type into password fields that it can recognise, nor 
 that you excluded; e-mail addresses, card numbers, bank accounts, telephone numbers and access tokens are blackened where it finds them. It
 does not find everything: do not open anything private while you record. You can pause at any time with the pause keys.
 
-Nothing leaves this machine until you have looked through the recording, deleted what you want to keep to yourself, and sent it off. Then it
-is used to train and to evaluate programs that operate computers, and other annotators may see it to judge its quality. Record only what you
-have the right to share, and no other person's voice or data without their consent. Taking part is voluntary. You may stop at any time,
-delete the recording here, and ask those who received it to withdraw it: it is then left out of every later data set.
+Nothing leaves this machine until you have looked through the recording, deleted what you want to keep to yourself, confirmed it, and sent
+it off. If after that you have a model word your thoughts, your words, what you typed and the names of what you used are sent to the address
+that you name, and you look through the recording again. A recording that was sent off is used to train and to evaluate programs that
+operate computers, and other annotators may see it to judge its quality. Record only what you have the right to share, and no other person's
+voice or data without their consent. Taking part is voluntary. You may stop at any time, delete the recording here, and ask those who
+received it to withdraw it: it is then left out of every later data set.
 """
 
 

@@ -23,7 +23,6 @@ from annotation.recording.bundle import (
     Word,
 )
 from annotation.recording.redaction import Redactor
-from annotation.recording.refinement import Refiner
 from annotation.recording.settings import Header
 from annotation.recording.speech import Recogniser, chunks
 from annotation.recording.store import Store
@@ -47,11 +46,11 @@ class Stretch:
         return self.start_s + self.num_samples / SAMPLE_RATE_HZ
 
 
-def finish(store: Store, recogniser: Recogniser | None = None, refiner: Refiner | None = None) -> Manifest:
+def finish(store: Store, recogniser: Recogniser | None = None, redactor: Redactor | None = None) -> Manifest:
     """Write the manifest; the journal goes. Raises RecordingRefused where the journal tells of no session.
 
     `recogniser` None leaves the sound as it is and thoughts empty. May be called again after a crash: nothing is lost before the manifest
-    is whole.
+    is whole. `redactor` is the session's, which knows the secrets that were typed; a resumed session has lost what it had learned.
     """
     records = list(store.journal())
     header = next((Header.model_validate(record) for record in records if record["type"] == "header"), None)
@@ -59,7 +58,7 @@ def finish(store: Store, recogniser: Recogniser | None = None, refiner: Refiner 
         raise RecordingRefused(f"The recording {store.name} holds nothing: `flywheel record delete {store.name}`")
     stretches, samples = stretches_of(records, store.speech())
     words = recognise(recogniser, stretches, samples)
-    words, silenced, hidden = private_words(words)
+    words, silenced, hidden = private_words(words, redactor)
     if silenced:
         samples = silence(samples, stretches, silenced)
         store.replace_speech(samples)
@@ -67,8 +66,6 @@ def finish(store: Store, recogniser: Recogniser | None = None, refiner: Refiner 
     actions = actions_of(records, screens)
     thoughts = align(words, [action.start_s for action in actions])
     actions = [action.model_copy(update={"thought": thought}) for action, thought in zip(actions, thoughts, strict=True)]
-    if refiner is not None:
-        actions = refiner.refine(actions)
     end = next((record for record in records if record["type"] == "end"), {})
     hidden.update(kind for action in actions for kind in action.hidden)
     times = [0.0, *(action.end_s for action in actions), *(stretch.end_s for stretch in stretches)]
@@ -115,9 +112,9 @@ def recognise(recogniser: Recogniser | None, stretches: Sequence[Stretch], sampl
     ]
 
 
-def private_words(words: Sequence[Word]) -> tuple[list[Word], list[Span], Counter[str]]:
+def private_words(words: Sequence[Word], redactor: Redactor | None = None) -> tuple[list[Word], list[Span], Counter[str]]:
     """Words with the private ones named in brackets, when those were said, and how many of which kind."""
-    kinds = Redactor().redact_words([word.text for word in words])
+    kinds = (redactor or Redactor()).redact_words([word.text for word in words])
     kept: list[Word] = []
     spans: list[Span] = []
     counts: Counter[str] = Counter()

@@ -51,13 +51,13 @@ class Recorder:
         if settings.exclusions.needs_windows and not parts.windows.knows_windows:
             raise RecorderUnavailable("This system does not tell of windows, so they cannot be excluded: exclude parts of the screen.")
         self._store, self._parts, self._settings, self._task, self._consent = store, parts, settings, task, consent
-        self._redactor = Redactor()
+        self.redactor = Redactor()
         self._gestures: Gestures[Frame] = Gestures()
         self._camera = Camera(parts.windows, settings.exclusions, lambda: parts.sign.box, per_second=settings.pictures_per_s)
-        self._snapshots = Snapshots(parts.accessibility, self._camera, settings.exclusions, self._redactor)
-        self._screens = Screens(store, self._snapshots, self._redactor, parts.text_reader, with_elements=settings.with_elements)
+        self._snapshots = Snapshots(parts.accessibility, self._camera, settings.exclusions, self.redactor)
+        self._screens = Screens(store, self._snapshots, self.redactor, parts.text_reader, with_elements=settings.with_elements)
         self.hidden: Counter[str] = Counter()
-        self._judge = Judge(parts, settings, self._camera, self._snapshots, self._redactor, self.hidden)
+        self._judge = Judge(parts, settings, self._camera, self._snapshots, self.redactor, self.hidden)
         self._events: queue.SimpleQueue[tuple[Event, Frame | None] | Sound] = queue.SimpleQueue()
         self._held: list[Draft[Frame]] = []
         self._after: dict[float, Frame | None] = {}

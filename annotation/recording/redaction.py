@@ -73,13 +73,16 @@ class Redactor:
         found = [Finding(start=match.start(), end=match.end(), kind=name) for name, pattern, verify in _KINDS
                  for match in pattern.finditer(text) if verify(match.group())]  # fmt: skip
         found += [Finding(start=m.start(), end=m.end(), kind="token") for m in _WORD.finditer(text) if is_random(m.group())]
-        folded, places = _folded(text)
-        learned = [*self._learned(folded), *(self._begun(folded) if loose else ())]
-        found += [Finding(start=places[f.start], end=places[f.end - 1] + 1, kind=f.kind) for f in learned]
+        found += self._found_learned(text, with_beginnings=loose)
         if loose:
             found += [Finding(start=m.start(), end=m.end(), kind=name) for name, pattern in _LOOSE for m in pattern.finditer(text)]
             found += self._nearly(text)
         return _apart(found)
+
+    def _found_learned(self, text: str, *, with_beginnings: bool = False) -> list[Finding]:
+        folded, places = _folded(text)
+        learned = [*self._learned(folded), *(self._begun(folded) if with_beginnings else ())]
+        return [Finding(start=places[f.start], end=places[f.end - 1] + 1, kind=f.kind) for f in learned]
 
     def _learned(self, folded: str) -> Iterable[Finding]:
         """Learned secrets, each wherever it stands, also where it overlaps itself."""
@@ -128,7 +131,8 @@ class Redactor:
         return results
 
     def redact_words(self, words: Sequence[str]) -> list[str | None]:
-        """For each spoken word the kind that it is part of, or None: numbers said digit by digit, addresses said with "at" and "dot"."""
+        """For each spoken word the kind that it is part of, or None: numbers said digit by digit, addresses said with "at" and "dot", and
+        what was learned, also where it is several words."""
         kinds: list[str | None] = [None] * len(words)
         digits = [_SPOKEN.get(word.casefold(), word if word.isdigit() else "") for word in words]
         run: list[int] = []
@@ -146,9 +150,11 @@ class Redactor:
                         if words[j].casefold() == "dot"):  # fmt: skip
             for i in range(max(0, at - 3), dot + 2):
                 kinds[i] = "e-mail"
+        learned, end = self._found_learned(" ".join(words)), -1
         for i, word in enumerate(words):
-            if kinds[i] is None and self.find(word):
-                kinds[i] = self.find(word)[0].kind
+            start, end = end + 1, end + 1 + len(word)
+            found = [*self.find(word), *(one for one in learned if one.start < end and one.end > start)]
+            kinds[i] = kinds[i] or (found[0].kind if found else None)
         return kinds
 
 

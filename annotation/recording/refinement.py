@@ -1,5 +1,9 @@
 """The wording of thoughts, refined by an OpenAI-compatible model: a recogniser's words have no punctuation and many errors. Optional; the
-raw words stay beside it. Only redacted words are sent, and only to the address that the person names.
+raw words stay beside it.
+
+What is sent (each thought, the action after it with its typed text, what that was done to, the window's title) leaves the machine where the
+address is another's: so only what the person has looked through and confirmed, only to the address that they name, and sealed on its way.
+What comes back has not been looked at: it takes the confirmation back.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ from collections.abc import Sequence
 import httpx
 
 from annotation.recording.bundle import RecordedAction
+from annotation.recording.store import Store, read_cover
 from sandbox.actions import ACTION
-from warehouse.errors import UploadFailed
+from sandbox.http_serving import is_loopback
+from warehouse.errors import ConfigError, RecordingRefused, UploadFailed
 
 LIMIT_S = 120.0
 MAX_GROWTH = 3.0
@@ -25,8 +31,10 @@ class Refiner:
     """One endpoint, e.g. http://127.0.0.1:8000/v1."""
 
     def __init__(self, base_url: str, model: str, api_key: str = "") -> None:
+        """Raises ConfigError for an address to which texts would go in the clear."""
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=base_url.rstrip("/") + "/", headers=headers, timeout=LIMIT_S)
+        is_here = _is_here(base_url)  # then no proxy of the environment gets it, either
+        self._client = httpx.Client(base_url=base_url.rstrip("/") + "/", headers=headers, timeout=LIMIT_S, trust_env=not is_here)
         self._model = model
 
     def close(self) -> None:
@@ -63,6 +71,38 @@ class Refiner:
         if not text or len(text) > MAX_GROWTH * len(thought.raw) + 40 or _brackets(text) != _brackets(thought.raw):
             return action
         return action.model_copy(update={"thought": thought.model_copy(update={"text": text, "origin": "refined"})})
+
+
+def refine_confirmed(store: Store, refiner: Refiner) -> int:
+    """Have the thoughts of a recording worded anew; how many are. Its confirmation is taken back where any is. Raises RecordingRefused for
+    one that is not confirmed, before anything is sent, and for one that was changed in the meantime, whose changes stand."""
+    manifest = store.manifest()
+    if store.cover.state == "uploaded":
+        raise RecordingRefused(f"The recording {store.name} was uploaded: its thoughts can no longer be worded anew.")
+    if store.cover.state != "reviewed" or manifest.review is None:
+        raise RecordingRefused(
+            f"The recording {store.name} is {store.cover.state}, not confirmed: what a model is to word is sent to it, so look through it "
+            f"and confirm it first (`flywheel record review {store.name}`)."
+        )
+    actions = tuple(refiner.refine(manifest.actions))
+    if read_cover(store.folder) != store.cover or store.manifest() != manifest:
+        raise RecordingRefused(f"The recording {store.name} was changed while the model worded its thoughts: nothing was taken over.")
+    changed = sum(old != new for old, new in zip(manifest.actions, actions, strict=True))
+    if changed:
+        store.put_manifest(manifest.model_copy(update={"actions": actions, "review": None}), "recorded")
+    return changed
+
+
+def _is_here(url: str) -> bool:
+    """Whether an address is this machine's. Raises ConfigError for one that is neither that nor sealed."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"--url {url!r} is no address: {error}.") from error
+    is_here = is_loopback(parsed.host)
+    if not parsed.host or parsed.scheme not in ("https", "http") or (parsed.scheme == "http" and not is_here):
+        raise ConfigError(f"--url {url!r}: texts go to a model on another machine by https:// alone; http:// is for one on this machine.")
+    return is_here
 
 
 def read_text(answer: str) -> str:

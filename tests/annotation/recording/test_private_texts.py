@@ -98,6 +98,11 @@ def test_numbers_and_addresses_that_were_said_are_taken_out():
     address = ["write", "to", "lena", "at", "posteo", "dot", "de", "and", "save"]
     assert Redactor().redact_words(address) == ["e-mail"] * 7 + [None] * 2, "too much rather than too little"
     assert Redactor().redact_words(["one", "two", "three", "go"]) == [None] * 4
+    redactor = Redactor()
+    redactor.learn("correct horse")
+    redactor.learn("Maßkrug")
+    said = ["the", "Correct", "horse", "and", "MASSKRUG", "horse", "ß"]
+    assert redactor.redact_words(said) == [None, "password", "password", None, "password", None, None]
 
 
 def test_the_boxes_of_private_words_are_found_in_a_line():

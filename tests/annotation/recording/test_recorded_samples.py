@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -14,19 +14,23 @@ from typing import Any
 
 import pytest
 from made_recording import BUTTON, STEPS, make
+from typer.testing import CliRunner
 
 from agent.grammars.registry import GRAMMARS
 from agent.prompt import PromptBuilder
-from annotation.recording.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement
+from annotation.recording import edits
+from annotation.recording.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement, Span
 from annotation.recording.enrichment import enrich, vary_query
-from annotation.recording.refinement import Refiner
+from annotation.recording.refinement import Refiner, refine_confirmed
 from annotation.recording.replaying import mismatch, replay
 from annotation.recording.samples import observation_of, recorded, variations
-from annotation.recording.store import Store
+from annotation.recording.store import Store, open_store
+from annotation.recording.upload import Bundle
+from pipelines.cli import app
 from sandbox.actions import Click, Finished, TypeText
 from sandbox.pool import SessionPool
 from sandbox.sources import tasks_in
-from warehouse.errors import UploadFailed
+from warehouse.errors import ConfigError, RecordingRefused, UploadFailed
 
 
 def reader(store: Store) -> Callable[[str], bytes | None]:
@@ -132,6 +136,58 @@ def test_a_model_words_thoughts_anew_and_its_nonsense_is_left_out(tmp_path: Path
     assert [t.origin for t in thoughts if t] == ["refined", "speech", "speech", "refined"]
     assert [t.raw for t in thoughts if t] == [said for _, _, said in STEPS], "what was heard stays"
     assert model.headers[0] == "/v1/chat/completions Bearer key" and model.asked[0]["model"] == "tiny"
+
+
+def test_nothing_is_sent_to_a_model_before_the_review_and_what_it_wrote_is_reviewed_again(tmp_path: Path):
+    store, model = make(tmp_path / "recordings", "letter"), Model('{"text": "First I press New."}', *["no"] * 7)
+    with serving(model) as url:
+        command = ["record", "refine", "letter", "--url", url, "--model", "tiny", "--home", str(tmp_path)]
+        refused = CliRunner().invoke(app, command).exception
+        assert isinstance(refused, RecordingRefused) and "flywheel record review letter" in str(refused) and model.asked == []
+        edits.confirm(store)
+        told = CliRunner().invoke(app, command).output
+        assert "1 thoughts are worded anew" in told and "flywheel record review letter" in told
+        manifest = open_store(tmp_path / "recordings", "letter").manifest()
+        assert manifest.review is None and manifest.actions[0].thought is not None and manifest.actions[0].thought.origin == "refined"
+        assert isinstance(CliRunner().invoke(app, command).exception, RecordingRefused) and len(model.asked) == 4
+        with pytest.raises(RecordingRefused, match="not looked through"):
+            Bundle(open_store(tmp_path / "recordings", "letter"))
+        confirmed = edits.confirm(store)
+        assert "0 thoughts" in CliRunner().invoke(app, command).output
+        again = open_store(tmp_path / "recordings", "letter")
+        assert again.manifest() == confirmed == Bundle(again).manifest, "where nothing changed it stays confirmed"
+
+
+def test_what_is_changed_while_a_model_words_it_stands(tmp_path: Path):
+    store = make(tmp_path)
+    edits.confirm(store)
+
+    class Slow(Refiner):
+        def refine(self, actions: Sequence[RecordedAction]) -> list[RecordedAction]:
+            edits.delete_span(open_store(tmp_path, "one"), Span(start_s=9.0, end_s=13.0))
+            return [action.model_copy(update={"thought": None}) for action in actions]
+
+    with pytest.raises(RecordingRefused, match="was changed while"):
+        refine_confirmed(store, Slow("http://127.0.0.1:9", "tiny"))
+    assert len(store.manifest().actions) == 3 and all(action.thought for action in store.manifest().actions)
+
+
+OTHERS = ("http://models.example/v1", "http://127.0.0.1@models.example/v1", "http://10.0.0.7:8000", "ftp://127.0.0.1", "x", "")
+
+
+@pytest.mark.parametrize("url", OTHERS)
+def test_texts_go_to_other_machines_sealed_or_not_at_all(url: str):
+    with pytest.raises(ConfigError, match="https://"):
+        Refiner(url, "tiny")
+
+
+def test_sealed_and_own_addresses_are_taken(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with serving(Model("hello")) as url:
+        for own in (url, url.replace("127.0.0.1", "localhost"), "https://models.example/v1"):
+            refiner = Refiner(own, "tiny")
+            assert own != url or refiner.ask("x", "y") == "hello", "past the proxy"
+            refiner.close()
 
 
 def test_a_model_says_why_and_asks_otherwise(tmp_path: Path):
