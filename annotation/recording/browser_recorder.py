@@ -185,7 +185,7 @@ class BrowserRecorder:
             pixels = pixels_of(tab.png)
             mask = np.zeros(pixels.shape[:2], dtype=bool)
             mask[: SIGN_PX[1], : SIGN_PX[0]] = True
-            self._frames = {k: v for k, v in self._frames.items() if k[0] != tab.session_id}
+            self._frames = {k: v for k, v in self._frames.items() if k[0] in self.pages.tabs and k[0] != tab.session_id}
             self._frames[key] = Frame(number=next(self._numbers), since_s=tab.png_s, until_s=tab.png_s, pixels=pixels, mask=mask)
         return self._frames[key]
 

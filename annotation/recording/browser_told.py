@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from annotation.recording.browser_pages import SIGN_PX
@@ -20,10 +22,12 @@ MAX_LAG_S = 5.0
 
 @dataclass(slots=True)
 class PageSnapshots:
-    """The elements of each frame, as the page listed them at its event, with what is private in them found."""
+    """The elements of each frame, as the page listed them at its event, with what is private in them found. Known for as long as anything
+    holds the frame, which is until it is stored: a picture whose secrets were forgotten would show them."""
 
     redactor: Redactor
     found: dict[int, Snapshot] = field(default_factory=dict)
+    _frames: dict[int, weakref.ref[Frame]] = field(default_factory=dict)
 
     def of(self, frame: Frame) -> Snapshot | None:
         return self.found.get(frame.number)
@@ -47,6 +51,11 @@ class PageSnapshots:
             elements.append(ScreenElement(role=str(one["role"])[:40], text=text, states=tuple(map(str, one["states"])), box=box))
         names = ("",) * len(elements)
         self.found[frame.number] = Snapshot(start_s=now_s, end_s=now_s, elements=tuple(elements), names=names, black=tuple(black))
+        self._frames[frame.number] = weakref.ref(frame, partial(self._forget, frame.number))
+
+    def _forget(self, number: int, _: weakref.ref[Frame]) -> None:
+        self.found.pop(number, None)
+        self._frames.pop(number, None)
 
 
 def event_of(told: dict[str, Any]) -> Event | None:

@@ -23,7 +23,7 @@ FRAMES_KEPT = 12
 LOOKS_KEPT_S = 120.0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, weakref_slot=True)
 class Frame:
     """A picture, shape (height, width, 3), that the screen showed from `since_s` on, and still at `until_s`. `mask`: what is excluded."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ from warehouse.identity import bytes_id
 
 _LOG = logging.getLogger(__name__)
 MAX_WAITING = 48
+ASKED_KEPT = 400
+"""So many frames are known to be stored or waiting; what is asked for again after that is stored again."""
 
 
 class SnapshotSource(Protocol):
@@ -40,7 +43,7 @@ class Screens:
         self._store, self._snapshots, self._redactor, self._reader = store, snapshots, redactor, reader
         self._with_elements = with_elements
         self._queue: queue.Queue[Frame | None] = queue.Queue()
-        self._asked: set[int] = set()
+        self._asked: deque[int] = deque(maxlen=ASKED_KEPT)
         self._thread = threading.Thread(target=self._run, name="screens", daemon=True)
         self.num_dropped = 0
 
@@ -56,7 +59,7 @@ class Screens:
         if self._queue.qsize() >= MAX_WAITING:
             self.num_dropped += 1
             return None
-        self._asked.add(frame.number)
+        self._asked.append(frame.number)
         self._queue.put(frame)
         return frame.number
 
