@@ -61,7 +61,7 @@ class Microphone:
             self._stream.start()
         except Exception as error:  # PortAudio's own errors, or its library is missing
             raise RecorderUnavailable(
-                f"The microphone {self.name} cannot be used: {error}. Choose one with --microphone, or record without (--no-microphone). "
+                f"The microphone {self.name} cannot be used: {error}. Choose one with --microphone, or record without (--no-speech). "
                 "On Debian PortAudio is libportaudio2."
             ) from error
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 from made_recording import make
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from annotation.recording import edits
 from annotation.recording.consent import TEXT
+from annotation.recording.microphone import Microphone
 from pipelines.cli import app
-from warehouse.errors import AccessDenied, ConfigError, RecordingLocked, RecordingRefused, UploadFailed
+from warehouse.errors import AccessDenied, ConfigError, RecorderUnavailable, RecordingLocked, RecordingRefused, UploadFailed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -51,6 +53,15 @@ def test_nothing_is_recorded_without_a_signature(tmp_path: Path):
 def test_wrong_options_are_named(options: tuple[str, str], told: str, tmp_path: Path):
     ran = flywheel(tmp_path, "start", "one", "-q", "x", "--signed", "Ann Example", *options)
     assert isinstance(ran.exception, ConfigError) and told in str(ran.exception), ran.output
+
+
+def test_without_a_microphone_it_names_an_option_that_there_is():
+    with pytest.raises(RecorderUnavailable) as refused:
+        Microphone("no such microphone").start(lambda sound: None)
+    named = {word.strip("(),.") for word in str(refused.value).split() if word.strip("(").startswith("--")}
+    record = get_command(app).commands["record"].commands  # type: ignore[attr-defined]
+    options = {name: {o for p in record[name].params for o in (*p.opts, *p.secondary_opts)} for name in ("start", "browser")}
+    assert named == {"--microphone", "--no-speech"} and all(named <= there for there in options.values())
 
 
 def test_recordings_are_listed_shown_and_deleted(tmp_path: Path):
