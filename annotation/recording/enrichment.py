@@ -1,5 +1,6 @@
 """Optional steps before samples are made, by a model that the operator chooses: other wordings of a task, and thoughts that say why.
-What a model adds is told apart from what a person said: such thoughts have the origin "refined", and their raw words stay.
+Nothing in Flywheel calls them yet. What a model adds is told apart from what a person said: such thoughts have the origin "refined", and
+their raw words stay.
 """
 
 from __future__ import annotations
