@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import httpx
 
+from annotation.recording.addresses import is_here
 from annotation.recording.bundle import RecordedAction
 from annotation.recording.store import Store, read_cover
 from sandbox.actions import ACTION
-from sandbox.http_serving import is_loopback
-from warehouse.errors import ConfigError, RecordingRefused, UploadFailed
+from warehouse.errors import RecordingRefused, UploadFailed
 
 LIMIT_S = 120.0
 MAX_GROWTH = 3.0
@@ -33,8 +33,8 @@ class Refiner:
     def __init__(self, base_url: str, model: str, api_key: str = "") -> None:
         """Raises ConfigError for an address to which texts would go in the clear."""
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        is_here = _is_here(base_url)  # then no proxy of the environment gets it, either
-        self._client = httpx.Client(base_url=base_url.rstrip("/") + "/", headers=headers, timeout=LIMIT_S, trust_env=not is_here)
+        trusts_proxies = not is_here(base_url)  # of the environment: none gets what stays on this machine
+        self._client = httpx.Client(base_url=base_url.rstrip("/") + "/", headers=headers, timeout=LIMIT_S, trust_env=trusts_proxies)
         self._model = model
 
     def close(self) -> None:
@@ -91,18 +91,6 @@ def refine_confirmed(store: Store, refiner: Refiner) -> int:
     if changed:
         store.put_manifest(manifest.model_copy(update={"actions": actions, "review": None}), "recorded")
     return changed
-
-
-def _is_here(url: str) -> bool:
-    """Whether an address is this machine's. Raises ConfigError for one that is neither that nor sealed."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ConfigError(f"--url {url!r} is no address: {error}.") from error
-    is_here = is_loopback(parsed.host)
-    if not parsed.host or parsed.scheme not in ("https", "http") or (parsed.scheme == "http" and not is_here):
-        raise ConfigError(f"--url {url!r}: texts go to a model on another machine by https:// alone; http:// is for one on this machine.")
-    return is_here
 
 
 def read_text(answer: str) -> str:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import httpx
 from pydantic import ValidationError
 
+from annotation.recording.addresses import is_here
 from annotation.recording.bundle import (
     ANNOUNCE_PATH,
     Announced,
@@ -74,8 +75,11 @@ class Uploader:
     """One server and one annotator's token."""
 
     def __init__(self, url: str, token: str, *, attempts: int = ATTEMPTS, wait_s: float = FIRST_WAIT_S) -> None:
+        """Raises ConfigError for an address that is neither sealed nor this machine's."""
         self._url, self._attempts, self._wait_s = url.rstrip("/"), attempts, wait_s
-        self._client = httpx.Client(base_url=self._url, headers={"Authorization": f"Bearer {token}"}, timeout=LIMIT_S)
+        self._client = httpx.Client(
+            base_url=self._url, headers={"Authorization": f"Bearer {token}"}, timeout=LIMIT_S, trust_env=not is_here(url)
+        )
 
     def close(self) -> None:
         self._client.close()

@@ -17,7 +17,7 @@ from made_recording import make
 from annotation.recording import edits
 from annotation.recording.bundle import Announced, Announcement, Completed, Incomplete, Manifest, parts_named
 from annotation.recording.upload import Bundle, Uploader
-from warehouse.errors import AccessDenied, RecordingRefused, UploadFailed
+from warehouse.errors import AccessDenied, ConfigError, RecordingRefused, UploadFailed
 
 TOKEN = "token-of-an-annotator"
 
@@ -112,6 +112,11 @@ def uploader(url: str, token: str = TOKEN, attempts: int = 3) -> Iterator[Upload
         yield sender
     finally:
         sender.close()
+
+
+def test_a_recording_is_not_sent_in_the_clear():
+    with pytest.raises(ConfigError, match="https"):
+        Uploader("http://annotation.example", "a token of thirty-two characters")
 
 
 def test_a_reviewed_recording_arrives_whole_and_once(tmp_path: Path):
