@@ -54,9 +54,15 @@ class Recordings:
         missing = await asyncio.to_thread(parts.missing, sizes)
         await asyncio.to_thread(self._store.check_room, sum(sizes[sha256] for sha256 in missing))
         plain = [part.model_dump(mode="json") for part in announcement.parts]
-        found = await self._database.writing(
-            recordings.announce, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock()
-        )
+
+        def work(session: Session) -> Recording:
+            found, left = recordings.announce(
+                session, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock()
+            )  # fmt: skip
+            parts.erase(sorted(left))
+            return found
+
+        found = await self._database.writing(work)
         # Asked again: from here on nothing that it names is erased.
         missing = await asyncio.to_thread(parts.missing, sizes)
         is_complete = found.state != "uploading"
@@ -72,6 +78,14 @@ class Recordings:
             kind = UploadTooLarge if num_bytes > announced else BadUpload
             raise kind(f"part {sha256[:12]}… comes with {num_bytes} bytes and was announced with {announced}: announce it anew")
         await self._store.of(by.user_id).receive(sha256, announced, chunks)
+        await self._database.writing(self._received, recording_id, sha256, by.user_id)
+
+    def _received(self, session: Session, recording_id: str, sha256: str, user_id: str) -> None:
+        """What was announced anew or erased while a part was on its way does not leave it behind."""
+        recordings.lock_parts(session, user_id)
+        if not recordings.is_named(session, recording_id, user_id, sha256):
+            self._store.of(user_id).erase([sha256])
+            raise NotNow(f"{recording_id} does not name the part {sha256[:12]}… any more: announce it anew")
 
     async def complete(self, recording_id: str, *, by: Principal, address: str | None = None) -> Completed | Incomplete:
         """All parts are here: check them, and let it wait for a reviewer; or what is missing. Raises UnknownSubject, BadUpload, NotNow."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import func, or_, select
@@ -24,9 +24,11 @@ def unknown(recording_id: str) -> UnknownSubject:
 
 def announce(
     session: Session, recording_id: str, user_id: str, digest: str, parts: Sequence[dict[str, Any]], *, now_s: float
-) -> Recording:  # fmt: skip
-    """The row of a recording; what is announced again may have other parts as long as it is not complete. Raises NotNow."""
+) -> tuple[Recording, set[str]]:  # fmt: skip
+    """The row of a recording; what is announced again may have other parts as long as it is not complete. With it the digests that its
+    last announcement named and that nothing names any more: the caller removes them before the transaction ends. Raises NotNow."""
     lock_parts(session, user_id)
+    left: set[str] = set()
     found = session.get(Recording, recording_id, with_for_update=True)
     if found is None:
         found = Recording(
@@ -36,11 +38,23 @@ def announce(
     elif found.user_id != user_id:
         raise NotNow(f"{recording_id} is another person's recording: begin a new one")
     elif found.state == "uploading":
+        left = digests(found.parts) - digests(parts)
         found.digest, found.parts = digest, list(parts)
+        left -= parts_of_others(session, found) if left else set()
     elif found.state == "withdrawn" or found.digest != digest:
         raise NotNow(f"{recording_id} is {found.state} and stays as it is: record anew instead of changing it")
     session.flush()
-    return found
+    return found, left
+
+
+def digests(parts: Iterable[dict[str, Any]]) -> set[str]:
+    return {part["sha256"] for part in parts}
+
+
+def is_named(session: Session, recording_id: str, user_id: str, sha256: str) -> bool:
+    """Whether a recording of a person names a part, or another one of theirs does. Asked under `lock_parts`."""
+    found = of_user(session, recording_id, user_id)
+    return sha256 in digests(found.parts) or sha256 in parts_of_others(session, found)
 
 
 def lock_parts(session: Session, user_id: str) -> None:
