@@ -17,6 +17,7 @@ from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement,
 from annotation.service import bundles
 from annotation.service.recorded_steps import steps_of_manifest
 from annotation.service.review import MAY_REVIEW, steps_of, view_of
+from annotation.service.unfinished import Unfinished, UploadLimits
 from annotation.storage import accounts, audit, recordings, reviews
 from annotation.storage.database import Database
 from annotation.storage.logins import Principal
@@ -33,8 +34,11 @@ MOST_LISTED = 500
 class Recordings:
     """`clock` gives seconds since 1970."""
 
-    def __init__(self, database: Database, store: PartStore, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, database: Database, store: PartStore, limits: UploadLimits | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._database, self._store, self._clock = database, store, clock
+        self.unfinished = Unfinished(database, store, limits, clock=clock)
         self._checking = asyncio.Semaphore(1)
         """One at a time: a manifest in memory is many times its bytes."""
 
@@ -51,6 +55,7 @@ class Recordings:
         parts = self._store.of(by.user_id)
         sizes = {part.sha256: part.num_bytes for part in announcement.parts}
         await asyncio.to_thread(self._store.remove_torn)
+        await self.unfinished.sweep_now_and_then()
         missing = await asyncio.to_thread(parts.missing, sizes)
         await asyncio.to_thread(self._store.check_room, sum(sizes[sha256] for sha256 in missing))
         plain = [part.model_dump(mode="json") for part in announcement.parts]
@@ -59,6 +64,7 @@ class Recordings:
             found, left = recordings.announce(
                 session, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock()
             )  # fmt: skip
+            self.unfinished.check(session, found)
             parts.erase(sorted(left))
             return found
 
@@ -252,6 +258,8 @@ def _announced_bytes(session: Session, recording_id: str, sha256: str, user_id: 
 def _check_uploading(found: Recording) -> None:
     if found.state != "uploading":
         raise NotNow(f"{found.recording_id} is {found.state}: it takes no more parts")
+    if found.erased_at_s is not None:
+        raise UnknownSubject(f"{found.recording_id} was not completed for long and is no longer here: announce it anew")
 
 
 def _check_review(found: Recording, said: SubmitReview, by: Principal) -> None:

@@ -16,6 +16,7 @@ from warehouse.errors import NotNow, UnknownSubject
 
 COMPLETE = ("pending", "approved", "rejected")
 """States in which others may see it."""
+_UNFINISHED = (Recording.completed_at_s.is_(None), Recording.erased_at_s.is_(None))
 
 
 def unknown(recording_id: str) -> UnknownSubject:
@@ -39,7 +40,7 @@ def announce(
         raise NotNow(f"{recording_id} is another person's recording: begin a new one")
     elif found.state == "uploading":
         left = digests(found.parts) - digests(parts)
-        found.digest, found.parts = digest, list(parts)
+        found.digest, found.parts, found.created_at_s, found.erased_at_s = digest, list(parts), now_s, None
         left -= parts_of_others(session, found) if left else set()
     elif found.state == "withdrawn" or found.digest != digest:
         raise NotNow(f"{recording_id} is {found.state} and stays as it is: record anew instead of changing it")
@@ -98,6 +99,17 @@ def listed(session: Session, viewer_id: str, *, may_review: bool, limit: int) ->
 def withdrawn(session: Session) -> Sequence[str]:
     """Ids of what was withdrawn and is not erased yet, in their order."""
     query = select(Recording.recording_id).where(Recording.state == "withdrawn", Recording.erased_at_s.is_(None))
+    return session.scalars(query.order_by(Recording.recording_id)).all()
+
+
+def unfinished_of(session: Session, user_id: str) -> Sequence[Recording]:
+    """What a person announced and never completed, and what was taken back before that, as long as its parts are kept."""
+    return session.scalars(select(Recording).where(Recording.user_id == user_id, *_UNFINISHED)).all()
+
+
+def unfinished_since(session: Session, before_s: float) -> Sequence[str]:
+    """The same of everybody, where it was announced so long ago: ids in their order."""
+    query = select(Recording.recording_id).where(*_UNFINISHED, Recording.created_at_s <= before_s)
     return session.scalars(query.order_by(Recording.recording_id)).all()
 
 

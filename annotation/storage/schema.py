@@ -363,9 +363,10 @@ class Recording(Base):
     is_executable: Mapped[bool | None]
     """Whether its actions could be replayed; null where no environment allows to try."""
     created_at_s: Mapped[float]
+    """Until it is complete: of the last announcement."""
     completed_at_s: Mapped[float | None]
     erased_at_s: Mapped[float | None]
-    """When its parts were erased for good; it was withdrawn before."""
+    """When its parts were erased: for good where it was withdrawn before; else nobody completed it, and it may be announced again."""
 
 
 # --- design of tasks --------------------------------------------------------------------------------------------------------------
