@@ -39,8 +39,8 @@ class Recordings:
     ) -> None:
         self._database, self._store, self._clock = database, store, clock
         self.unfinished = Unfinished(database, store, limits, clock=clock)
-        self._checking = asyncio.Semaphore(1)
-        """One at a time: a manifest in memory is many times its bytes."""
+        self._checking, self._looking = asyncio.Semaphore(1), asyncio.Semaphore(1)
+        """One at a time of each: a manifest in memory is many times its bytes. Who looks does not wait for a check."""
 
     # --- uploading ---
 
@@ -150,7 +150,7 @@ class Recordings:
         if found.completed_at_s is None:
             raise NotNow(f"{recording_id} is {found.state} and was never complete: there is nothing to look at yet")
         parts = self._store.of(found.user_id)
-        async with self._checking:
+        async with self._looking:
             manifest = await asyncio.to_thread(bundles.read_manifest, parts, found.digest)
             steps = await asyncio.to_thread(steps_of_manifest, manifest)
         return RecordingDetail(
