@@ -247,7 +247,9 @@ class Accounts:
 
     async def _check_password(self, who: Principal, password: str, address: str) -> User:
         """The account, where the password is its own. Raises LoginRefused, TooManyAttempts: a stolen login may not try passwords."""
-        attempt_id = await self.database.writing(attempts.begin, who.name, address, self.limits, now_s=self.clock())
+        # Apart from logins, which anybody may try: their names are compared in lower case, so that none is this.
+        own = f"PASSWORD OF {who.user_id}"
+        attempt_id = await self.database.writing(attempts.begin, own, address, self.limits, now_s=self.clock())
         user = await self.database.reading(accounts.get, who.user_id)
         if not await self.passwords.matches(user.password_hash, password[:1024]):
             await self.database.writing(_refuse, user.name, user, address, self.clock())

@@ -103,7 +103,7 @@ class Login(Base):
 
 
 class LoginAttempt(Base):
-    """What the limits by name (as its digest) and by address count."""
+    """What the limits by name (as its digest) and address count."""
 
     __tablename__ = "login_attempts"
     __table_args__ = (Index("login_attempts_by_name", "name", "at_s"), Index("login_attempts_by_address", "address", "at_s"))

@@ -95,7 +95,10 @@ def create_app(
     settings = settings or WebSettings()
     accounts = Accounts(
         database, passwords, clock=clock, lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
-        limits=Limits(by_name=settings.failures_by_name, by_address=settings.failures_by_address, window_s=settings.window_s),
+        limits=Limits(
+            by_name_and_address=settings.failures_by_name_and_address, by_address=settings.failures_by_address,
+            by_name=settings.failures_by_name, window_s=settings.window_s,
+        ),
     )  # fmt: skip
     queue, store = Queue(database, standing, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
     uploads = UploadLimits(

@@ -41,7 +41,7 @@ def clock() -> Clock:
 def accounts(annotation_url: str, clock: Clock) -> Iterator[Accounts]:
     database = open_database(annotation_url)
     cheap = Passwords(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-    yield Accounts(database, cheap, limits=Limits(by_name=3, by_address=6), clock=clock)
+    yield Accounts(database, cheap, limits=Limits(by_name_and_address=3, by_address=6, by_name=5), clock=clock)
     cheap.close()
     database.close()
 
@@ -139,8 +139,8 @@ def test_guessing_is_limited_by_name_and_by_address(accounts: Accounts, clock: C
         for _ in range(3):
             with pytest.raises(LoginRefused):
                 await accounts.log_in("ada", "wrong password!", "10.0.0.1")
-        with pytest.raises(TooManyAttempts) as told:  # even with the right one, and from elsewhere
-            await accounts.log_in("ada", PASSWORD, "10.0.0.2")
+        with pytest.raises(TooManyAttempts) as told:  # even with the right one
+            await accounts.log_in("ada", PASSWORD, "10.0.0.1")
         assert 0 < told.value.retry_after_s <= accounts.limits.window_s
         for index in range(3):
             with pytest.raises(LoginRefused):
@@ -152,6 +152,42 @@ def test_guessing_is_limited_by_name_and_by_address(accounts: Accounts, clock: C
 
     asyncio.run(run())
     assert actions(accounts).count("login.failed") == 6
+
+
+def test_whoever_knows_a_name_does_not_lock_its_owner_out(accounts: Accounts, clock: Clock):
+    async def guess(address: str, kind: type[Exception], num: int) -> None:
+        for _ in range(num):
+            clock.now_s += 1
+            with pytest.raises(kind):
+                await accounts.log_in("ada", "wrong password!", address)
+
+    async def run() -> None:
+        ada = await join(accounts, "ada")
+        await accounts.log_in("ada", PASSWORD, HERE)
+        await guess("10.0.0.1", LoginRefused, 3)
+        await accounts.log_in("ada", PASSWORD, "10.0.0.9")  # from elsewhere she gets in, and forgives them nothing
+        await guess("10.0.0.1", TooManyAttempts, 1)
+        await guess("10.0.0.2", LoginRefused, 2)
+        await guess("10.0.0.3", TooManyAttempts, 1)
+        await accounts.log_in("ada", PASSWORD, HERE)  # where she was before, what others do does not count
+        await guess(HERE, LoginRefused, 3)
+        await guess(HERE, TooManyAttempts, 1)
+        await accounts.change_password(ada, PASSWORD, "another good one", HERE)  # who is in is told apart from who tries to get in
+        clock.now_s += accounts.limits.window_s + 1
+        await accounts.log_in("ada", "another good one", "10.0.0.3")
+
+    asyncio.run(run())
+
+
+def test_a_stolen_login_does_not_guess_the_password(accounts: Accounts):
+    async def run() -> None:
+        ada = await join(accounts, "ada")
+        for expected in [LoginRefused] * 3 + [TooManyAttempts]:
+            with pytest.raises(expected):
+                await accounts.change_password(ada, "not the password", "another good one", HERE)
+        await accounts.log_in("ada", PASSWORD, HERE)
+
+    asyncio.run(run())
 
 
 def test_a_hundred_guesses_at_once_are_not_more(accounts: Accounts):
