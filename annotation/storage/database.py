@@ -52,7 +52,7 @@ class Database:
         self.url = _checked(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._engine = make_engine(self.url)
-        reads: dict[str, Any] = {} if self.is_sqlite else {"postgresql_readonly": True}
+        reads: dict[str, Any] = {} if self.is_sqlite else {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"}
         self._for_reading, self._for_writing = self._engine.execution_options(**reads), self._engine.execution_options(**{_WRITES: True})
         self._write_lock = threading.Lock()
         self._readers = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="annotation-reads")
