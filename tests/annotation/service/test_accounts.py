@@ -18,7 +18,7 @@ from annotation.storage.attempts import Limits
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Invitation, Login, LoginAttempt, User
-from warehouse.errors import ConfigError, LoginRefused, NotNow, TooManyAttempts, UnknownSubject
+from warehouse.errors import AccessDenied, ConfigError, LoginRefused, NotNow, TooManyAttempts, UnknownSubject
 
 PASSWORD = "correct horse battery"
 HERE = "127.0.0.1"
@@ -247,6 +247,60 @@ def test_a_forgotten_password_is_set_by_a_link(accounts: Accounts):
         opened = await accounts.accept(secret, "ignored", "another good one", HERE)
         assert (opened.user.user_id, opened.user.role) == (ada.user_id, "annotator")
         await accounts.log_in("ada", "another good one", HERE)
+
+    asyncio.run(run())
+
+
+def test_a_link_for_a_new_password_ends_with_the_password_it_was_made_for(accounts: Accounts):
+    async def run() -> None:
+        ada, other = await join(accounts, "ada"), await join(accounts, "bob")
+
+        async def links() -> list[str]:
+            return [(await accounts.invite("annotator", by=None, for_user=ada.user_id))[0] for _ in range(2)]
+
+        async def are_over(*secrets: str) -> None:
+            for secret in secrets:
+                with pytest.raises(UnknownSubject, match="not valid"):
+                    await accounts.accept(secret, "ada", "an intruder's password", HERE)
+
+        first, second = await links()
+        bobs, _ = await accounts.invite("annotator", by=None, for_user=other.user_id)
+        await accounts.accept(first, "ada", "another good one", HERE)
+        await are_over(first, second)
+        third, _ = await links()
+        opened = await accounts.log_in("ada", "another good one", HERE)
+        await accounts.change_password(await accounts.who(opened.secret, "browser") or ada, "another good one", PASSWORD, HERE)
+        await are_over(third)
+        fourth, _ = await links()
+        for is_disabled in (True, False):
+            await accounts.set_disabled(ada.user_id, is_disabled, by=None)
+        await are_over(fourth)
+        await accounts.accept(bobs, "bob", "another good one", HERE)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["demoted", "disabled"])
+def test_the_invitations_of_who_was_an_admin_are_void(accounts: Accounts, how: str):
+    async def run() -> None:
+        root, eve = await join(accounts, "root", "admin"), await join(accounts, "eve", "admin")
+        hers, _ = await accounts.invite("admin", by=eve)
+        reset, _ = await accounts.invite("admin", by=eve, for_user=root.user_id)
+        used, _ = await accounts.invite("annotator", by=eve)
+        theirs, _ = await accounts.invite("annotator", by=root)
+        await accounts.accept(used, "ann", PASSWORD, HERE)
+        await accounts.set_role(eve.user_id, "admin", by=root)
+        await accounts.invitation(hers, HERE)
+        if how == "demoted":
+            await accounts.set_role(eve.user_id, "annotator", by=root)
+        else:
+            await accounts.set_disabled(eve.user_id, True, by=root)
+        for secret in (hers, reset):
+            with pytest.raises(UnknownSubject, match="not valid"):
+                await accounts.accept(secret, "mallory", PASSWORD, HERE)
+        with pytest.raises(AccessDenied):
+            await accounts.invite("admin", by=eve)  # as a request that was under way meanwhile
+        await accounts.accept(theirs, "bob", PASSWORD, HERE)
 
     asyncio.run(run())
 
