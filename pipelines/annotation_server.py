@@ -67,12 +67,13 @@ def check_host(host: str, *, allow_remote: bool) -> None:
 
 
 async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> None:
-    """Serve until SIGINT or SIGTERM. Whatever ends it, runs go on in the next server. Raises ConfigError, DatabaseUnusable."""
+    """Serve until SIGINT or SIGTERM. Whatever ends it, runs go on in the next server. Raises ConfigError, DatabaseUnusable, also where
+    the database went away so that another server may have begun."""
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(bind(plan.host, plan.port))
         database = open_database(plan.url)
         stack.callback(database.close)
-        stack.enter_context(only_server(database))
+        alone = stack.enter_context(only_server(database))
         policies = ReleasedPolicies(home, acting)
         stack.push_async_callback(policies.close)
         pool = await stack.enter_async_context(_pool(plan))
@@ -82,7 +83,7 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         first = await first_invitation(database)
         warming = asyncio.create_task(_warm(policies), name="the newest release")
         stack.callback(warming.cancel)
-        await serve(app, listener, lambda: _tell(listener, plan, database, first), on_end=runs.end_streams)
+        await serve(app, listener, lambda: _tell(listener, plan, database, first), on_end=runs.end_streams, watch=alone.watch)
     console.print("everybody's work is kept; start again to go on")
 
 

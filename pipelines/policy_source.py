@@ -33,8 +33,6 @@ IDLE_S = 900.0
 class _Engine:
     policy: ClosablePolicy
     folder: Path
-    num_holders: int = 0
-    """Episodes that were given it and go on."""
     num_asks: int = 0
     asked_s: float = 0.0
 
@@ -43,14 +41,14 @@ class _Handle:
     """What an episode is given: asks the engine of its checkpoint, whichever process or copy that is by then."""
 
     def __init__(self, source: ReleasedPolicies, checkpoint_id: str, *, is_continuous: bool) -> None:
-        self._source, self._checkpoint_id, self.is_continuous = source, checkpoint_id, is_continuous
+        self._source, self.checkpoint_id, self.is_continuous = source, checkpoint_id, is_continuous
 
     @property
     def policy_id(self) -> str:
-        return self._source.answering(self._checkpoint_id)
+        return self._source.answering(self.checkpoint_id)
 
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
-        async with self._source.asking(self._checkpoint_id) as policy:
+        async with self._source.asking(self.checkpoint_id) as policy:
             return await policy.act(prompts)
 
 
@@ -68,7 +66,10 @@ class ReleasedPolicies:
         """The newest release; of a server, what it has."""
         self._newest: tuple[int, registry.Registered] | None = None
         """By the version of the table that says so."""
+        self._handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
+        """Those that episodes were given and still hold, whether or not the engine is open."""
         self._opening = asyncio.Lock()
+        """Held by whoever opens or closes an engine: one that is being closed is not opened beside itself."""
         self._is_closed = False
 
     async def get(self, policy: str) -> Served:
@@ -79,8 +80,7 @@ class ReleasedPolicies:
             self._current = found.checkpoint_id
         engine = await self._open(found.checkpoint_id)
         handle = _Handle(self, found.checkpoint_id, is_continuous=is_continuous(engine.policy))
-        engine.num_holders += 1
-        weakref.finalize(handle, self._let_go, found.checkpoint_id).atexit = False
+        self._handles.add(handle)
         await self._close_unused()
         as_policy: Policy = handle
         return Served(
@@ -143,7 +143,6 @@ class ReleasedPolicies:
                 policy = await asyncio.to_thread(open_engine, folder, self._acting.engine)
                 engine = self._engines[checkpoint_id] = _Engine(policy=policy, folder=folder, asked_s=time.monotonic())
                 for name in before:  # the server has other weights now, whoever asks
-                    engine.num_holders += self._engines[name].num_holders
                     await self._close(name)
             return engine
 
@@ -153,19 +152,16 @@ class ReleasedPolicies:
             return self._engines[self._current]
         return self._engines.get(checkpoint_id)
 
-    def _let_go(self, checkpoint_id: str) -> None:
-        """An episode ended. May come from any place where Python collects what is not needed: it only counts."""
-        if (engine := self._engines.get(checkpoint_id)) is not None:
-            engine.num_holders -= 1
-
     async def _close_unused(self) -> None:
         """The engines, except the newest, that nobody is at or that were not asked for long."""
-        now_s = time.monotonic()
-        for name, engine in list(self._engines.items()):
-            is_left = engine.num_holders <= 0 or now_s - engine.asked_s > IDLE_S
-            if name != self._current and is_left and not engine.num_asks:
-                await self._close(name)
+        async with self._opening:
+            now_s = time.monotonic()
+            for name, engine in list(self._engines.items()):
+                is_left = not any(handle.checkpoint_id == name for handle in self._handles) or now_s - engine.asked_s > IDLE_S
+                if name != self._current and is_left and not engine.num_asks:
+                    await self._close(name)
 
     async def _close(self, name: str) -> None:
+        """Under the lock. Whoever asks for it from now on waits for that, and opens it anew."""
         engine = self._engines.pop(name)
         await asyncio.to_thread(engine.policy.close)

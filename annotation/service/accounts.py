@@ -17,7 +17,7 @@ from annotation.storage.attempts import Limits
 from annotation.storage.database import Database
 from annotation.storage.logins import Lifetimes, Principal
 from annotation.storage.schema import Invitation, Login, User
-from warehouse.errors import ConfigError, LoginRefused, NotNow
+from warehouse.errors import AccessDenied, ConfigError, LoginRefused, NotNow
 
 INVITATION_S = 7 * 86400.0
 TOKEN_S, LONGEST_TOKEN_S = 90 * 86400.0, 366 * 86400.0
@@ -102,6 +102,9 @@ class Accounts:
 
         def work(session: Session) -> tuple[str, Invitation]:
             now_s = self.clock()
+            inviter = accounts.get(session, by.user_id, for_update=True) if by is not None else None
+            if inviter is not None and by is not None and (inviter.role != by.role or inviter.disabled_at_s is not None):
+                raise AccessDenied(f"{inviter.name} may not invite any more")  # since the request came in
             user = accounts.get(session, for_user) if for_user is not None else None
             if user is not None and user.password_hash is None:
                 raise NotNow(f"{user.name} is a program: it has tokens, no password")
@@ -142,11 +145,11 @@ class Accounts:
             user = accounts.get(session, invitation.user_id, for_update=True)
             if user.disabled_at_s is not None:
                 raise NotNow(f"the account {user.name} is disabled: ask who administers it")
-            user.password_hash = password_hash
-            logins.end_all(session, user.user_id, now_s=now_s)
+            invitation.used_by = user.user_id
+            accounts.set_password(session, user, password_hash, now_s=now_s)
         else:
             user = accounts.add_user(session, name, invitation.role, password_hash, now_s=now_s)
-        invitation.used_by = user.user_id
+            invitation.used_by = user.user_id
         audit.record(session, "invitation.used", now_s=now_s, user_id=user.user_id, subject=user.user_id, address=address, role=user.role)
         return self._opened(session, user, now_s)
 
@@ -161,8 +164,7 @@ class Accounts:
             user = accounts.get(session, who.user_id, for_update=True)
             if user.password_hash != seen.password_hash or user.disabled_at_s is not None:
                 raise LoginRefused(REFUSED)
-            user.password_hash = password_hash
-            num_ended = logins.end_all(session, user.user_id, now_s=now_s)
+            num_ended = accounts.set_password(session, user, password_hash, now_s=now_s)
             audit.record(
                 session, "password.changed", now_s=now_s, user_id=user.user_id, subject=user.user_id, address=address, num_ended=num_ended
             )
@@ -214,14 +216,14 @@ class Accounts:
         await self.database.writing(work)
 
     async def set_role(self, user_id: str, role: str, *, by: Principal | None, address: str | None = None) -> User:
-        """Raises ConfigError, UnknownSubject, NotNow for the last admin."""
+        """Whoever is no admin any more: their invitations end. Raises ConfigError, UnknownSubject, NotNow for the last admin."""
 
         def work(session: Session) -> User:
-            user = accounts.get(session, user_id, for_update=True)
+            user, now_s = accounts.get(session, user_id, for_update=True), self.clock()
             before = user.role
-            accounts.set_role(session, user, role)
+            accounts.set_role(session, user, role, now_s=now_s)
             audit.record(
-                session, "user.role_set", now_s=self.clock(), user_id=by.user_id if by else None, subject=user_id, address=address,
+                session, "user.role_set", now_s=now_s, user_id=by.user_id if by else None, subject=user_id, address=address,
                 before=before, role=role,
             )  # fmt: skip
             return user
@@ -229,7 +231,7 @@ class Accounts:
         return await self.database.writing(work)
 
     async def set_disabled(self, user_id: str, is_disabled: bool, *, by: Principal | None, address: str | None = None) -> User:
-        """Its logins and tokens end with it, and do not come back. Raises UnknownSubject, NotNow for the last admin."""
+        """Its logins, tokens and invitations end with it, and do not come back. Raises UnknownSubject, NotNow for the last admin."""
 
         def work(session: Session) -> User:
             now_s = self.clock()
@@ -247,7 +249,9 @@ class Accounts:
 
     async def _check_password(self, who: Principal, password: str, address: str) -> User:
         """The account, where the password is its own. Raises LoginRefused, TooManyAttempts: a stolen login may not try passwords."""
-        attempt_id = await self.database.writing(attempts.begin, who.name, address, self.limits, now_s=self.clock())
+        # Apart from logins, which anybody may try: their names are compared in lower case, so that none is this.
+        own = f"PASSWORD OF {who.user_id}"
+        attempt_id = await self.database.writing(attempts.begin, own, address, self.limits, now_s=self.clock())
         user = await self.database.reading(accounts.get, who.user_id)
         if not await self.passwords.matches(user.password_hash, password[:1024]):
             await self.database.writing(_refuse, user.name, user, address, self.clock())

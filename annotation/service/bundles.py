@@ -1,5 +1,6 @@
 """Whether an uploaded bundle is what it says: nothing of it is believed. The manifest is read with every bound that its model has, and the
-headers of all that it names; pictures are not unpacked, so that none can fill the memory. Blocks: call it in a thread.
+all that it names is decoded, a picture at a time, after its header said that it does not fill the memory. Blocks, for a minute or two where
+a recording has thousands of pictures: call it in a thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
+from PIL import Image
 from pydantic import ValidationError
 
 from annotation.recording.bundle import Manifest, Part, Screen, SpeechPart, parts_named
@@ -23,6 +25,11 @@ PNG_TAIL = b"\x00\x00\x00\x00IEND\xaeB`\x82"
 MAX_PIXELS = 64 * 1024 * 1024
 """Of one picture: two 8K screens side by side. A small file may say that it is larger than any memory."""
 
+BROKEN_PICTURE = (
+    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError, struct.error, zlib.error,
+    Image.DecompressionBombError,
+)  # fmt: skip
+"""What PIL raises for a PNG that is none to its end."""
 MOST_NAMED, LONGEST_NAME = 12, 100
 """Applications in a list's line."""
 
@@ -68,7 +75,7 @@ def summary_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def _check_picture(parts: Parts, screen: Screen) -> None:
-    """Its name is that of its bytes, its header is a PNG's of the size that was told, and it is there to its end."""
+    """Its name is that of its bytes, its header is a PNG's of the size that was told, it is there to its end, and it can be drawn."""
     if screen.screen_id != f"screen-{screen.sha256[:ID_HEX_DIGITS]}":
         raise BadUpload(f"{screen.screen_id} is not the id of the picture {screen.sha256[:12]}…: ids are made of the digest's beginning")
     with parts.path(screen.sha256).open("rb") as file:
@@ -84,6 +91,28 @@ def _check_picture(parts: Parts, screen: Screen) -> None:
         raise BadUpload(f"{screen.screen_id} has {width} by {height} pixels, its manifest says {screen.width_px} by {screen.height_px}")
     if width * height > MAX_PIXELS:
         raise BadUpload(f"{screen.screen_id} has {width} by {height} pixels: {MAX_PIXELS} in all are taken at most")
+    _decode(parts, screen)
+
+
+def _decode(parts: Parts, screen: Screen) -> None:
+    """What is broken is found here, not by whoever trains on it. A file may have several headers: the size is compared again."""
+    try:
+        with _opened(parts, screen) as picture:
+            picture.verify()  # the checksums of all chunks
+        with _opened(parts, screen) as picture:
+            picture.load()
+    except BROKEN_PICTURE as error:
+        raise BadUpload(
+            f"the part {screen.sha256[:12]}… of {screen.screen_id} cannot be drawn ({error}): take this picture out of the recording"
+        ) from None
+
+
+def _opened(parts: Parts, screen: Screen) -> Image.Image:
+    picture = Image.open(parts.path(screen.sha256), formats=("PNG",))
+    if picture.size != (screen.width_px, screen.height_px):
+        picture.close()
+        raise ValueError(f"it has two sizes, one of them {picture.width} by {picture.height}")
+    return picture
 
 
 def _check_speech(parts: Parts, speech: SpeechPart) -> None:

@@ -17,6 +17,7 @@ from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement,
 from annotation.service import bundles
 from annotation.service.recorded_steps import steps_of_manifest
 from annotation.service.review import MAY_REVIEW, steps_of, view_of
+from annotation.service.unfinished import Unfinished, UploadLimits
 from annotation.storage import accounts, audit, recordings, reviews
 from annotation.storage.database import Database
 from annotation.storage.logins import Principal
@@ -33,10 +34,13 @@ MOST_LISTED = 500
 class Recordings:
     """`clock` gives seconds since 1970."""
 
-    def __init__(self, database: Database, store: PartStore, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, database: Database, store: PartStore, limits: UploadLimits | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
         self._database, self._store, self._clock = database, store, clock
-        self._checking = asyncio.Semaphore(1)
-        """One at a time: a manifest in memory is many times its bytes."""
+        self.unfinished = Unfinished(database, store, limits, clock=clock)
+        self._checking, self._looking = asyncio.Semaphore(1), asyncio.Semaphore(1)
+        """One at a time of each: a manifest in memory is many times its bytes. Who looks does not wait for a check."""
 
     # --- uploading ---
 
@@ -51,12 +55,20 @@ class Recordings:
         parts = self._store.of(by.user_id)
         sizes = {part.sha256: part.num_bytes for part in announcement.parts}
         await asyncio.to_thread(self._store.remove_torn)
+        await self.unfinished.sweep_now_and_then()
         missing = await asyncio.to_thread(parts.missing, sizes)
         await asyncio.to_thread(self._store.check_room, sum(sizes[sha256] for sha256 in missing))
         plain = [part.model_dump(mode="json") for part in announcement.parts]
-        found = await self._database.writing(
-            recordings.announce, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock()
-        )
+
+        def work(session: Session) -> Recording:
+            found, left = recordings.announce(
+                session, recording_id, by.user_id, announcement.manifest, plain, now_s=self._clock()
+            )  # fmt: skip
+            self.unfinished.check(session, found)
+            parts.erase(sorted(left))
+            return found
+
+        found = await self._database.writing(work)
         # Asked again: from here on nothing that it names is erased.
         missing = await asyncio.to_thread(parts.missing, sizes)
         is_complete = found.state != "uploading"
@@ -72,6 +84,14 @@ class Recordings:
             kind = UploadTooLarge if num_bytes > announced else BadUpload
             raise kind(f"part {sha256[:12]}… comes with {num_bytes} bytes and was announced with {announced}: announce it anew")
         await self._store.of(by.user_id).receive(sha256, announced, chunks)
+        await self._database.writing(self._received, recording_id, sha256, by.user_id)
+
+    def _received(self, session: Session, recording_id: str, sha256: str, user_id: str) -> None:
+        """What was announced anew or erased while a part was on its way does not leave it behind."""
+        recordings.lock_parts(session, user_id)
+        if not recordings.is_named(session, recording_id, user_id, sha256):
+            self._store.of(user_id).erase([sha256])
+            raise NotNow(f"{recording_id} does not name the part {sha256[:12]}… any more: announce it anew")
 
     async def complete(self, recording_id: str, *, by: Principal, address: str | None = None) -> Completed | Incomplete:
         """All parts are here: check them, and let it wait for a reviewer; or what is missing. Raises UnknownSubject, BadUpload, NotNow."""
@@ -130,7 +150,7 @@ class Recordings:
         if found.completed_at_s is None:
             raise NotNow(f"{recording_id} is {found.state} and was never complete: there is nothing to look at yet")
         parts = self._store.of(found.user_id)
-        async with self._checking:
+        async with self._looking:
             manifest = await asyncio.to_thread(bundles.read_manifest, parts, found.digest)
             steps = await asyncio.to_thread(steps_of_manifest, manifest)
         return RecordingDetail(
@@ -238,6 +258,8 @@ def _announced_bytes(session: Session, recording_id: str, sha256: str, user_id: 
 def _check_uploading(found: Recording) -> None:
     if found.state != "uploading":
         raise NotNow(f"{found.recording_id} is {found.state}: it takes no more parts")
+    if found.erased_at_s is not None:
+        raise UnknownSubject(f"{found.recording_id} was not completed for long and is no longer here: announce it anew")
 
 
 def _check_review(found: Recording, said: SubmitReview, by: Principal) -> None:

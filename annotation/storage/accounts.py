@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
+from annotation.storage import logins
 from annotation.storage.database import lock
 from annotation.storage.ids import digest_of, new_id, new_secret
 from annotation.storage.schema import ROLES, Invitation, User
@@ -74,17 +75,27 @@ def names(session: Session) -> dict[str, str]:
     return {user.user_id: user.name for user in session.scalars(select(User))}
 
 
-def set_role(session: Session, user: User, role: str) -> None:
-    """Raises NotNow where nobody would be left who may administer."""
+def set_role(session: Session, user: User, role: str, *, now_s: float) -> None:
+    """Who may no longer invite has invited nobody. Raises NotNow where nobody would be left who may administer."""
     if checked_role(role) != "admin":
         _check_another_admin(session, user)
+        void_invitations(session, Invitation.invited_by == user.user_id, now_s=now_s)
     user.role = role
 
 
 def disable(session: Session, user: User, *, now_s: float) -> None:
-    """Its logins are the caller's to end. Raises NotNow where nobody would be left who may administer."""
+    """Its invitations end, its logins are the caller's to end. Raises NotNow where nobody would be left who may administer."""
     _check_another_admin(session, user)
     user.disabled_at_s = user.disabled_at_s or now_s
+    void_invitations(session, Invitation.invited_by == user.user_id, now_s=now_s)
+    void_invitations(session, Invitation.user_id == user.user_id, now_s=now_s)
+
+
+def set_password(session: Session, user: User, password_hash: str, *, now_s: float) -> int:
+    """A new one, with which every login, token and link to set another one end; how many logins and tokens."""
+    user.password_hash = password_hash
+    void_invitations(session, Invitation.user_id == user.user_id, now_s=now_s)
+    return logins.end_all(session, user.user_id, now_s=now_s)
 
 
 def enable(user: User) -> None:
@@ -119,5 +130,11 @@ def invitation_of(session: Session, secret: str, *, now_s: float, for_update: bo
     """One that may still be used. Raises UnknownSubject, the same for one that never was."""
     invitation = session.get(Invitation, digest_of(secret), with_for_update=for_update)
     if invitation is None or invitation.used_by is not None or invitation.expires_at_s <= now_s:
-        raise UnknownSubject("this invitation is not valid: it was used, is too old, or is cut off. Ask for another one.")
+        raise UnknownSubject("this invitation is not valid: it was used or taken back, is too old, or is cut off. Ask for another one.")
     return invitation
+
+
+def void_invitations(session: Session, which: ColumnElement[bool], *, now_s: float) -> None:
+    """End those of them that are not used yet."""
+    unused = update(Invitation).where(which, Invitation.used_by.is_(None), Invitation.expires_at_s > now_s)
+    session.execute(unused.values(expires_at_s=now_s))

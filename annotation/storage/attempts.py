@@ -1,8 +1,10 @@
-"""Attempts to log in, and how many of them may fail: by name, so that nobody tries the passwords of one account, and by address, so that
-nobody tries one password on all. They are counted in the database: a restart forgives nothing.
+"""Attempts to log in, and how many of them may fail: few of one name from one address, so that nobody tries the passwords of one account;
+more of an address, so that nobody tries one password on all; and many of a name from anywhere, so that nobody does it from everywhere.
+They are counted in the database: a restart forgives nothing.
 
-Names are kept as digests: people type their password there by mistake. An attempt counts as failed from when it begins, so that a
-hundred at once are a hundred. A success forgives what failed under its name before it; what failed from its address stays.
+Whoever knows a name must not be able to lock its owner out: what fails elsewhere does not count against an address from which the name
+got in lately. Names are kept as digests: people type their password there by mistake. An attempt counts as failed from when it begins, so
+that a hundred at once are a hundred. A success forgives what failed under its name from its address before it; the rest stays.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, and_, func, select, update
 from sqlalchemy.orm import Session
 
 from annotation.storage.database import lock
@@ -23,9 +25,12 @@ from warehouse.errors import TooManyAttempts
 class Limits:
     """Failures that are allowed within `window_s`. An address may stand for a whole office."""
 
-    by_name: int = 8
+    by_name_and_address: int = 8
     by_address: int = 100
+    by_name: int = 200
     window_s: float = 900.0
+    known_s: float = 30 * 86400.0
+    """So long an address is known as one of a name's own."""
 
 
 def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: float) -> int:
@@ -37,8 +42,11 @@ def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: f
     since_s = now_s - limits.window_s
     _check(session, LoginAttempt.address == address, since_s, limits.by_address, limits, now_s)
     if name:
-        won_s = session.scalar(select(func.max(LoginAttempt.at_s)).where(LoginAttempt.name == name, LoginAttempt.succeeded))
-        _check(session, LoginAttempt.name == name, max(since_s, won_s or 0.0), limits.by_name, limits, now_s)
+        here = and_(LoginAttempt.name == name, LoginAttempt.address == address)
+        won_s = session.scalar(select(func.max(LoginAttempt.at_s)).where(here, LoginAttempt.succeeded))
+        _check(session, here, max(since_s, won_s or 0.0), limits.by_name_and_address, limits, now_s)
+        if won_s is None or won_s < now_s - limits.known_s:
+            _check(session, LoginAttempt.name == name, since_s, limits.by_name, limits, now_s)
     attempt = LoginAttempt(name=name, address=address, at_s=now_s, succeeded=False)
     session.add(attempt)
     session.flush()

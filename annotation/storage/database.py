@@ -34,6 +34,8 @@ NUM_THREADS = 8
 NUM_TRIES = 4
 RETRIED = frozenset({"40001", "40P01"})
 """Postgres: serialization failure, deadlock. The transaction was rolled back whole."""
+_ALIVE = {"keepalives_idle": 30, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 15_000}
+"""Of connections to Postgres over a network: one whose other end is gone breaks, instead of waiting for ever."""
 _WRITES = "flywheel_writes"
 
 
@@ -52,7 +54,7 @@ class Database:
         self.url = _checked(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._engine = make_engine(self.url)
-        reads: dict[str, Any] = {} if self.is_sqlite else {"postgresql_readonly": True}
+        reads: dict[str, Any] = {} if self.is_sqlite else {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"}
         self._for_reading, self._for_writing = self._engine.execution_options(**reads), self._engine.execution_options(**{_WRITES: True})
         self._write_lock = threading.Lock()
         self._readers = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="annotation-reads")
@@ -128,7 +130,7 @@ def lock(session: Session, name: str) -> None:
 def make_engine(url: URL, *, foreign_keys: bool = True) -> Engine:
     """`foreign_keys`: whether SQLite holds to them, which migrations have to do without."""
     if url.get_backend_name() != "sqlite":
-        arguments = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "flywheel annotation"}
+        arguments = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "flywheel annotation", **_ALIVE}
         return create_engine(url, pool_size=NUM_THREADS, max_overflow=NUM_THREADS, pool_pre_ping=True, connect_args=arguments)
     engine = create_engine(url, pool_size=NUM_THREADS + 1, max_overflow=4, connect_args={"timeout": BUSY_TIMEOUT_S})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import func, or_, select
@@ -16,6 +16,7 @@ from warehouse.errors import NotNow, UnknownSubject
 
 COMPLETE = ("pending", "approved", "rejected")
 """States in which others may see it."""
+_UNFINISHED = (Recording.completed_at_s.is_(None), Recording.erased_at_s.is_(None))
 
 
 def unknown(recording_id: str) -> UnknownSubject:
@@ -24,9 +25,11 @@ def unknown(recording_id: str) -> UnknownSubject:
 
 def announce(
     session: Session, recording_id: str, user_id: str, digest: str, parts: Sequence[dict[str, Any]], *, now_s: float
-) -> Recording:  # fmt: skip
-    """The row of a recording; what is announced again may have other parts as long as it is not complete. Raises NotNow."""
+) -> tuple[Recording, set[str]]:  # fmt: skip
+    """The row of a recording; what is announced again may have other parts as long as it is not complete. With it the digests that its
+    last announcement named and that nothing names any more: the caller removes them before the transaction ends. Raises NotNow."""
     lock_parts(session, user_id)
+    left: set[str] = set()
     found = session.get(Recording, recording_id, with_for_update=True)
     if found is None:
         found = Recording(
@@ -36,11 +39,23 @@ def announce(
     elif found.user_id != user_id:
         raise NotNow(f"{recording_id} is another person's recording: begin a new one")
     elif found.state == "uploading":
-        found.digest, found.parts = digest, list(parts)
+        left = digests(found.parts) - digests(parts)
+        found.digest, found.parts, found.created_at_s, found.erased_at_s = digest, list(parts), now_s, None
+        left -= parts_of_others(session, found) if left else set()
     elif found.state == "withdrawn" or found.digest != digest:
         raise NotNow(f"{recording_id} is {found.state} and stays as it is: record anew instead of changing it")
     session.flush()
-    return found
+    return found, left
+
+
+def digests(parts: Iterable[dict[str, Any]]) -> set[str]:
+    return {part["sha256"] for part in parts}
+
+
+def is_named(session: Session, recording_id: str, user_id: str, sha256: str) -> bool:
+    """Whether a recording of a person names a part, or another one of theirs does. Asked under `lock_parts`."""
+    found = of_user(session, recording_id, user_id)
+    return sha256 in digests(found.parts) or sha256 in parts_of_others(session, found)
 
 
 def lock_parts(session: Session, user_id: str) -> None:
@@ -84,6 +99,17 @@ def listed(session: Session, viewer_id: str, *, may_review: bool, limit: int) ->
 def withdrawn(session: Session) -> Sequence[str]:
     """Ids of what was withdrawn and is not erased yet, in their order."""
     query = select(Recording.recording_id).where(Recording.state == "withdrawn", Recording.erased_at_s.is_(None))
+    return session.scalars(query.order_by(Recording.recording_id)).all()
+
+
+def unfinished_of(session: Session, user_id: str) -> Sequence[Recording]:
+    """What a person announced and never completed, and what was taken back before that, as long as its parts are kept."""
+    return session.scalars(select(Recording).where(Recording.user_id == user_id, *_UNFINISHED)).all()
+
+
+def unfinished_since(session: Session, before_s: float) -> Sequence[str]:
+    """The same of everybody, where it was announced so long ago: ids in their order."""
+    query = select(Recording.recording_id).where(*_UNFINISHED, Recording.created_at_s <= before_s)
     return session.scalars(query.order_by(Recording.recording_id)).all()
 
 

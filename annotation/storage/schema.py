@@ -103,7 +103,7 @@ class Login(Base):
 
 
 class LoginAttempt(Base):
-    """What the limits by name (as its digest) and by address count."""
+    """What the limits by name (as its digest) and address count."""
 
     __tablename__ = "login_attempts"
     __table_args__ = (Index("login_attempts_by_name", "name", "at_s"), Index("login_attempts_by_address", "address", "at_s"))
@@ -363,9 +363,10 @@ class Recording(Base):
     is_executable: Mapped[bool | None]
     """Whether its actions could be replayed; null where no environment allows to try."""
     created_at_s: Mapped[float]
+    """Until it is complete: of the last announcement."""
     completed_at_s: Mapped[float | None]
     erased_at_s: Mapped[float | None]
-    """When its parts were erased for good; it was withdrawn before."""
+    """When its parts were erased: for good where it was withdrawn before; else nobody completed it, and it may be announced again."""
 
 
 # --- design of tasks --------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from annotation.service.recordings import Recordings
 from annotation.service.review import Reviews
 from annotation.service.runs import LiveRuns
 from annotation.service.standing import StandingReader
+from annotation.service.unfinished import UploadLimits
 from annotation.storage.attempts import Limits
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
@@ -94,19 +95,26 @@ def create_app(
     settings = settings or WebSettings()
     accounts = Accounts(
         database, passwords, clock=clock, lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
-        limits=Limits(by_name=settings.failures_by_name, by_address=settings.failures_by_address, window_s=settings.window_s),
+        limits=Limits(
+            by_name_and_address=settings.failures_by_name_and_address, by_address=settings.failures_by_address,
+            by_name=settings.failures_by_name, window_s=settings.window_s,
+        ),
     )  # fmt: skip
     queue, store = Queue(database, standing, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
+    uploads = UploadLimits(
+        max_bytes=settings.max_unfinished_bytes, max_recordings=settings.max_unfinished, kept_s=settings.unfinished_days * 86400.0
+    )
     office = Office(
         database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue, campaigns=Campaigns(database, standing, clock=clock),
         standing=standing, settings=settings, clock=clock, reviews=Reviews(database, clock=clock), quality=Quality(database, clock=clock),
-        recordings=Recordings(database, store, clock=clock), executability=Executability(database, store, pool),
+        recordings=Recordings(database, store, uploads, clock=clock), executability=Executability(database, store, pool),
         design=Design(database, clock=clock),
     )  # fmt: skip
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await runs.recover()
+        await office.recordings.unfinished.sweep()
         await office.executability.recover()
         yield
         await office.executability.close()

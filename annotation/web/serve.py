@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.types import ASGIApp
 
@@ -30,10 +32,27 @@ def _nothing() -> None: ...
 
 
 async def serve(
-    app: ASGIApp, listener: socket.socket, ready: Callable[[], None] = _nothing, *, on_end: Callable[[], None] = _nothing
+    app: ASGIApp,
+    listener: socket.socket,
+    ready: Callable[[], None] = _nothing,
+    *,
+    on_end: Callable[[], None] = _nothing,
+    watch: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, in the main thread. `on_end` is called when that comes, so that streams know that they end."""
-    await serve_until_signalled(_Server(app, on_end), listener, ready)
+    """Serve until SIGINT or SIGTERM, in the main thread. `on_end` is called when that comes, so that streams know that they end. When
+    `watch` ends the server ends as well, and what it raised is raised."""
+    server = _Server(app, on_end)
+    watching = asyncio.create_task(watch(), name="what an annotation server lives on") if watch is not None else None
+    if watching is not None:
+        watching.add_done_callback(lambda _: server.end())
+    try:
+        await serve_until_signalled(server, listener, ready)
+    finally:
+        if watching is not None and not watching.done():
+            watching.cancel()
+            await asyncio.wait({watching})
+    if watching is not None and not watching.cancelled():
+        await watching
 
 
 @asynccontextmanager

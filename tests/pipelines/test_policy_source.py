@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from pathlib import Path
 
 import pytest
 
 from agent.policy import Message, Prompt, Sampling
 from assets.profile import ActingSettings, TaskSettings
+from models.engine_choice import EngineChoice
 from pipelines import policy_source
+from pipelines.engines import ClosablePolicy
 from pipelines.policy_source import ReleasedPolicies
 from tests.pipelines.annotation_home import release, small_home
 from warehouse.errors import CheckpointError, ModelError
@@ -61,6 +64,66 @@ def test_an_engine_that_nobody_asks_for_long_is_closed_and_opened_again_for_who_
         await source.get("newest")
         assert source.open_ids() == [second_id]
         assert (await first.policy.act([PROMPT]))[0].policy_id == first_id
+        await source.close()
+
+    asyncio.run(run())
+
+
+def test_an_engine_that_was_opened_again_stays_for_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        home, first_id = small_home(tmp_path)
+        source = ReleasedPolicies(home, ACTING)
+        held, gone = await source.get("newest"), await source.get("newest")
+        second_id = release(home, "0002", 1)
+        with monkeypatch.context() as at_once:
+            at_once.setattr(policy_source, "IDLE_S", 0.0)
+            await source.get("newest")
+        assert source.open_ids() == [second_id]
+        await held.policy.act([PROMPT])
+        del gone
+        gc.collect()
+        await source.get("newest")
+        assert set(source.open_ids()) == {first_id, second_id}
+        del held
+        gc.collect()
+        await source.get("newest")
+        assert source.open_ids() == [second_id]
+        await source.close()
+
+    asyncio.run(run())
+
+
+def test_who_asks_while_an_engine_closes_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        home, first_id = small_home(tmp_path)
+        source = ReleasedPolicies(home, ACTING)
+        first = await source.get("newest")
+        release(home, "0002", 1)
+        order: list[str] = []
+        engine, opened = source._engines[first_id].policy, policy_source.open_engine
+        closed, closing, go_on = engine.close, threading.Event(), threading.Event()
+
+        def close() -> None:
+            closing.set()
+            go_on.wait(30)
+            closed()
+            order.append("closed")
+
+        def open_engine(folder: Path, choice: EngineChoice) -> ClosablePolicy:
+            order.append("opened")
+            return opened(folder, choice)
+
+        monkeypatch.setattr(engine, "close", close)
+        second = await source.get("newest")
+        monkeypatch.setattr(policy_source, "IDLE_S", 0.0)
+        monkeypatch.setattr(policy_source, "open_engine", open_engine)
+        third = asyncio.create_task(source.get("newest"))
+        await asyncio.to_thread(closing.wait, 30)
+        asked = asyncio.create_task(first.policy.act([PROMPT]))
+        await asyncio.sleep(0.1)
+        go_on.set()
+        assert (await asked)[0].policy_id == first_id and order == ["closed", "opened"]
+        assert (await third).policy_id == second.policy_id
         await source.close()
 
     asyncio.run(run())

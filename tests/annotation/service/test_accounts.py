@@ -18,7 +18,7 @@ from annotation.storage.attempts import Limits
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Invitation, Login, LoginAttempt, User
-from warehouse.errors import ConfigError, LoginRefused, NotNow, TooManyAttempts, UnknownSubject
+from warehouse.errors import AccessDenied, ConfigError, LoginRefused, NotNow, TooManyAttempts, UnknownSubject
 
 PASSWORD = "correct horse battery"
 HERE = "127.0.0.1"
@@ -41,7 +41,7 @@ def clock() -> Clock:
 def accounts(annotation_url: str, clock: Clock) -> Iterator[Accounts]:
     database = open_database(annotation_url)
     cheap = Passwords(PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-    yield Accounts(database, cheap, limits=Limits(by_name=3, by_address=6), clock=clock)
+    yield Accounts(database, cheap, limits=Limits(by_name_and_address=3, by_address=6, by_name=5), clock=clock)
     cheap.close()
     database.close()
 
@@ -139,8 +139,8 @@ def test_guessing_is_limited_by_name_and_by_address(accounts: Accounts, clock: C
         for _ in range(3):
             with pytest.raises(LoginRefused):
                 await accounts.log_in("ada", "wrong password!", "10.0.0.1")
-        with pytest.raises(TooManyAttempts) as told:  # even with the right one, and from elsewhere
-            await accounts.log_in("ada", PASSWORD, "10.0.0.2")
+        with pytest.raises(TooManyAttempts) as told:  # even with the right one
+            await accounts.log_in("ada", PASSWORD, "10.0.0.1")
         assert 0 < told.value.retry_after_s <= accounts.limits.window_s
         for index in range(3):
             with pytest.raises(LoginRefused):
@@ -152,6 +152,42 @@ def test_guessing_is_limited_by_name_and_by_address(accounts: Accounts, clock: C
 
     asyncio.run(run())
     assert actions(accounts).count("login.failed") == 6
+
+
+def test_whoever_knows_a_name_does_not_lock_its_owner_out(accounts: Accounts, clock: Clock):
+    async def guess(address: str, kind: type[Exception], num: int) -> None:
+        for _ in range(num):
+            clock.now_s += 1
+            with pytest.raises(kind):
+                await accounts.log_in("ada", "wrong password!", address)
+
+    async def run() -> None:
+        ada = await join(accounts, "ada")
+        await accounts.log_in("ada", PASSWORD, HERE)
+        await guess("10.0.0.1", LoginRefused, 3)
+        await accounts.log_in("ada", PASSWORD, "10.0.0.9")  # from elsewhere she gets in, and forgives them nothing
+        await guess("10.0.0.1", TooManyAttempts, 1)
+        await guess("10.0.0.2", LoginRefused, 2)
+        await guess("10.0.0.3", TooManyAttempts, 1)
+        await accounts.log_in("ada", PASSWORD, HERE)  # where she was before, what others do does not count
+        await guess(HERE, LoginRefused, 3)
+        await guess(HERE, TooManyAttempts, 1)
+        await accounts.change_password(ada, PASSWORD, "another good one", HERE)  # who is in is told apart from who tries to get in
+        clock.now_s += accounts.limits.window_s + 1
+        await accounts.log_in("ada", "another good one", "10.0.0.3")
+
+    asyncio.run(run())
+
+
+def test_a_stolen_login_does_not_guess_the_password(accounts: Accounts):
+    async def run() -> None:
+        ada = await join(accounts, "ada")
+        for expected in [LoginRefused] * 3 + [TooManyAttempts]:
+            with pytest.raises(expected):
+                await accounts.change_password(ada, "not the password", "another good one", HERE)
+        await accounts.log_in("ada", PASSWORD, HERE)
+
+    asyncio.run(run())
 
 
 def test_a_hundred_guesses_at_once_are_not_more(accounts: Accounts):
@@ -211,6 +247,60 @@ def test_a_forgotten_password_is_set_by_a_link(accounts: Accounts):
         opened = await accounts.accept(secret, "ignored", "another good one", HERE)
         assert (opened.user.user_id, opened.user.role) == (ada.user_id, "annotator")
         await accounts.log_in("ada", "another good one", HERE)
+
+    asyncio.run(run())
+
+
+def test_a_link_for_a_new_password_ends_with_the_password_it_was_made_for(accounts: Accounts):
+    async def run() -> None:
+        ada, other = await join(accounts, "ada"), await join(accounts, "bob")
+
+        async def links() -> list[str]:
+            return [(await accounts.invite("annotator", by=None, for_user=ada.user_id))[0] for _ in range(2)]
+
+        async def are_over(*secrets: str) -> None:
+            for secret in secrets:
+                with pytest.raises(UnknownSubject, match="not valid"):
+                    await accounts.accept(secret, "ada", "an intruder's password", HERE)
+
+        first, second = await links()
+        bobs, _ = await accounts.invite("annotator", by=None, for_user=other.user_id)
+        await accounts.accept(first, "ada", "another good one", HERE)
+        await are_over(first, second)
+        third, _ = await links()
+        opened = await accounts.log_in("ada", "another good one", HERE)
+        await accounts.change_password(await accounts.who(opened.secret, "browser") or ada, "another good one", PASSWORD, HERE)
+        await are_over(third)
+        fourth, _ = await links()
+        for is_disabled in (True, False):
+            await accounts.set_disabled(ada.user_id, is_disabled, by=None)
+        await are_over(fourth)
+        await accounts.accept(bobs, "bob", "another good one", HERE)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("how", ["demoted", "disabled"])
+def test_the_invitations_of_who_was_an_admin_are_void(accounts: Accounts, how: str):
+    async def run() -> None:
+        root, eve = await join(accounts, "root", "admin"), await join(accounts, "eve", "admin")
+        hers, _ = await accounts.invite("admin", by=eve)
+        reset, _ = await accounts.invite("admin", by=eve, for_user=root.user_id)
+        used, _ = await accounts.invite("annotator", by=eve)
+        theirs, _ = await accounts.invite("annotator", by=root)
+        await accounts.accept(used, "ann", PASSWORD, HERE)
+        await accounts.set_role(eve.user_id, "admin", by=root)
+        await accounts.invitation(hers, HERE)
+        if how == "demoted":
+            await accounts.set_role(eve.user_id, "annotator", by=root)
+        else:
+            await accounts.set_disabled(eve.user_id, True, by=root)
+        for secret in (hers, reset):
+            with pytest.raises(UnknownSubject, match="not valid"):
+                await accounts.accept(secret, "mallory", PASSWORD, HERE)
+        with pytest.raises(AccessDenied):
+            await accounts.invite("admin", by=eve)  # as a request that was under way meanwhile
+        await accounts.accept(theirs, "bob", PASSWORD, HERE)
 
     asyncio.run(run())
 

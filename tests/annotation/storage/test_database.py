@@ -85,6 +85,18 @@ def test_readers_go_on_while_somebody_writes(database: Database):
         assert [row.subject_id for row in session.scalars(select(Landing))] == ["under way"]
 
 
+def test_a_reader_sees_one_state(database: Database):
+    with database.read() as reading:
+        assert reading.scalars(select(Landing)).all() == []
+        with database.write() as writing:
+            landing(writing, "meanwhile")
+        assert reading.scalars(select(Landing)).all() == [] and reading.scalars(select(Landing.subject_id)).all() == []
+    with database.read() as reading, database.write() as writing:
+        assert reading.scalars(select(Landing.subject_id)).all() == ["meanwhile"]
+        if not database.is_sqlite:
+            assert writing.scalar(text("show transaction_isolation")) == "read committed", "who writes waits for rows, and sees them anew"
+
+
 def test_holders_of_a_name_follow_one_another(database: Database):
     order: list[str] = []
     inside = threading.Event()

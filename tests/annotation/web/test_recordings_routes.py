@@ -6,7 +6,9 @@ import asyncio
 import hashlib
 import json
 import os
+import struct
 import threading
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -353,11 +355,22 @@ def _spoiled(bundle: Bundle) -> Iterator[tuple[str, dict[str, bytes]]]:
     yield "no whole PNG", with_part(screen["sha256"], png[:-20])
     yield "no whole PNG", with_part(screen["sha256"], b"GIF89a" + b"\0" * 100)
     yield "no whole PNG", with_part(screen["sha256"], b"\x89PNG")
+    middle = png.index(b"IDAT") + 40
+    yield "cannot be drawn (b", with_part(screen["sha256"], png[:middle] + bytes([png[middle] ^ 255]) + png[middle + 1 :])
+    short = _chunk(b"IDAT", zlib.compress(b"\0" * 999))
+    yield "cannot be drawn", with_part(screen["sha256"], png[: png.index(b"IDAT") - 4] + short + png[-12:])
+    yield "cannot be drawn (it has two sizes", with_part(
+        screen["sha256"], png[:33] + _chunk(b"IHDR", struct.pack(">II", 9000, 9000) + png[24:29]) + png[33:]
+    )  # fmt: skip
     yield "header is broken", with_part(screen["sha256"], png[:20] + b"\0\0\0\1" + png[24:])
     yield "pixels", changed(screens=[{**screen, "width_px": 20_000}, *manifest["screens"][1:]])
     yield "is not the id", with_part(screen["sha256"], png[:-12] + b"\0\0\0\0tEXt" + b"\x9b\xb1\xd9\x9d"[:4] + png[-12:], renames=False)
     yield "no WAV", with_part(speech["sha256"], b"RIFF" + b"\0" * 60)
     yield "samples of mono", with_part(speech["sha256"], data[speech["sha256"]][:-100])
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def _whole(manifest: bytes, data: dict[str, bytes]) -> dict[str, bytes]:
@@ -382,7 +395,7 @@ def test_nothing_of_a_bundle_is_believed(tmp_path: Path) -> None:
                 answer = await ann.post(f"{PATH}/{recording_id}/complete")
                 assert answer.status_code == 422 and why in answer.json()["detail"], (why, answer.text)
                 assert rows(there)[recording_id].state == "uploading"
-            assert await uploaded(there, ann, store) <= 1, "the true manifest, if anything, is all that is missing"
+            assert await uploaded(there, ann, store) <= 2, "the true manifest and the last part that was spoiled are all that is missing"
             assert rows(there)[recording_id].state == "pending"
 
     asyncio.run(run())

@@ -78,7 +78,7 @@ def test_the_cookie_is_for_this_server_alone(tmp_path: Path) -> None:
 
 def test_where_there_is_no_proxy_nobody_says_another_address(tmp_path: Path) -> None:
     async def run() -> None:
-        async with site(tmp_path, settings=WebSettings(failures_by_address=5, failures_by_name=100)) as there:
+        async with site(tmp_path, settings=WebSettings(failures_by_address=5)) as there:
             guesser = await there.stranger()
             answers = [
                 await guesser.post("/api/v1/login", {"name": f"n{index}", "password": "x" * 12}, **{"X-Forwarded-For": f"10.0.0.{index}"})
@@ -91,7 +91,7 @@ def test_where_there_is_no_proxy_nobody_says_another_address(tmp_path: Path) -> 
 
 def test_guessing_a_password_is_stopped_and_tells_nothing(tmp_path: Path) -> None:
     async def run() -> None:
-        async with site(tmp_path, settings=WebSettings(failures_by_name=4)) as there:
+        async with site(tmp_path, settings=WebSettings(failures_by_name_and_address=4)) as there:
             ada = await there.person("ada")
             guesser = await there.stranger()
             known = [await guesser.log_in("ada", f"wrong guess {index}") for index in range(6)]
@@ -102,7 +102,7 @@ def test_guessing_a_password_is_stopped_and_tells_nothing(tmp_path: Path) -> Non
             assert 0 < int(known[5].headers["retry-after"]) <= 900
             assert (await guesser.log_in("ada")).status_code == 429, "the right one too"
             assert (await ada.get("/api/v1/me")).status_code == 200, "who is in stays in"
-        async with site(tmp_path, settings=WebSettings(failures_by_name=4)) as there:
+        async with site(tmp_path, settings=WebSettings(failures_by_name_and_address=4)) as there:
             assert (await (await there.stranger()).log_in("ada")).status_code == 429, "a restart forgives nothing"
 
     asyncio.run(run())
