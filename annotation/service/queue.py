@@ -33,7 +33,7 @@ MOST_TRIES = 8
 
 
 class Queue:
-    """One a process; any number of processes may work on one database."""
+    """One a server, which is the only one of its database (storage/one_server.py)."""
 
     def __init__(self, database: Database, standing: StandingReader, *, stock: int = STOCK, clock: Callable[[], float] = time.time) -> None:
         self._database, self._standing, self._stock, self._clock = database, standing, stock, clock
@@ -54,7 +54,7 @@ class Queue:
                     self._refresh_later(leased.campaign.campaign_id)
                 return leased
             refreshed = [await self.refresh(found, unless_since_s=asked_s) for found in await self._open_to(user_id, campaign_id)]
-            # Once more where nothing came in: another server may have filled it up between our two looks.
+            # Once more where nothing came in: somebody may have given work back between our two looks.
             num_vain = 0 if any(refreshed) else num_vain + 1
             if num_vain == 2:
                 break
@@ -108,7 +108,7 @@ class Queue:
 
     async def refresh(self, campaign: Campaign, *, unless_since_s: float = float("inf")) -> bool:
         """Fill up a campaign's stock and put it in order, unless that was done since (by time.monotonic); whether anything came in. One at
-        a time in a process; several processes wait for one another. Raises ConfigError where a selection is wrong by now."""
+        a time. Raises ConfigError where a selection is wrong by now."""
         campaign_id = campaign.campaign_id
         async with self._locks.setdefault(campaign_id, asyncio.Lock()):
             if self._refreshed_s.get(campaign_id, float("-inf")) < unless_since_s:
@@ -171,7 +171,7 @@ def _restock(
     for one in ready:
         one.priority = standing.of(one.task_id)
     session.flush()
-    asked = assignments.instances(session, campaign_id)  # again: another process may have filled it up meanwhile
+    asked = assignments.instances(session, campaign_id)  # again: what was asked before may have changed meanwhile
     new = [(task, seed) for task, seed in chosen if (task.task_id, seed) not in asked][: max(0, _num_wanted(campaign, asked))]
     for task, seed in new:
         session.add_all(_copies(campaign, task, seed, standing.of(task.task_id), now_s))

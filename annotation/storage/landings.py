@@ -1,4 +1,4 @@
-"""What the flywheel may take in, in the order of its commits: a reader keeps the number that it has seen, and asks for what came after."""
+"""What the flywheel may take in, numbered in the order of its commits: nothing appears before what has been seen."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ def append(session: Session, kind: str, subject_id: str, *, now_s: float) -> int
     return row.landing_id
 
 
-def after(session: Session, number: int, *, limit: int | None = None) -> Sequence[Landing]:
-    """What landed after a number, in order."""
-    return session.scalars(select(Landing).where(Landing.landing_id > number).order_by(Landing.landing_id).limit(limit)).all()
-
-
 def num(session: Session, kinds: Sequence[str]) -> int:
     """How many runs or recordings have landed as one of these kinds; one that landed again is counted once."""
     return session.scalar(select(func.count(Landing.subject_id.distinct())).where(Landing.kind.in_(kinds))) or 0
-
-
-def newest(session: Session) -> int:
-    """The number of what landed last; 0 where nothing has."""
-    return session.scalar(select(func.max(Landing.landing_id))) or 0

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import select
 
-from annotation.storage import landings, run_endings
+from annotation.storage import run_endings
 from annotation.storage.database import Database
 from annotation.storage.ids import new_id
 from annotation.storage.logins import Principal
-from annotation.storage.schema import Assignment, Campaign, Proposal, Run, RunStep, User
+from annotation.storage.schema import Assignment, Campaign, Landing, Proposal, Run, RunStep, User
 from sandbox import wire
 from sandbox.miniwob.source import load_tasks
 
@@ -140,7 +140,7 @@ class History:
     def landed(self, subject_id: str) -> list[str]:
         """Kinds of its landings, in order."""
         with self.database.read() as session:
-            return [one.kind for one in landings.after(session, 0) if one.subject_id == subject_id]
+            return list(session.scalars(select(Landing.kind).where(Landing.subject_id == subject_id).order_by(Landing.landing_id)))
 
     def rows(self, query: Any) -> list[Any]:
         with self.database.read() as session:

@@ -25,9 +25,9 @@ from annotation.recording.store import Store
 from annotation.recording.upload import Bundle, Uploader
 from annotation.service.intake import take_recording
 from annotation.service.recordings import Recordings
-from annotation.storage import landings, parts
+from annotation.storage import parts
 from annotation.storage.parts import PartStore
-from annotation.storage.schema import AuditEntry, Recording
+from annotation.storage.schema import AuditEntry, Landing, Recording
 from tests.annotation.recording.made_recording import make
 from tests.annotation.web.web_parts import Site, site
 
@@ -56,7 +56,7 @@ def rows(there: Site) -> dict[str, Recording]:
 
 def landed(there: Site) -> list[tuple[str, str]]:
     with there.database.read() as session:
-        return [(one.kind, one.subject_id) for one in landings.after(session, 0)]
+        return [(one.kind, one.subject_id) for one in session.scalars(select(Landing).order_by(Landing.landing_id))]
 
 
 def kept(folder: Path) -> set[str]:
