@@ -12,7 +12,7 @@ import pytest
 from agent.policy import Message, Prompt, Sampling
 from assets.profile import ActingSettings, TaskSettings
 from models.engine_choice import EngineChoice
-from pipelines import policy_source
+from pipelines import engines, policy_source
 from pipelines.engines import ClosablePolicy
 from pipelines.policy_source import ReleasedPolicies
 from tests.pipelines.annotation_home import release, small_home
@@ -100,7 +100,7 @@ def test_who_asks_while_an_engine_closes_waits_for_it(tmp_path: Path, monkeypatc
         first = await source.get("newest")
         release(home, "0002", 1)
         order: list[str] = []
-        engine, opened = source._engines[first_id].policy, policy_source.open_engine
+        engine, opened = source._engines[first_id].policy, engines.open_engine
         closed, closing, go_on = engine.close, threading.Event(), threading.Event()
 
         def close() -> None:

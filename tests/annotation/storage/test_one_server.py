@@ -58,14 +58,16 @@ def test_a_lost_connection_is_noticed_and_stays_lost(postgres_url: str) -> None:
 
 def test_the_server_ends_and_says_why(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_server, "CHECK_EVERY_S", 0.05)
-    database, ended = Database(postgres_url), []
+    database = Database(postgres_url)
+    ended: list[int] = []
 
     async def run() -> None:
         with only_server(database) as alone, bind("127.0.0.1", 0) as listener:
-            loop = asyncio.get_running_loop()
-            await serve(
-                FastAPI(), listener, lambda: loop.call_later(0.3, cut, database), on_end=lambda: ended.append(1), watch=alone.watch
-            )  # fmt: skip
+
+            def ready() -> None:
+                asyncio.get_running_loop().call_later(0.3, cut, database)
+
+            await serve(FastAPI(), listener, ready, on_end=lambda: ended.append(1), watch=alone.watch)
 
     with pytest.raises(DatabaseUnusable, match="Start it again"):
         asyncio.run(asyncio.wait_for(run(), 30))
