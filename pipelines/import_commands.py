@@ -110,12 +110,13 @@ def import_demonstrations(
     A killed import goes on where it was: what is stored is not stored again. What is malformed, and what holds personal data, is named by
     file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
     """
-    from pipelines.import_demonstrations import demonstration_settings, import_demonstration_files
+    from pipelines.import_demonstrations import check_any, demonstration_settings, import_demonstration_files
 
     settings = demonstration_settings(
         track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment,
         keep_personal_data=keep_personal_data, scripts=tuple(script or ()),
     )  # fmt: skip
-    import_demonstration_files(
+    report = import_demonstration_files(
         home_of(home), format_, files, settings, console, name=name, images=images or [], dry_run=dry_run, replace=replace
     )  # fmt: skip
+    check_any(report, format_)

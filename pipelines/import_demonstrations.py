@@ -120,8 +120,7 @@ def import_demonstration_files(
     home: Home, format: str, paths: Sequence[Path], settings: DemonstrationSettings, console: Console, *, name: str | None,
     images: Sequence[Path], dry_run: bool, replace: bool = False,
 ) -> Report:  # fmt: skip
-    """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none, and where not one
-    record could be read."""
+    """Import, and say what became of every record. Raises ConfigError for a format, file or grammar that is none."""
     chosen = _name(name or re.sub(r"[^a-z0-9_]+", "_", paths[0].stem.lower()).strip("_"))
     read, maker, screening = _reader(format, settings), RowMaker(format, settings), Screening(settings)
     for path in paths:
@@ -148,10 +147,14 @@ def import_demonstration_files(
             store.commit()
             kept.write()
     _tell(report, console, chosen, folder, dry_run=dry_run)
+    return report
+
+
+def check_any(report: Report, format: str) -> None:
+    """Raises ConfigError where not one record could be read: it is another format, most likely."""
     if report.num_records and len(report.malformed) == report.num_records:
         where, why = report.malformed[0]
         raise ConfigError(f"none of {report.num_records} records is a demonstration of the format {format}: {where}: {why}")
-    return report
 
 
 def demonstration_settings(**values: Any) -> DemonstrationSettings:

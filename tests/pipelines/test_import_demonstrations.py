@@ -20,7 +20,7 @@ from rich.console import Console
 from agent.grammars.registry import grammar_named
 from agent.prompt import PromptBuilder
 from pipelines import import_demonstrations
-from pipelines.import_demonstrations import Report, demonstration_settings, import_demonstration_files
+from pipelines.import_demonstrations import Report, check_any, demonstration_settings, import_demonstration_files
 from sandbox.session import Observation
 from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images, many, mind2web, picture, write_lines
 from warehouse.errors import ConfigError, StorageFull
@@ -372,4 +372,4 @@ def test_files_of_which_nothing_can_be_read_are_an_error(tmp_path: Path) -> None
     path = tmp_path / "other.jsonl"
     path.write_text('{"a": 1}\n{"b": 2}\n')
     with pytest.raises(ConfigError, match=r"none of 2 records is a demonstration of the format agentnet: other\.jsonl:1"):
-        run(tmp_path / "home", "agentnet", path)
+        check_any(run(tmp_path / "home", "agentnet", path)[0], "agentnet")

@@ -52,7 +52,9 @@ def test_a_decision_is_seen_within_300_ms(tmp_path: Path) -> None:
                     await deciding(page, step)
                     measured.append(int(await page.evaluate("document.body.dataset.latency_ms")))
                 await page.keyboard.press("f")
+                await expect(page.locator("dialog[open]")).to_be_visible()
                 await page.keyboard.press("n")
+                await expect(page.locator("dialog[open]")).to_be_hidden()
                 await page.locator("#next").click()
 
     asyncio.run(main())
