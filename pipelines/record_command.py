@@ -47,7 +47,7 @@ def consent() -> None:
     """Print what you agree to when you record."""
     from annotation.recording.consent import TEXT
 
-    console.print(TEXT, highlight=False)
+    _print_paragraphs(TEXT)
 
 
 @record.command()
@@ -233,7 +233,9 @@ def upload(
 
     store = _open(name, home)
     token = token_file.read_text().strip() if token_file is not None else os.environ.get(TOKEN_VARIABLE)
-    uploader = Uploader(url, token or str(typer.prompt("Token", hide_input=True)))
+    if not token and not sys.stdin.isatty():
+        raise ConfigError(f"no token: set {TOKEN_VARIABLE}, or name a --token-file; the server's page My work makes one for a program")
+    uploader = Uploader(url, token or str(typer.prompt("Token (of the server's page My work)", hide_input=True)))
     try:
         sent = uploader.upload(store)
     finally:
@@ -277,8 +279,8 @@ def list_recordings(home: HomeOption = None) -> None:
     table = RichTable("recording", "state", "sealed", "next")
     for name, cover, is_live in found:
         state = "recording now" if is_live else "interrupted" if cover.state == "recording" else cover.state
-        then = {"interrupted": "resume", "recorded": "review", "reviewed": "upload"}.get(state, "")
-        table.add_row(escape(name), state, "yes" if cover.seal else "no", f"flywheel record {then} {escape(name)}" if then else "")
+        then = {"interrupted": "resume {}", "recorded": "review {}", "reviewed": "upload {} --url …"}.get(state, "").format(escape(name))
+        table.add_row(escape(name), state, "yes" if cover.seal else "no", f"flywheel record {then}" if then else "")
     console.print(table)
 
 
@@ -338,11 +340,17 @@ def _say_what_is_known(has_elements: bool, reason: str, reads_pixels: bool) -> N
         console.print("[yellow]tesseract is not installed: private text is blackened only where programs tell where it stands.[/]")
 
 
+def _print_paragraphs(text: str) -> None:
+    """As wide as the terminal: lines of a text are the source's, not the reader's."""
+    for paragraph in text.strip().split("\n\n"):
+        console.print(" ".join(paragraph.split()) + "\n", highlight=False)
+
+
 def _consent(signed: str | None, *, with_microphone: bool) -> Consent:
     from annotation.recording.consent import TEXT, sign
 
     if signed is None:
-        console.print(TEXT, highlight=False)
+        _print_paragraphs(TEXT)
         signed = typer.prompt("To agree, write your name (Ctrl-C ends)", default="", show_default=False)
     return sign(signed, with_microphone=with_microphone)
 

@@ -49,9 +49,11 @@ export class Outbox {
     try {
       const state = await post(`/runs/${part(item.run_id)}/${item.verb}`, item.body);
       if (this.item !== item) return;
+      // The run is known to be over before anybody could be asked for its verdict again.
+      if (item.verb === "finish" && state?.run_id) this.on_state(state);
       this.done();
       this.on_online(true);
-      if (state && state.run_id) this.on_state(state);
+      if (item.verb !== "finish" && state?.run_id) this.on_state(state);
     } catch (error) {
       if (this.item !== item) return;
       this.is_sending = false;
