@@ -93,11 +93,9 @@ class LiveRuns(RunReaders):
     async def save_draft(self, run_id: str, user_id: str, body: bodies.SaveDraft) -> bodies.DraftView:
         """What stands now: the newer of the two. Drafts are no change that decisions are made on."""
         run = await self._own(run_id, user_id)
-        saved = await self._fenced(
-            run,
-            self._database.writing(runs.save_draft, run_id, body.step_index, body.number, body.thought, body.action, now_s=self._clock()),
-        )
-        draft = bodies.DraftView(step_index=saved.step_index, number=saved.number, thought=saved.thought, action=saved.action)
+        typed = (body.step_index, body.number, body.thought, body.action, body.candidate)
+        saved = await self._fenced(run, self._database.writing(runs.save_draft, run_id, *typed, now_s=self._clock()))
+        draft = stored_runs.view_of_draft(saved)
         if body.step_index == len(run.standing):
             run.draft = draft
             run.forget_view()

@@ -12,7 +12,7 @@ from annotation.service.live_run import LiveRun, Standing, attempt_of, history_s
 from annotation.service.proposals import Candidate
 from annotation.service.screens import LONGEST_OUTPUT, observation_of, screen_view
 from annotation.storage.runs import Stored
-from annotation.storage.schema import Assignment, Proposal, Run, RunStep
+from annotation.storage.schema import Assignment, Draft, Proposal, Run, RunStep
 from annotation.wire.runs import CampaignView, DraftView, HistoryStep, RunPhase, RunState, TaskView
 from sandbox import wire
 from sandbox.task import Task
@@ -124,7 +124,13 @@ def draft_of(stored: Stored, step_index: int) -> DraftView | None:
     draft = stored.drafts.get(step_index)
     if draft is None:
         return None
-    return DraftView(step_index=step_index, number=draft.number, thought=draft.thought, action=draft.action)
+    return view_of_draft(draft)
+
+
+def view_of_draft(draft: Draft) -> DraftView:
+    return DraftView(
+        step_index=draft.step_index, number=draft.number, thought=draft.thought, action=draft.action, candidate=draft.candidate
+    )
 
 
 def state_of(stored: Stored, *, version: int) -> RunState:

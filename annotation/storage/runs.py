@@ -275,15 +275,19 @@ def abandon(session: Session, run_id: str, *, now_s: float) -> bool:
     return True
 
 
-def save_draft(session: Session, run_id: str, step_index: int, number: int, thought: str, action: str, *, now_s: float) -> Draft:
+def save_draft(
+    session: Session, run_id: str, step_index: int, number: int, thought: str, action: str, candidate: int | None, *, now_s: float
+) -> Draft:
     """The newest draft of a step: a lower number than the stored one changes nothing."""
     hold(session, run_id, now_s=now_s, renew=True)
     draft = session.get(Draft, (run_id, step_index))
     if draft is None:
-        draft = Draft(run_id=run_id, step_index=step_index, number=number, thought=thought, action=action, saved_at_s=now_s)
+        draft = Draft(
+            run_id=run_id, step_index=step_index, number=number, thought=thought, action=action, candidate=candidate, saved_at_s=now_s
+        )
         session.add(draft)
     elif number > draft.number:
-        draft.number, draft.thought, draft.action, draft.saved_at_s = number, thought, action, now_s
+        draft.number, draft.thought, draft.action, draft.candidate, draft.saved_at_s = number, thought, action, candidate, now_s
     return draft
 
 

@@ -302,6 +302,8 @@ class Draft(Base):
     number: Mapped[int]
     thought: Mapped[str]
     action: Mapped[str]
+    candidate: Mapped[int | None]
+    """Rank of the proposal that is being edited; null for an override."""
     saved_at_s: Mapped[float]
 
 

@@ -91,6 +91,7 @@ class DraftView(_Body):
     number: int
     thought: str
     action: str
+    candidate: int | None = None
 
 
 class CampaignView(_Body):
@@ -164,6 +165,8 @@ class SaveDraft(_Body):
     number: int
     thought: Text
     action: Text
+    candidate: int | None = None
+    """Rank of the proposal that is being edited."""
 
 
 class Propose(_Body):

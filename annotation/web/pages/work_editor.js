@@ -84,7 +84,7 @@ export class Editor {
   }
 
   get draft() {
-    return { thought: at("thought-field").value, action: at("action-field").value };
+    return { thought: at("thought-field").value, action: at("action-field").value, candidate: this.source?.rank ?? null };
   }
 
   typed(id) {

@@ -232,4 +232,13 @@ def test_a_draft_outlives_reloads_and_a_lost_answer_is_not_done_twice(tmp_path: 
             assert await page.locator("#toasts .bad").count() == 0
             await expect(page.locator("#editor")).to_be_hidden()
 
+            await page.keyboard.press("e")
+            await expect(page.locator("#editor-title")).to_have_text("Edit candidate 1")
+            await page.locator("#thought-field").press_sequentially(" (mine)")
+            await page.reload()
+            await expect(page.locator("#editor-title")).to_have_text("Edit candidate 1")
+            await page.keyboard.press("Control+Enter")
+            await deciding(page, 3)
+            assert [step.decision for step in here.steps()] == ["override", "edit"], "an edit stays one over a reload"
+
     asyncio.run(main())
