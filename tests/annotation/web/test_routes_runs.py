@@ -115,7 +115,7 @@ def test_an_episode_over_http_from_the_queue_to_the_verdict(tmp_path: Path) -> N
             wrong = await post(ann, run_id, "decide", {"version": state["version"], "decision": "override", "action": "fly"})
             assert (wrong.status_code, wrong.json()["error"]) == (422, "UnreadableAnswer") and "fly" in wrong.json()["detail"]
 
-            draft = {"step_index": 1, "number": 4, "thought": "t", "action": "ty"}
+            draft = {"step_index": 1, "number": 4, "thought": "t", "action": "ty", "candidate": None}
             assert (await ann.put(f"/api/v1/runs/{run_id}/draft", json=draft)).json() == draft
             assert (await ann.get(f"/api/v1/runs/{run_id}")).json()["draft"] == draft
             assert (await post(ann, run_id, "complete", {"action": "cl", "cursor": 2})).json()[0]["label"] == "click"
