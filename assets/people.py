@@ -148,20 +148,30 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)
     if database is None:
-        return dg.MaterializeResult(data_version=data_version("none"), metadata=describe(note="nobody annotates here"))
+        return dg.MaterializeResult(
+            data_version=data_version("none"), metadata=describe(read=_versions(warehouse), note="nobody annotates here")
+        )
     try:
         runs, recorded = intake.standing(database), intake.standing_recordings(database)
         taken = _taken(warehouse, STAGE)
         seconds = intake.seconds(database, [run for run in runs.counting if run.episode_id in taken])
     finally:
         database.close()
+    read = _versions(warehouse)
     back = {run.episode_id for run in runs.refused if run.episode_id in taken}
     back |= {episode_id for episode_id, attempt in _taken(warehouse, RECORDED_STAGE).items() if attempt in recorded.refused}
     counts = {"taken back": len(back), "rows": _take_back(warehouse, lambda row: row["episode_id"] in back, iteration)}
     wrong = {(episode_id, step) for episode_id, second in seconds.items() for step in second.wrong_steps}
     counts["rows of wrong steps"] = _take_back(warehouse, lambda row: (row["episode_id"], row["step_index"]) in wrong, iteration)
     counts["verdicts"] = _say_again(warehouse, [second.verdict for second in seconds.values() if second.verdict is not None], iteration)
-    return dg.MaterializeResult(data_version=data_version(sorted(back), sorted(wrong)), metadata=describe(counts=counts))
+    return dg.MaterializeResult(
+        data_version=data_version(sorted(back), sorted(wrong)), metadata=describe(counts=counts, read=read, wrote=_versions(warehouse))
+    )
+
+
+def _versions(warehouse: Warehouse) -> dict[str, int]:
+    """Of the tables that tombstones go to."""
+    return {table: warehouse.version(table) for table in WITHDRAWABLE}
 
 
 def _nothing(warehouse: Warehouse, iteration: str, stage: str, tables: Sequence[str]) -> dg.MaterializeResult[None]:
