@@ -19,10 +19,11 @@ from agent.episode_loop import Intervene
 from agent.grammars.base import Grammar, NotRepresentable
 from agent.policy import Message, Policy, Response
 from annotation.config import Mode, ScriptedAnnotatorConfig
+from annotation.rows import annotation_row
 from sandbox.actions import TypeText
 from sandbox.session import Observation
 from warehouse.contradictions import contradictions_in
-from warehouse.identity import canonical_json, content_id
+from warehouse.identity import canonical_json
 
 Decision = Literal["accept", "override", "beyond_repair"]
 
@@ -83,12 +84,11 @@ class Annotation:
 
     @property
     def row(self) -> dict[str, Any]:
-        return {
-            "annotation_id": content_id("annotation", [self.episode_id, self.note.step_index, ORACLE_POLICY_ID, self.mode, self.response]),
-            "episode_id": self.episode_id, "step_index": self.note.step_index, "annotator": ORACLE_POLICY_ID, "origin": "scripted",
-            "mode": self.mode, "decision": self.decision, "proposal": self.note.proposal, "response": self.response,
-            "messages": [asdict(message) for message in self.note.messages], "withdrawn": False,
-        }  # fmt: skip
+        return annotation_row(
+            episode_id=self.episode_id, step_index=self.note.step_index, annotator=ORACLE_POLICY_ID, origin="scripted", mode=self.mode,
+            decision=self.decision, proposal=self.note.proposal, response=self.response,
+            messages=[asdict(message) for message in self.note.messages],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,13 @@ from agent.episode import Episode, Outcome, Step
 from agent.grammars.base import Grammar
 from agent.grammars.registry import grammar_named
 from agent.policy import Message
+from annotation.rows import annotation_row
 from annotation.service.screens import observation_of
 from annotation.service.stored_runs import DECIDED, request_of
 from annotation.storage.blobs import Blobs
 from annotation.storage.runs import Stored
 from annotation.storage.schema import RunStep
 from warehouse.errors import NotNow
-from warehouse.identity import content_id
 
 Row = dict[str, Any]
 
@@ -53,18 +53,6 @@ def exported(stored: Stored, blobs: Blobs) -> Exported:
     )
     decided = [step for step in stored.steps if step.decision is not None]
     return Exported(episode=episode, annotations=tuple(_annotation(step, stored, episode.episode_id) for step in decided))
-
-
-def annotation_row(
-    *, episode_id: str, step_index: int, annotator: str, origin: str, mode: str, decision: str, proposal: str, response: str | None,
-    messages: list[Any],
-) -> Row:  # fmt: skip
-    """A row of the table `annotations`, under the id of its content."""
-    return {
-        "annotation_id": content_id("annotation", [episode_id, step_index, annotator, mode, response]),
-        "episode_id": episode_id, "step_index": step_index, "annotator": annotator, "origin": origin, "mode": mode, "decision": decision,
-        "proposal": proposal, "response": response, "messages": messages, "withdrawn": False,
-    }  # fmt: skip
 
 
 def _step(step: RunStep, stored: Stored, grammar: Grammar) -> Step:
