@@ -30,6 +30,8 @@ REFRESH_S = 30.0
 """How old the stock's order may be."""
 MOST_TRIES = 8
 """Of somebody who finds the stock empty, when others empty it as fast as it is filled."""
+LOCKED_S = 0.02
+"""Until the next look at work that was there, but locked: others were taking it, or its order was being changed."""
 
 
 class Queue:
@@ -54,6 +56,9 @@ class Queue:
                     self._refresh_later(leased.campaign.campaign_id)
                 return leased
             refreshed = [await self.refresh(found, unless_since_s=asked_s) for found in await self._open_to(user_id, campaign_id)]
+            if await self._database.reading(assignments.any_free, user_id, campaign_id, now_s=self._clock()):
+                await asyncio.sleep(LOCKED_S)
+                continue
             # Once more where nothing came in: somebody may have given work back between our two looks.
             num_vain = 0 if any(refreshed) else num_vain + 1
             if num_vain == 2:

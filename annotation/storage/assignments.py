@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, true, update
 from sqlalchemy.orm import Session, aliased
 
 from annotation.storage.campaigns import may_work
@@ -42,12 +42,9 @@ def take(session: Session, user_id: str, campaign_id: str | None, *, now_s: floa
         campaign = session.get_one(Campaign, held.campaign_id)
         held.lease_until_s = now_s + campaign.lease_s
         return Leased(assignment=held, campaign=campaign, run_id=live_run(session, held), is_new=False)
-    free = and_(Campaign.state == "active", may_work(user_id), _is_free(now_s), ~_has_passed_on(user_id), ~_has_other_copy(user_id))
-    query = select(Assignment).join(Campaign).where(free)
-    if campaign_id is not None:
-        query = query.where(Assignment.campaign_id == campaign_id)
     order = (Assignment.priority.desc(), Assignment.copy, Assignment.assignment_id)
-    found = session.scalar(query.order_by(*order).limit(1).with_for_update(skip_locked=True, of=Assignment))
+    query = select(Assignment).join(Campaign).where(_is_open_to(user_id, campaign_id, now_s)).order_by(*order).limit(1)
+    found = session.scalar(query.with_for_update(skip_locked=True, of=Assignment))
     if found is None:
         return None
     abandoned = abandon_runs(session, found)
@@ -55,6 +52,12 @@ def take(session: Session, user_id: str, campaign_id: str | None, *, now_s: floa
     found.state, found.user_id, found.lease_number = "leased", user_id, found.lease_number + 1
     found.lease_until_s, found.changed_at_s = now_s + campaign.lease_s, now_s
     return Leased(assignment=found, campaign=campaign, run_id=None, is_new=True, abandoned_run_id=abandoned)
+
+
+def any_free(session: Session, user_id: str, campaign_id: str | None, *, now_s: float) -> bool:
+    """Whether there is one that `take` would give, be it locked by another transaction at the moment."""
+    query = select(Assignment.assignment_id).join(Campaign).where(_is_open_to(user_id, campaign_id, now_s)).limit(1)
+    return session.scalar(query) is not None
 
 
 def held_by_user(session: Session, user_id: str, *, for_update: bool = False) -> Assignment | None:
@@ -170,6 +173,13 @@ def flagged(session: Session, *, limit: int = 200) -> Sequence[Assignment]:
     """What somebody has to look at, the newest first."""
     query = select(Assignment).where(Assignment.state == "flagged").order_by(Assignment.changed_at_s.desc()).limit(limit)
     return session.scalars(query).all()
+
+
+def _is_open_to(user_id: str, campaign_id: str | None, now_s: float) -> ColumnElement[bool]:
+    """Of an assignment joined with its campaign (None: any campaign)."""
+    in_campaign = true() if campaign_id is None else Assignment.campaign_id == campaign_id
+    may_have = and_(may_work(user_id), ~_has_passed_on(user_id), ~_has_other_copy(user_id))
+    return and_(Campaign.state == "active", in_campaign, _is_free(now_s), may_have)
 
 
 def _is_free(now_s: float) -> ColumnElement[bool]:
