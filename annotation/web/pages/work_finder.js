@@ -22,13 +22,15 @@ export class Meanings {
     try {
       views = await post(`/runs/${part(this.run_id())}/at`, { point });
     } catch (error) {
+      this.on_preview(null);
       return toast(error.message, "bad");
     }
     if (number !== this.number) return;
+    if (!views?.length) this.on_preview(null);
     if (!views?.length) return toast("The policy's grammar has no action for this place.", "warn");
     this.views = views.slice(0, 9);
     this.menu.replaceChildren(
-      make("p", { class: "small quiet" }, point.to_x === undefined ? `At ${point.x}, ${point.y}` : `From ${point.x}, ${point.y} to ${point.to_x}, ${point.to_y}`),
+      make("p", { class: "small quiet" }, point.to_x === undefined ? `At ${point.x}, ${point.y}` : `From ${point.x}, ${point.y} to ${point.to_x}, ${point.to_y}, or the box between them`),
       ...this.views.map((view, index) => make("button", {
         type: "button", role: "menuitem", class: "meaning", tabindex: "-1",
         on: { click: (event) => this.take(index, event.ctrlKey || event.metaKey), pointerenter: () => this.select(index), focus: () => this.select(index, false) },
