@@ -116,7 +116,8 @@ def withdraw(
     """Take back what people annotated or recorded: no dataset made from now on holds it.
 
     `flywheel annotate runs` tells the ids of runs; the page of a run or of a recording has its own in the address. The next iteration
-    begins with it. Samples and decisions in older versions of the tables are erased by `flywheel withdraw --purge`; the episode's own steps and pictures stay, for lineage, and nothing learns from them.
+    begins with it. Samples and decisions in older versions of the tables are erased by `flywheel withdraw --purge`; the episode's own
+    steps and pictures stay, for lineage, and nothing learns from them.
     """
     from pipelines.annotation_withdrawal import erase_withdrawn, withdraw_given
 

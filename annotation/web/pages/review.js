@@ -15,11 +15,13 @@ const WHY = {
 };
 let current = null;
 
-/** Runs that somebody disputes, recordings, which count for nothing before somebody approves, then the sample; each oldest first. */
+/** Runs that somebody disputes, then recordings, which count for nothing before somebody approves, then the sample; each as the server has it. */
 function in_order({ waiting, recordings }) {
-  const of_run = (item) => ({ item, at_s: item.finished_at_s, urgency: item.kind === "adjudication" ? 0 : item.why.includes("sampled") ? 3 : 1 });
-  const all = [...waiting.map(of_run), ...recordings.map((recording) => ({ recording, at_s: recording.created_at_s, urgency: 2 }))];
-  return all.sort((one, other) => one.urgency - other.urgency || one.at_s - other.at_s);
+  const is_sampled = (item) => item.why.includes("sampled");
+  const of_run = (item) => ({ item, at_s: item.finished_at_s });
+  return [
+    ...waiting.filter((item) => !is_sampled(item)).map(of_run), ...recordings.map((recording) => ({ recording, at_s: recording.created_at_s })), ...waiting.filter(is_sampled).map(of_run),
+  ];
 }
 
 async function show_queue() {

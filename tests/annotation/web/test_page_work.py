@@ -109,7 +109,7 @@ async def lose_the_line(page: Page, here: Site) -> None:
     await deciding(page, 3)
     await expect(page.locator("#offline")).to_be_hidden()
     last = here.steps()[-1]
-    assert (last.decision, last.thought, last.step_index) == ("override", "typed without a line", 1)
+    assert (last.decision, last.thought, last.step_index) == ("edit", "typed without a line", 1), "a candidate's action"
     assert len(here.steps()) == 2 and len(here.steps(standing=False)) == 3
 
 
@@ -129,7 +129,7 @@ async def finish(page: Page, here: Site) -> None:
     await expect(page.locator("#between")).to_contain_text("Finished")
     (run,) = here.finished()
     assert (run.person_verdict, run.verifier_verdict, run.num_backs) == (True, True, 1)
-    assert [step.decision for step in here.steps()] == ["accept", "override", "override"]
+    assert [step.decision for step in here.steps()] == ["accept", "edit", "accept"], "what was chosen on the screen was proposed"
     await page.keyboard.press("Enter")
     await deciding(page, 1)
 
