@@ -11,6 +11,7 @@ export class Meanings {
     this.views = [];
     this.selected = 0;
     this.number = 0;
+    this.is_asking = false;
     this.menu = at("meanings");
     this.menu.addEventListener("keydown", (event) => this.pressed(event));
     addEventListener("pointerdown", (event) => !this.menu.hidden && !this.menu.contains(event.target) && this.close(), true);
@@ -19,11 +20,14 @@ export class Meanings {
   async open(point, place) {
     const number = ++this.number;
     let views;
+    this.is_asking = true;
     try {
       views = await post(`/runs/${part(this.run_id())}/at`, { point });
     } catch (error) {
       this.on_preview(null);
       return toast(error.message, "bad");
+    } finally {
+      if (number === this.number) this.is_asking = false;
     }
     if (number !== this.number) return;
     if (!views?.length) this.on_preview(null);
@@ -80,6 +84,7 @@ export class Meanings {
 
   close() {
     this.number += 1;
+    this.is_asking = false;
     if (this.menu.hidden) return;
     this.menu.hidden = true;
     this.views = [];

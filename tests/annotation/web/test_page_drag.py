@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.annotation.web.page_history import logged_in
 from tests.annotation.web.page_parts import chromium, deciding, site
@@ -26,6 +26,11 @@ async def drag(page: Page, start: tuple[int, int], end: tuple[int, int], *, lets
         await page.mouse.up()
 
 
+async def later(route: Route) -> None:
+    await asyncio.sleep(0.5)
+    await route.continue_()
+
+
 def around(box: dict[str, Any], px: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (box["x"] - px, box["y"] - px), (box["x"] + box["width"] + px, box["y"] + box["height"] + px)
 
@@ -41,6 +46,7 @@ def test_a_box_around_a_thing_becomes_a_click_on_it(tmp_path: Path) -> None:
             page = await logged_in(browser, here, "ann", "annotator")
             await page.goto("/work")
             await deciding(page, 1)
+            await page.wait_for_selector("#screen[data-screenshot]")
             button = next(box for box in await boxes(page) if box["name"] == "Submit")
             start, end = around(button, 5)
             await drag(page, start, end, lets_go=False)
@@ -60,7 +66,11 @@ def test_a_box_around_a_thing_becomes_a_click_on_it(tmp_path: Path) -> None:
             await expect(drawn).to_have_count(1)
             await page.keyboard.press("Escape")
             await expect(drawn).to_have_count(0)
+            await page.route("**/at", later)
             await drag(page, end, start)
+            await page.keyboard.press("Enter")
+            await expect(page.locator("#meanings button").first).to_be_focused()
+            assert here.steps() == [], "a key that was too soon for the menu accepts no candidate"
             await page.keyboard.press("Enter")
             await expect(page.locator("#action-field")).to_have_value(f"click [{button['index']}]")
             await page.locator("#thought-field").press_sequentially("I send it as it is.")
@@ -85,6 +95,7 @@ def test_a_thing_dragged_to_another_place_is_dragged_there(tmp_path: Path) -> No
             page = await logged_in(browser, here, "ann", "annotator")
             await page.goto("/work")
             await deciding(page, 1)
+            await page.wait_for_selector("#screen[data-screenshot]")
             found = sorted(await boxes(page), key=lambda box: box["width"] * box["height"])
             small, large = found[0], found[-1]
             await drag(page, middle(small), middle(large))
