@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,12 +13,12 @@ from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from pipelines.annotation_options import DatabaseOption, opened
+from pipelines.annotation_options import DatabaseOption, opened, server_of
 from pipelines.options import HomeOption, console, home_of
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
-    from annotation.service.campaigns import Campaigns
+    from annotation.service.campaigns import Campaigns, Seen
     from annotation.storage.database import Database
     from warehouse.home import Home
 
@@ -58,23 +60,42 @@ def create(
     with opened(place, database) as found:
         made = asyncio.run(_campaigns(found, place).create(spec, by=None))
     console.print(f"campaign {made.campaign_id}: {escape(made.name)}", highlight=False)
+    _say_where(place, database)
 
 
 @campaign.command("list")
-def list_campaigns(database: DatabaseOption = None, home: HomeOption = None) -> None:
-    """All campaigns, and how far they are."""
+def list_campaigns(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    database: DatabaseOption = None,
+    home: HomeOption = None,
+) -> None:
+    """All campaigns, and how far they are: what was rejected or withdrawn is not among the finished."""
     place = home_of(home)
     with opened(place, database) as found:
         campaigns = asyncio.run(_campaigns(found, place).list())
-    table = RichTable("campaign", "state", "tasks", "policy", "finished", "twice", "at work", "flagged", "members")
+    if as_json:
+        typer.echo(json.dumps([_plain(seen) for seen in campaigns], indent=2))
+        return
+    table = RichTable("campaign", "state", "finished", "twice", "now", "tasks, policy, members", box=None, pad_edge=False)
+    for column in table.columns[1:5]:
+        column.no_wrap = True
     for seen in campaigns:
         one, far = seen.campaign, seen.progress
-        table.add_row(
-            escape(one.name), one.state, escape(", ".join(one.tasks)), escape(one.policy), f"{far.num_finished}/{one.target_count}",
-            f"{far.num_second_finished}/{far.num_second_wanted}", str(far.num_leased), str(far.num_flagged),
-            ", ".join(seen.members) or "everyone",
-        )  # fmt: skip
-    console.print(table)
+        now = f"{far.num_leased} at work" + (f", {far.num_flagged} flagged" if far.num_flagged else "")
+        what = "; ".join((", ".join(one.tasks), f"policy {one.policy}", ", ".join(seen.members) or "everyone"))
+        twice = f"{far.num_second_finished}/{far.num_second_wanted}"
+        table.add_row(escape(one.name), one.state, f"{far.num_finished}/{one.target_count}", twice, now, escape(what))
+    console.print(table if campaigns else "no campaign yet: `flywheel annotate campaign create NAME --tasks miniwob:quickstart` makes one")
+    if campaigns and (server := server_of(place, database)) is not None:
+        console.print(f"the same as a page: {server.address}/campaigns", highlight=False, soft_wrap=True)
+
+
+def _plain(seen: Seen) -> dict[str, Any]:
+    one = seen.campaign
+    return {
+        "campaign_id": one.campaign_id, "name": one.name, "state": one.state, "mode": one.mode, "tasks": one.tasks, "policy": one.policy,
+        "target_count": one.target_count, "double_share": one.double_share, "members": seen.members, "progress": asdict(seen.progress),
+    }  # fmt: skip
 
 
 @campaign.command()
@@ -104,6 +125,13 @@ def _set_state(name: str, state: Literal["active", "paused", "ended"], database:
         with found.read() as session:
             campaign_id = campaigns.named(session, name).campaign_id
         asyncio.run(_campaigns(found, place).change(campaign_id, CampaignChange(state=state), by=None))
+
+
+def _say_where(home: Home, database: str | None) -> None:
+    """Where people find it."""
+    server = server_of(home, database)
+    told = f"people find it at {server.address}" if server is not None else "people find it once `flywheel annotate serve` runs"
+    console.print(told, highlight=False, soft_wrap=True)
 
 
 def _campaigns(database: Database, home: Home) -> Campaigns:

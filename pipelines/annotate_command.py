@@ -7,26 +7,33 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click.core import ParameterSource
 from rich.table import Table as RichTable
 
 from pipelines.annotate_campaigns import campaign
-from pipelines.annotation_options import DatabaseOption, opened, url_of, with_accounts
+from pipelines.annotate_runs import list_runs
+from pipelines.annotation_options import DatabaseOption, opened, server_of, url_of, with_accounts
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, profile_of
+from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
     from annotation.service.accounts import Accounts
     from annotation.storage.schema import User
+    from warehouse.home import Home
 
 DEFAULT_PORT = 8441
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 annotate = typer.Typer(no_args_is_help=True, help="People correct the policy in live environments: pages, accounts, campaigns.")
-users = typer.Typer(no_args_is_help=True, help="Accounts of people and programs.")
+users = typer.Typer(help="Accounts of people and programs; without a command, a list of them.")
 annotate.add_typer(users, name="users")
 annotate.add_typer(campaign, name="campaign")
+annotate.command("runs")(list_runs)
 NameArgument = Annotated[str, typer.Argument(help="Name of the account.")]
 RoleOption = Annotated[str, typer.Option(help="annotator, reviewer (also reviews), or admin (also runs it all).")]
-UrlOption = Annotated[str, typer.Option("--url", help="Address that people reach the server at; the link begins with it.")]
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="Address that people reach the server at \\[default: that of the server on this home].")
+]  # fmt: skip
 
 
 @annotate.command()
@@ -81,7 +88,7 @@ def invite(
     role: RoleOption = "annotator",
     for_: Annotated[str | None, typer.Option("--for", help="Instead: a new password for this account.")] = None,
     days: Annotated[int, typer.Option(min=1, max=30, help="How long the link may be used.")] = 7,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
     database: DatabaseOption = None,
     home: HomeOption = None,
 ) -> None:
@@ -92,8 +99,9 @@ def invite(
         secret, _ = await accounts.invite(role, by=None, ttl_s=days * 86400.0, for_user=user_id)
         return secret
 
-    secret = with_accounts(home_of(home), database, work)
-    typer.echo(f"{url.rstrip('/')}/join#{secret}")
+    place = home_of(home)
+    secret = with_accounts(place, database, work)
+    typer.echo(f"{_address(place, database, url)}/join#{secret}")
 
 
 @annotate.command()
@@ -107,8 +115,9 @@ def withdraw(
 ) -> None:
     """Take back what people annotated or recorded: no dataset made from now on holds it.
 
-    The next iteration begins with it. Samples and decisions in older versions of the tables are erased by `flywheel withdraw --purge`;
-    the episode's own steps and pictures stay, for lineage, and nothing learns from them.
+    `flywheel annotate runs` tells the ids of runs; the page of a run or of a recording has its own in the address. The next iteration
+    begins with it. Samples and decisions in older versions of the tables are erased by `flywheel withdraw --purge`; the episode's own
+    steps and pictures stay, for lineage, and nothing learns from them.
     """
     from pipelines.annotation_withdrawal import erase_withdrawn, withdraw_given
 
@@ -132,6 +141,15 @@ def migrate(database: DatabaseOption = None, home: HomeOption = None) -> None:
     finally:
         found.close()
     console.print(f"the tables are those of version {after}; before they were those of {before or 'none'}", highlight=False)
+
+
+@users.callback(invoke_without_command=True)
+def users_alone(context: typer.Context, database: DatabaseOption = None, home: HomeOption = None) -> None:
+    """Accounts of people and programs; without a command, a list of them."""
+    if context.invoked_subcommand is None:
+        list_users(database=database, home=home)
+    elif given := [name for name in ("database", "home") if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
+        raise ConfigError(f"--{given[0]} belongs after the command: flywheel annotate users {context.invoked_subcommand} --{given[0]} …")
 
 
 @users.command("list")
@@ -196,6 +214,16 @@ def program(
         return secret
 
     typer.echo(with_accounts(home_of(home), database, work))
+
+
+def _address(home: Home, database: str | None, given: str | None) -> str:
+    """What is given, else the address of the server on the home; where none runs, what it would have, and a word about that."""
+    if given is not None:
+        return given.rstrip("/")
+    if (server := server_of(home, database)) is not None:
+        return server.address
+    typer.echo(f"no annotation server runs on {home.root}: this is the address of `flywheel annotate serve` as it comes", err=True)
+    return DEFAULT_URL
 
 
 async def _named(accounts: Accounts, name: str) -> User:

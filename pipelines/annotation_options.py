@@ -15,6 +15,7 @@ from warehouse.home import Home
 if TYPE_CHECKING:
     from annotation.service.accounts import Accounts
     from annotation.storage.database import Database
+    from pipelines.annotation_address import Served
 
 T = TypeVar("T")
 DatabaseOption = Annotated[
@@ -46,6 +47,18 @@ def opened(home: Home, given: str | None) -> Iterator[Database]:
     database = open_database(url_of(home, given))
     try:
         yield database
+    finally:
+        database.close()
+
+
+def server_of(home: Home, given: str | None) -> Served | None:
+    """The server that lives on this home and the database that is meant."""
+    from annotation.storage.database import Database
+    from pipelines.annotation_address import living
+
+    database = Database(url_of(home, given))
+    try:
+        return living(home, database.name)
     finally:
         database.close()
 

@@ -26,6 +26,7 @@ from annotation.storage.one_server import only_server
 from annotation.web.app import create_app
 from annotation.web.serve import serve
 from annotation.web.settings import WebSettings
+from pipelines import annotation_address
 from pipelines.options import console
 from pipelines.policy_source import ReleasedPolicies
 from sandbox.http_serving import address_of, bind, is_loopback
@@ -81,6 +82,7 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         settings = WebSettings(behind_proxy=plan.behind_proxy)
         app = create_app(database, Blobs.of_home(home), runs, StandingReader(home), settings, pool=pool)
         first = await first_invitation(database)
+        stack.enter_context(annotation_address.told(home, address_of(listener), plan.public_url, database.name))
         warming = asyncio.create_task(_warm(policies), name="the newest release")
         stack.callback(warming.cancel)
         await serve(app, listener, lambda: _tell(listener, plan, database, first), on_end=runs.end_streams, watch=alone.watch)

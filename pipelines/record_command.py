@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PASSPHRASE_VARIABLE = "FLYWHEEL_RECORD_PASSPHRASE"
 KEY_VARIABLE = "FLYWHEEL_REFINE_KEY"
+URL_VARIABLE = "FLYWHEEL_ANNOTATION_URL"
 TOKEN_VARIABLE = "FLYWHEEL_ANNOTATION_TOKEN"
 
 record = typer.Typer(no_args_is_help=True, help="Record your own work, thinking aloud; look through it; send it off.")
@@ -224,23 +225,30 @@ def review(
 @record.command()
 def upload(
     name: NameArgument,
-    url: Annotated[str, typer.Option("--url", envvar="FLYWHEEL_ANNOTATION_URL", help="Address of the annotation server.")],
+    url: Annotated[
+        str | None,
+        typer.Option("--url", envvar=URL_VARIABLE, help="Address of the annotation server \\[default: that of the server on this home]."),
+    ] = None,
     token_file: Annotated[Path | None, typer.Option(help=f"File with your token \\[default: {TOKEN_VARIABLE}, or asked for].")] = None,
     home: HomeOption = None,
 ) -> None:
     """Send a recording that was looked through. When it is interrupted, give the command again: what arrived is not sent twice."""
     from annotation.recording.upload import Uploader
+    from pipelines.annotation_address import living
 
-    store = _open(name, home)
+    store, server = _open(name, home), living(home_of(home))
+    place = url or (server.address if server is not None else None)
+    if place is None:
+        raise ConfigError(f"no --url, and no annotation server runs on this home: name the server's address, or set {URL_VARIABLE}")
     token = token_file.read_text().strip() if token_file is not None else os.environ.get(TOKEN_VARIABLE)
     if not token and not sys.stdin.isatty():
-        raise ConfigError(f"no token: set {TOKEN_VARIABLE}, or name a --token-file; the server's page My work makes one for a program")
-    uploader = Uploader(url, token or str(typer.prompt("Token (of the server's page My work)", hide_input=True)))
+        raise ConfigError(f"no token: set {TOKEN_VARIABLE}, or name a --token-file; the page My work, {place}/, makes one for a program")
+    uploader = Uploader(place, token or str(typer.prompt(f"Token (of the page My work, {place}/)", hide_input=True)))
     try:
         sent = uploader.upload(store)
     finally:
         uploader.close()
-    console.print(f"{name} is on {escape(url)}; {sent} parts were sent", highlight=False, soft_wrap=True)
+    console.print(f"{name} is on {escape(place)}; {sent} parts were sent", highlight=False, soft_wrap=True)
 
 
 @record.command()
@@ -271,15 +279,17 @@ def refine(
 def list_recordings(home: HomeOption = None) -> None:
     """The recordings on this machine, and how far each is."""
     from annotation.recording import store as stores
+    from pipelines.annotation_address import living
 
     found = stores.all_recordings(_root(home))
     if not found:
         console.print("no recordings")
         return
+    upload_to = "upload {}" if living(home_of(home)) is not None or os.environ.get(URL_VARIABLE) else "upload {} --url …"
     table = RichTable("recording", "state", "sealed", "next")
     for name, cover, is_live in found:
         state = "recording now" if is_live else "interrupted" if cover.state == "recording" else cover.state
-        then = {"interrupted": "resume {}", "recorded": "review {}", "reviewed": "upload {} --url …"}.get(state, "").format(escape(name))
+        then = {"interrupted": "resume {}", "recorded": "review {}", "reviewed": upload_to}.get(state, "").format(escape(name))
         table.add_row(escape(name), state, "yes" if cover.seal else "no", f"flywheel record {then}" if then else "")
     console.print(table)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.grammars.base import Grammar
+from agent.grammars.base import Grammar, ParsedResponse
 from agent.policy import Response
 from annotation.service.answers import composed, edited
 from annotation.service.proposals import Candidate
@@ -56,7 +56,53 @@ def choice_of(body: Decide, at: Situation) -> Choice:
         text = composed(body.thought, body.action, at.grammar, at.observation)
     else:
         text = edited(candidate.response.text, body.thought, body.action, at.grammar, at.observation)
+    known = _as_proposed(text, body, at)
+    if known is not None and known.is_whole:
+        return chosen("accept", known.rank, known.response.text, known.response, at)
+    if known is not None:
+        return chosen("edit", known.rank, text, known.response, at)
     return chosen(body.decision, body.candidate if candidate else None, text, candidate.response if candidate else None, at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A candidate that does what a person wrote; `is_whole`: and thinks nothing else."""
+
+    rank: int
+    response: Response
+    is_whole: bool
+
+
+def _as_proposed(text: str, body: Decide, at: Situation) -> _Known | None:
+    """The candidate whose action a person's answer is, however they came to it: one with their thought before one with another, then the
+    one that they edit, then the policy's order. Who overrides without a thought of their own takes the candidate's."""
+    wrote = at.grammar.parse(text, at.observation)
+    if wrote.invalid is not None:
+        return None
+    same = []
+    for rank, candidate in enumerate(at.candidates):
+        parsed = at.grammar.parse(candidate.response.text, at.observation)
+        if parsed.invalid is None and parsed.actions == wrote.actions:
+            is_whole = _words(parsed.thought) == _words(wrote.thought)
+            same.append((not is_whole, rank != body.candidate, rank, candidate.response))
+    if not same:
+        return None
+    differs, _, rank, response = min(same, key=lambda found: found[:3])
+    has_no_thought = body.decision == "override" and _is_grammars(body.thought, wrote, at)
+    return _Known(rank=rank, response=response, is_whole=not differs or has_no_thought)
+
+
+def _is_grammars(thought: str | None, wrote: ParsedResponse, at: Situation) -> bool:
+    """Whether a thought is none, or what the grammar itself says to the action."""
+    words = _words(thought)
+    if not words or len(wrote.actions) != 1:
+        return not words
+    own = at.grammar.parse(at.grammar.format(None, wrote.actions[0], at.observation), at.observation).thought
+    return words == _words(own)
+
+
+def _words(thought: str | None) -> list[str]:
+    return (thought or "").split()
 
 
 def chosen(

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 
 from annotation.service.standing import Standing
+from annotation.storage.standings import VOID
 from sandbox.sources import SOURCES, all_tasks, tasks_of
 from sandbox.task import WHOLE, Split, Task
 from warehouse.errors import ConfigError, TaskError
@@ -57,11 +58,12 @@ def _selected(selection: str, standing: Standing) -> Sequence[Task]:
 
 def next_instances(tasks: Mapping[str, Task], standing: Standing, asked: Mapping[tuple[str, int], str], num: int) -> list[tuple[Task, int]]:
     """`num` instances that were never asked for (fewer where there are no more), so that the counts of all that is asked for are nearest
-    to the tasks' weakness: each goes to the task that has the least beside its weight (D'Hondt). `asked`: states by (task id, seed)."""
+    to the tasks' weakness: each goes to the task that has the least beside its weight (D'Hondt). `asked`: states by (task id, seed); what
+    was given up, or came to nothing, supplies nothing."""
     counts, used = dict.fromkeys(tasks, 0), {task_id: set[int]() for task_id in tasks}
     for (task_id, seed), state in asked.items():
         if task_id in counts:
-            counts[task_id] += state != "cancelled"
+            counts[task_id] += state not in ("cancelled", VOID)
             used[task_id].add(seed)
     weights = {task_id: max(standing.of(task_id), LEAST_WEIGHT) for task_id in tasks}
     heap = [((counts[task_id] + 1) / weights[task_id], stable_fraction(task_id), task_id) for task_id in tasks]

@@ -137,6 +137,16 @@ class Recordings:
 
         return await self._database.reading(work)
 
+    async def waiting(self, reviewer: Principal) -> tuple[tuple[RecordingItem, ...], int]:
+        """What a reviewer may judge, oldest first, and how much of it there is in all."""
+
+        def work(session: Session) -> tuple[tuple[RecordingItem, ...], int]:
+            names = accounts.names(session)
+            found, num = recordings.waiting(session, reviewer.user_id, limit=MOST_LISTED)
+            return tuple(_item(one, names, reviewer) for one in found), num
+
+        return await self._database.reading(work)
+
     async def look(self, recording_id: str, viewer: Principal) -> RecordingDetail:
         """Raises UnknownSubject, NotNow for what is not complete yet."""
 

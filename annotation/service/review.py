@@ -51,7 +51,7 @@ class Reviews:
         for a step that there is not, OutOfDate where another word is wanted by now, NotNow where none is."""
 
         def work(session: Session) -> ReviewView:
-            run, now_s = _finished(session, run_id, for_update=True), self._clock()
+            run, now_s = finished(session, run_id, for_update=True), self._clock()
             _check(session, run, said, by)
             made = reviews.add(
                 session, run_id=run_id, reviewer_id=by.user_id, kind=said.kind, approves=said.approves, verdict=said.verdict,
@@ -85,6 +85,13 @@ def wanted(run: Run, said: Sequence[Review]) -> ReviewKind | None:
     if run.review_state in ("approved", "rejected"):
         return None
     return "adjudication" if run.review_state == "pending" and said else "second"
+
+
+def may_say(session: Session, run: Run, by: Principal) -> ReviewKind | None:
+    """The kind of word that a reviewer may still say of a finished run; None: none."""
+    said = reviews_of(session, run.run_id)
+    is_barred = run.withdrawn_at_s is not None or any(one.reviewer_id == by.user_id for one in said)
+    return None if is_barred or reviews.annotated_instance(session, run.run_id, by.user_id) else wanted(run, said)
 
 
 def why(run: Run, said: Sequence[Review], twins: Sequence[Run]) -> tuple[Why, ...]:
@@ -142,13 +149,13 @@ def _queue(session: Session, reviewer_id: str, now_s: float) -> ReviewQueue:
 
 
 def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
-    run = _finished(session, run_id)
+    run = finished(session, run_id)
     listed = reviews.listed(session, run_id)
     if listed is None:
         raise runs.unknown(run_id)
     said, twins, names = reviews_of(session, run_id), reviews.twins(session, [run_id])[run_id], accounts.names(session)
     stored = runs.load(session, run_id)
-    shown = said if _may_see_opinions(run, said, viewer_id) else [one for one in said if one.reviewer_id == viewer_id]
+    shown = said if sees_opinions(run, said, viewer_id) else [one for one in said if one.reviewer_id == viewer_id]
     replay = replay_of(stored, names)
     return RunReview(
         item=_item(listed, said, twins, len(replay.steps), names), instruction=run.instruction, guidelines=stored.campaign.guidelines,
@@ -157,7 +164,8 @@ def _look(session: Session, run_id: str, viewer_id: str) -> RunReview:
     )  # fmt: skip
 
 
-def _may_see_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
+def sees_opinions(run: Run, said: Sequence[Review], viewer_id: str) -> bool:
+    """Whether somebody is told what others said of a run."""
     if (kind := wanted(run, said)) is None:
         return True
     return kind == "adjudication" and viewer_id != run.user_id and all(one.reviewer_id != viewer_id for one in said)
@@ -173,7 +181,8 @@ def _item(one: Listed, said: Sequence[Review], twins: Sequence[Run], num_steps: 
     )  # fmt: skip
 
 
-def _finished(session: Session, run_id: str, *, for_update: bool = False) -> Run:
+def finished(session: Session, run_id: str, *, for_update: bool = False) -> Run:
+    """Raises UnknownSubject, NotNow."""
     run = session.get(Run, run_id, with_for_update=for_update)
     if run is None:
         raise UnknownSubject(f"there is no run {run_id[:80]!r}")

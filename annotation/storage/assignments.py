@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, aliased
 from annotation.storage.campaigns import may_work
 from annotation.storage.database import lock
 from annotation.storage.schema import Assignment, Campaign, Run, Skip
+from annotation.storage.standings import VOID, state_that_counts
 from warehouse.errors import AssignmentLost, UnknownSubject
 
 SKIPS_UNTIL_FLAGGED = 3
@@ -151,10 +152,13 @@ def open_ones(session: Session, campaign_id: str) -> Sequence[Assignment]:
 
 
 def instances(session: Session, campaign_id: str) -> dict[tuple[str, int], str]:
-    """State of every first copy, by (task id, seed)."""
-    query = select(Assignment.task_id, Assignment.seed, Assignment.state)
-    found = session.execute(query.where(Assignment.campaign_id == campaign_id, Assignment.copy == 0))
-    return {(task_id, seed): state for task_id, seed, state in found}
+    """State of every instance, by (task id, seed): its first copy's, or that of the second where the first came to nothing."""
+    query = select(Assignment.task_id, Assignment.seed, state_that_counts(Assignment)).where(Assignment.campaign_id == campaign_id)
+    states: dict[tuple[str, int], str] = {}
+    for task_id, seed, state in session.execute(query.order_by(Assignment.copy)):
+        if states.get((task_id, seed), VOID) == VOID:
+            states[task_id, seed] = state
+    return states
 
 
 def begun(session: Session, campaign_id: str) -> set[tuple[str, int]]:

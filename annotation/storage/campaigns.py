@@ -9,12 +9,14 @@ from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from annotation.storage.schema import CAMPAIGN_STATES, Assignment, Campaign, CampaignMember
+from annotation.storage.standings import copy_that_counts, state_that_counts
 from warehouse.errors import ConfigError, UnknownSubject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Assignments of a campaign. `num_finished` of the first copies is what counts towards its target."""
+    """Assignments of a campaign. `num_finished` of the first copies is what counts towards its target; what was rejected or taken back
+    afterwards is not among the finished, and the second copy of such an instance counts as its first (standings.py)."""
 
     num_open: int = 0
     num_leased: int = 0
@@ -84,13 +86,12 @@ def set_state(campaign: Campaign, state: str) -> None:
 
 def progress(session: Session) -> dict[str, Progress]:
     """By campaign id; campaigns without any assignment are missing."""
-    counted = session.execute(
-        select(Assignment.campaign_id, Assignment.state, Assignment.copy, func.count()).group_by(
-            Assignment.campaign_id, Assignment.state, Assignment.copy
-        )
-    ).all()
+    each = select(
+        Assignment.campaign_id, state_that_counts(Assignment).label("state"), copy_that_counts(Assignment).label("copy")
+    ).subquery()
+    grouped = (each.c.campaign_id, each.c.state, each.c.copy)
     counts: dict[str, dict[tuple[str, int], int]] = {}
-    for campaign_id, state, copy, num in counted:
+    for campaign_id, state, copy, num in session.execute(select(*grouped, func.count()).group_by(*grouped)):
         counts.setdefault(campaign_id, {})[state, copy] = num
     return {campaign_id: _progress(found) for campaign_id, found in counts.items()}
 

@@ -96,6 +96,14 @@ def listed(session: Session, viewer_id: str, *, may_review: bool, limit: int) ->
     return session.scalars(query.order_by(Recording.created_at_s.desc(), Recording.recording_id).limit(limit)).all()
 
 
+def waiting(session: Session, reviewer_id: str, *, limit: int) -> tuple[Sequence[Recording], int]:
+    """What others recorded and nobody has judged, oldest first, and how much of it there is in all."""
+    where = (Recording.state == "pending", Recording.user_id != reviewer_id)
+    query = select(Recording).options(defer(Recording.parts)).where(*where)
+    found = session.scalars(query.order_by(Recording.completed_at_s, Recording.recording_id).limit(limit)).all()
+    return found, session.scalar(select(func.count()).select_from(Recording).where(*where)) or 0
+
+
 def withdrawn(session: Session) -> Sequence[str]:
     """Ids of what was withdrawn and is not erased yet, in their order."""
     query = select(Recording.recording_id).where(Recording.state == "withdrawn", Recording.erased_at_s.is_(None))

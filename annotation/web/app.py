@@ -19,6 +19,7 @@ from annotation.service.accounts import Accounts
 from annotation.service.campaigns import Campaigns
 from annotation.service.design import Design
 from annotation.service.executability import Executability
+from annotation.service.finished_runs import FinishedRuns
 from annotation.service.passwords import Passwords
 from annotation.service.quality import Quality
 from annotation.service.queue import Queue
@@ -67,6 +68,7 @@ class Office:
     accounts: Accounts
     queue: Queue
     campaigns: Campaigns
+    finished: FinishedRuns
     reviews: Reviews
     quality: Quality
     recordings: Recordings
@@ -108,7 +110,7 @@ def create_app(
         database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue, campaigns=Campaigns(database, standing, clock=clock),
         standing=standing, settings=settings, clock=clock, reviews=Reviews(database, clock=clock), quality=Quality(database, clock=clock),
         recordings=Recordings(database, store, uploads, clock=clock), executability=Executability(database, store, pool),
-        design=Design(database, clock=clock),
+        design=Design(database, clock=clock), finished=FinishedRuns(database),
     )  # fmt: skip
 
     @asynccontextmanager

@@ -23,7 +23,7 @@ from annotation.service.accounts import Accounts
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.web.access import Access, accesses
 from annotation.web.limits import LimitedBody, Rates
-from annotation.web.problems import problem, problem_of
+from annotation.web.problems import as_asked, problem, problem_of, wants_page
 from annotation.web.settings import WebSettings
 from warehouse.errors import AccessDenied, ConfigError, FlywheelError, LoginRefused, TooManyAttempts, UnknownSubject
 
@@ -72,9 +72,9 @@ class Guard:
             who = await self._accounts.who(secret, kind, touch=not is_automatic) if secret else None
             scope["principal"] = who
             self._check_haste(who, scope["address"])
-            self._check(access, who, scope["method"], headers, is_bearer=kind == "program")
-        except _SendToLogin:
-            return await _redirect(scope, send)
+            if who is None and _opens_page(scope, access, is_bearer=kind == "program"):
+                return await _redirect(scope, send)
+            self._check(access, who, scope["method"], headers)
         except FlywheelError as error:
             return await _answer(problem_of(error), scope, receive, send)
         most = (access.max_body_bytes if access else None) or self._settings.max_body_bytes
@@ -98,13 +98,11 @@ class Guard:
         if wait_s:
             raise TooManyAttempts("This is more than the server takes from one login or address: slow down.", math.ceil(wait_s))
 
-    def _check(self, access: Access | None, who: Principal | None, method: str, headers: dict[str, str], *, is_bearer: bool) -> None:
+    def _check(self, access: Access | None, who: Principal | None, method: str, headers: dict[str, str]) -> None:
         """Raises LoginRefused, AccessDenied, UnknownSubject for what is no route (told only to who is logged in)."""
         is_changing = method not in SAFE_METHODS
         if access is None or access.role is not None:
             if who is None:
-                if access is not None and access.is_page and not is_bearer:
-                    raise _SendToLogin
                 raise LoginRefused("Log in, or send a valid token: `Authorization: Bearer …`.")
             if access is None:
                 raise UnknownSubject("There is nothing at this address.")
@@ -136,8 +134,11 @@ class Guard:
         return sending
 
 
-class _SendToLogin(FlywheelError):
-    """A person opened a page without being logged in."""
+def _opens_page(scope: Scope, access: Access | None, *, is_bearer: bool) -> bool:
+    """Whether a person opens what wants a login; an address at which there is nothing too, so that its name tells nobody what there is."""
+    if access is None:
+        return wants_page(scope)
+    return access.role is not None and access.is_page and not is_bearer
 
 
 def cookie_name(scope: Scope) -> str:
@@ -239,4 +240,4 @@ async def _redirect(scope: Scope, send: Send) -> None:
 async def _answer(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
     if response.status_code == 401:
         response.headers["WWW-Authenticate"] = 'Bearer realm="flywheel"'
-    await response(scope, receive, send)
+    await as_asked(scope, response)(scope, receive, send)

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
 
 from annotation.web.access import MaybeWho, needs, open_to_all
+from annotation.web.shell import FOLDER, Page, page_text
 from warehouse.errors import UnknownSubject
 
-FOLDER = Path(__file__).with_name("pages")
 _HTML, _SCRIPT, _STYLE = "text/html; charset=utf-8", "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 PAGES = {
-    "/": ("home.html", "annotator"),
-    "/work": ("work.html", "annotator"),
-    "/recordings": ("recordings.html", "annotator"),
-    "/review": ("review.html", "reviewer"),
-    "/quality": ("quality.html", "reviewer"),
-    "/design": ("design.html", "reviewer"),
-    "/campaigns": ("campaigns.html", "admin"),
-    "/people": ("people.html", "admin"),
+    "/": Page(name="home", title="My work"),
+    "/work": Page(name="work", title="Annotate", style="work.css", skip_to="workbench", skip="Skip to the candidates"),
+    "/runs": Page(name="runs", title="Runs"),
+    "/recordings": Page(name="recordings", title="Recordings"),
+    "/review": Page(name="review", title="Review", role="reviewer"),
+    "/quality": Page(name="quality", title="Quality", role="reviewer"),
+    "/design": Page(name="design", title="Task design", role="reviewer"),
+    "/campaigns": Page(name="campaigns", title="Campaigns", role="admin"),
+    "/people": Page(name="people", title="People", role="admin"),
 }
-"""Files of pages by address, and the role that may see each."""
-OPEN_PAGES = {"/login": "login.html", "/join": "join.html"}
+"""By address."""
+OPEN_PAGES = {
+    "/login": Page(name="login", title="Log in", role=None, style=None),
+    "/join": Page(name="join", title="Join", role=None, style=None),
+}
 """Those that one sees without a login."""
 FILES = {
     "api.js": _SCRIPT,
@@ -33,6 +37,7 @@ FILES = {
     "chart.js": _SCRIPT,
     "design.js": _SCRIPT,
     "dom.js": _SCRIPT,
+    "finished.js": _SCRIPT,
     "forms.js": _SCRIPT,
     "home.js": _SCRIPT,
     "icon.svg": "image/svg+xml",
@@ -47,6 +52,7 @@ FILES = {
     "recordings.js": _SCRIPT,
     "replay.js": _SCRIPT,
     "review.js": _SCRIPT,
+    "runs.js": _SCRIPT,
     "shell.js": _SCRIPT,
     "theme.js": _SCRIPT,
     "tree.js": _SCRIPT,
@@ -67,43 +73,48 @@ FILES = {
     "work_screen.js": _SCRIPT,
     "work_stream.js": _SCRIPT,
     "work_view.js": _SCRIPT,
+    "zoom.js": _SCRIPT,
 }
 """What pages load. They hold nothing that is anybody's, and the login needs some: open to all."""
 
 
 def add_to(app: FastAPI) -> None:
-    for path, (name, role) in PAGES.items():
-        _add_page(app, path, name, role)
-    for path, name in OPEN_PAGES.items():
-        _add_open_page(app, path, name)
+    for path, page in PAGES.items():
+        _add_page(app, path, page)
+    for path, page in OPEN_PAGES.items():
+        _add_open_page(app, path, page)
 
     @app.get("/pages/{name}", include_in_schema=False, **open_to_all())
     async def file(name: str, request: Request) -> Response:
         if name not in FILES:
             raise UnknownSubject(f"there is no file {name[:80]!r}")
-        return _answer(request, name, FILES[name])
+        return _answer(request, name, lambda: (FOLDER / name).read_bytes(), FILES[name])
 
 
-def _add_page(app: FastAPI, path: str, name: str, role: str) -> None:
-    @app.get(path, include_in_schema=False, **needs(role, programs=False, is_page=True))
-    async def page(request: Request) -> Response:
-        return _answer(request, name, _HTML)
+def _add_page(app: FastAPI, path: str, page: Page) -> None:
+    @app.get(path, include_in_schema=False, **needs(page.role or "annotator", programs=False, is_page=True))
+    async def show(request: Request) -> Response:
+        return _page(request, page)
 
 
-def _add_open_page(app: FastAPI, path: str, name: str) -> None:
+def _add_open_page(app: FastAPI, path: str, page: Page) -> None:
     @app.get(path, include_in_schema=False, **open_to_all())
-    async def page(request: Request, who: MaybeWho) -> Response:
+    async def show(request: Request, who: MaybeWho) -> Response:
         if path == "/login" and who is not None and "next" not in request.query_params:
             return RedirectResponse("/", 303)
-        return _answer(request, name, _HTML)
+        return _page(request, page)
 
 
-def _answer(request: Request, name: str, media_type: str) -> Response:
+def _page(request: Request, page: Page) -> Response:
+    return _answer(request, page.file, lambda: page_text(page).encode(), _HTML)
+
+
+def _answer(request: Request, name: str, read: Callable[[], bytes], media_type: str) -> Response:
     """Asked for again each time, and sent again only when it has changed: a new release is seen at once."""
-    path = FOLDER / name
-    if not path.is_file():
-        raise UnknownSubject(f"the page {name} is not installed")
-    data = path.read_bytes()
+    try:
+        data = read()
+    except FileNotFoundError as error:
+        raise UnknownSubject(f"the page {name} is not installed") from error
     headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()[:32]}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)

@@ -1,19 +1,22 @@
-"""Errors on the wire: problem+json (RFC 9457) that names what went wrong and how to mend it. What is not ours to tell (a bug, a broken
-database) is logged and told in general."""
+"""Errors on the wire: problem+json (RFC 9457) that names what went wrong and how to mend it; a person who opened a page gets one that says
+the same. What is not ours to tell (a bug, a broken database) is logged and told in general."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.exc import DataError, SQLAlchemyError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
+from annotation.web.shell import problem_text
 from warehouse import errors
 from warehouse.errors import (
     AccessDenied,
@@ -72,11 +75,34 @@ _OF_HTTP = {404: "There is nothing at this address.", 405: "This address does no
 
 def add_to(app: FastAPI) -> None:
     """Every error is answered as a problem."""
-    app.add_exception_handler(FlywheelError, _known)
-    app.add_exception_handler(RequestValidationError, _unusable)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(SQLAlchemyError, _broken)
-    app.add_exception_handler(Exception, _broken)
+    for kind, handler in (
+        (FlywheelError, _known), (RequestValidationError, _unusable), (HTTPException, _http), (SQLAlchemyError, _broken),
+        (Exception, _broken),
+    ):  # fmt: skip
+        app.add_exception_handler(kind, _as_asked(handler))
+
+
+def wants_page(scope: Scope) -> bool:
+    """Whether somebody opened an address in a browser, rather than a page or a program asking for something."""
+    is_ours = not scope["path"].startswith(("/api/", "/pages/"))
+    headers = Headers(scope=scope)
+    return is_ours and scope["method"] in ("GET", "HEAD") and "text/html" in headers.get("accept", "") and "authorization" not in headers
+
+
+def as_asked(scope: Scope, response: Response) -> Response:
+    """A problem in the form that is wanted."""
+    if not wants_page(scope):
+        return response
+    told = json.loads(bytes(response.body))
+    headers = {name: value for name, value in response.headers.items() if name not in ("content-length", "content-type")}
+    return HTMLResponse(problem_text(told["title"], told["detail"]), response.status_code, headers=headers)
+
+
+def _as_asked(handler: Callable[[Request, Exception], Awaitable[Response]]) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answering(request: Request, error: Exception) -> Response:
+        return as_asked(request.scope, await handler(request, error))
+
+    return answering
 
 
 def problem(status: int, title: str, detail: str, error: str, headers: Mapping[str, str] | None = None) -> Response:

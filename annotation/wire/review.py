@@ -47,10 +47,13 @@ class ReviewItem(_Body):
 
 
 class ReviewQueue(_Body):
-    """`waiting` leaves out one's own runs: nobody reviews themselves. `num_reviewed_today` is the person's own."""
+    """`waiting` and `recordings` (oldest first) leave out one's own: nobody reviews themselves. `num_waiting` and `num_recordings`: of all
+    that wait, listed or not. `num_reviewed_today` is the person's own."""
 
     waiting: tuple[ReviewItem, ...]
+    recordings: tuple[RecordingItem, ...] = ()
     num_waiting: int
+    num_recordings: int = 0
     num_reviewed_today: int
 
 

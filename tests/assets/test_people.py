@@ -61,7 +61,8 @@ async def annotate(work: Work) -> tuple[str, str]:
                 state = await accept(live, state)
             await live.finish(good, ANN, Finish(version=state.version, is_success=True))
         async with service(work, pool, Reader("policy-erring", errs=True)) as live:
-            mended = await live.start(work.lease(campaign, task_named("click-button"), user_id=BOB), 1, BOB)
+            alone = work.campaign(num_candidates=1)
+            mended = await live.start(work.lease(alone, task_named("click-button"), user_id=BOB), 1, BOB)
             state = await until(live, mended, "deciding")
             assert state.screen is not None and state.instruction is not None
             wanted = next(box for box in state.screen.elements if box.name == state.instruction.split('"')[1] and box.role == "button")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -18,9 +19,10 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from annotation.storage.database import default_url
+from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.one_server import only_server
+from pipelines import annotation_address
 from pipelines.annotation_server import check_host
 from pipelines.cli import app
 from tests.pipelines.annotation_home import small_home
@@ -44,15 +46,52 @@ def test_accounts_and_campaigns_from_the_command_line(tmp_path: Path) -> None:
     assert "program, barred since" in flywheel(tmp_path, "users", "list")
     flywheel(tmp_path, "users", "enable", "scripted")
     flywheel(tmp_path, "users", "role", "scripted", "reviewer")
-    assert "reviewer" in flywheel(tmp_path, "users", "list")
+    assert flywheel(tmp_path, "users") == flywheel(tmp_path, "users", "list") and "reviewer" in flywheel(tmp_path, "users")
     made = flywheel(tmp_path, "campaign", "create", "forms", "--tasks", "miniwob:quickstart", "--member", "scripted")
-    assert made.startswith("campaign ")
+    assert made.startswith("campaign ") and "once `flywheel annotate serve` runs" in made
     flywheel(tmp_path, "campaign", "pause", "forms")
     assert "paused" in flywheel(tmp_path, "campaign", "list") and "0/100" in flywheel(tmp_path, "campaign", "list")
     flywheel(tmp_path, "campaign", "resume", "forms")
     flywheel(tmp_path, "campaign", "end", "forms")
     assert "ended" in flywheel(tmp_path, "campaign", "list")
+    (told,) = json.loads(flywheel(tmp_path, "campaign", "list", "--json"))
+    assert (told["name"], told["state"], told["members"], told["progress"]["num_finished"]) == ("forms", "ended", ["scripted"], 0)
     assert "those of version 0001" in flywheel(tmp_path, "migrate")
+
+
+def test_lists_can_be_read_at_80_columns(tmp_path: Path) -> None:
+    flywheel(tmp_path, "users", "program", "a-scripted-annotator")
+    for name in ("Files and forms, November", "x"):
+        selected = ("--tasks", "miniwob:quickstart", "--tasks", "hybrid/type-word", "--member", "a-scripted-annotator")
+        flywheel(tmp_path, "campaign", "create", name, *selected, "--target", "12345")
+    told = flywheel(tmp_path, "campaign", "list")
+    assert max(map(len, told.splitlines())) <= 80
+    for whole in ("November", "active", "0/12345", "0 at work", "miniwob:quickstart", "hybrid/type-word", "a-scripted-annotator"):
+        assert whole in told, f"{whole} is broken in two:\n{told}"
+
+
+def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> None:
+    home, file = Home(tmp_path), tmp_path / "annotation" / "server.json"
+    database = Database(default_url(home))
+    usual = "http://127.0.0.1:8441/join#"
+    without = CliRunner().invoke(app, ["annotate", "invite", "--home", str(tmp_path)])
+    assert without.stdout.startswith(usual) and "no annotation server runs" in without.stderr
+    with annotation_address.told(home, "http://127.0.0.1:5000", None, database.name) as said:
+        assert flywheel(tmp_path, "invite").startswith("http://127.0.0.1:5000/join#")
+        assert "http://127.0.0.1:5000" in flywheel(tmp_path, "campaign", "create", "forms", "--tasks", "miniwob:quickstart")
+        assert "http://127.0.0.1:5000/campaigns" in flywheel(tmp_path, "campaign", "list")
+        assert flywheel(tmp_path, "invite", "--url", "https://a.example").startswith("https://a.example/join#")
+        other = f"sqlite:///{tmp_path}/other.db"
+        assert usual in flywheel(tmp_path, "invite", "--database", other), "the server of another database"
+        for gone in ({"pid": 2**22 + 1}, {"started_at_s": said.started_at_s - 60}):
+            file.write_text(said.model_copy(update=gone).model_dump_json())
+            assert annotation_address.living(home) is None, f"what a killed server left: {gone}"
+        file.write_text("{half a wor")
+        assert annotation_address.living(home) is None
+    assert file.exists(), "what another wrote there stays"
+    with annotation_address.told(home, "http://127.0.0.1:5000", "https://people.example", database.name):
+        assert flywheel(tmp_path, "invite").startswith("https://people.example/join#")
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +102,9 @@ def test_accounts_and_campaigns_from_the_command_line(tmp_path: Path) -> None:
         (["invite", "--role", "god"], ConfigError, "there are annotator, reviewer, admin"),
         (["campaign", "create", "x", "--tasks", "nowhere"], ConfigError, "nowhere"),
         (["campaign", "create", "x", "--tasks", "miniwob", "--target", "0"], ConfigError, "target_count"),
+        (["runs", "--status", "lost"], ConfigError, "counts, waiting, rejected, withdrawn"),
+        (["runs", "--user", "nobody"], UnknownSubject, "users list"),
+        (["runs", "--campaign", "none"], UnknownSubject, "campaign list"),
         (["campaign", "pause", "none"], UnknownSubject, "campaign list"),
         (["migrate", "--database", "mysql://host/name"], ConfigError, "postgresql"),
         (["users", "list", "--database", "postgresql://u:secret@127.0.0.1:1/x"], DatabaseUnusable, "127.0.0.1"),
@@ -145,8 +187,10 @@ def test_a_server_that_is_killed_goes_on_where_people_were(tmp_path: Path) -> No
             assert len(before["history"]) == 1
             draft = {"step_index": 1, "number": 7, "thought": "now the sec", "action": ""}
             assert client.put(f"/api/v1/runs/{given['run_id']}/draft", json=draft).status_code == 200
+        assert flywheel(tmp_path, "invite").startswith(f"{address}/join#"), "it says in the home where it is"
         process.send_signal(signal.SIGKILL)
         process.wait(30)
+    assert flywheel(tmp_path, "invite").startswith("no annotation server runs"), "what it said died with it"
     with server(tmp_path) as (process, address, said):
         assert "/join#" not in said
         with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
@@ -166,6 +210,7 @@ def test_a_server_that_is_killed_goes_on_where_people_were(tmp_path: Path) -> No
             assert done.json()["phase"] == "finished"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        assert not (tmp_path / "annotation" / "server.json").exists()
         assert process.stdout is not None and "everybody's work is kept" in process.stdout.read()
 
 
@@ -203,8 +248,14 @@ def test_what_somebody_gave_is_taken_back(tmp_path: Path) -> None:
         flywheel(tmp_path, "withdraw")
     with pytest.raises(UnknownSubject):
         flywheel(tmp_path, "withdraw", "r2", "nothing")
+    assert [run["run_id"] for run in json.loads(flywheel(tmp_path, "runs", "--json"))["runs"]] == ["r0", "r1", "r2"]
+    assert "nothing" not in flywheel(tmp_path, "runs") and "3 finished runs" in flywheel(tmp_path, "runs", "--campaign", "c")
+    assert "2 of 3 finished runs" in flywheel(tmp_path, "runs", "--limit", "2")
     assert "withdrawn: 1" in flywheel(tmp_path, "withdraw", "r0")
     assert "withdrawn: 1" in flywheel(tmp_path, "withdraw", "r0", "--of", "ada", "--erase", "--reason", "asked to")
+    found = json.loads(flywheel(tmp_path, "runs", "--status", "withdrawn", "--user", "ada", "--json"))
+    assert (found["num"], {run["standing"] for run in found["runs"]}) == (2, {"withdrawn"})
+    assert "no finished run is like that" in flywheel(tmp_path, "runs", "--status", "rejected")
     with database.read() as session:
         landed = [(one.kind, one.subject_id) for one in session.scalars(select(Landing).order_by(Landing.landing_id))]
         assert landed == [("run", "r0"), ("run", "r1"), ("run", "r2"), ("withdrawal", "r0"), ("withdrawal", "r1")]

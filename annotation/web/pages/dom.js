@@ -57,7 +57,8 @@ export function toast(text, kind = "") {
   return note;
 }
 
-/** A dialog that answers with what its form was sent with: a FormData with `button` = the pressed one's value, or null. */
+/** A dialog that answers with what its form was sent with: a FormData with `button` = the pressed one's value, or null. Esc leaves it,
+ *  Ctrl Enter presses its first button of weight; `on_key` may keep either to itself. No key gets through it to the page. */
 export function ask({ title, body = [], buttons, wide = false, on_open = () => {}, on_key = () => {} }) {
   return new Promise((resolve) => {
     const heading = make("h2", { id: `dialog-${Date.now()}` }, title);
@@ -73,7 +74,14 @@ export function ask({ title, body = [], buttons, wide = false, on_open = () => {
       event.preventDefault();
       dialog.answer(event.submitter?.value ?? "ok");
     });
-    dialog.addEventListener("keydown", (event) => on_key(event, dialog));
+    dialog.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      on_key(event, dialog);
+      if (event.defaultPrevented || event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+      event.preventDefault();
+      const button = form.querySelector("button[type=submit].primary") ?? form.querySelector("button[type=submit]");
+      if (button && !button.disabled && !event.repeat) form.requestSubmit(button);
+    });
     dialog.addEventListener("close", () => {
       const toasts = dialog.querySelector("#toasts");
       if (toasts) document.body.append(toasts);

@@ -1,7 +1,7 @@
 // Forms in dialogs, made of a list of fields: {name, label, kind, value, hint, required, ...}. Kinds: text, area, number, share (0 to 1),
 // choice (options), check, lines (a list, one a line). `check(text)` tells what a value means, asynchronously.
 
-import { ask, cancel_button, make, ok_button } from "/pages/dom.js";
+import { ask, cancel_button, make, ok_button, toast } from "/pages/dom.js";
 
 /** The values by name, or null. `send(values)` may refuse by throwing: the dialog then stays open and says why. */
 export async function ask_form({ title, fields, ok = "Save", send, wide = false }) {
@@ -29,6 +29,24 @@ export async function ask_form({ title, fields, ok = "Save", send, wide = false 
     },
   });
   return values;
+}
+
+/** Something that is told once, with a button that copies it. */
+export function show_once({ title, words, label, value, id }) {
+  const field = make("input", { id, class: "mono", readonly: true, value, on: { focus: (event) => event.target.select() } });
+  const copy = make("button", { type: "button", class: "primary", on: { click: () => copy_text(field) } }, "Copy");
+  return ask({ title, wide: true, body: [make("p", {}, words), make("label", { for: id }, label), field], buttons: [cancel_button("Close"), copy], on_open: () => field.focus() });
+}
+
+async function copy_text(field) {
+  try {
+    await navigator.clipboard.writeText(field.value);
+  } catch {
+    // A page that was not loaded over TLS may not ask for the clipboard; what is selected may still be copied.
+    field.select();
+    if (!document.execCommand("copy")) return toast("The browser does not let this page copy: press Ctrl C.", "warn");
+  }
+  toast("Copied.", "good");
 }
 
 function field_node(field) {

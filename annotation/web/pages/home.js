@@ -2,8 +2,8 @@
 
 import { get, part, post, remove } from "/pages/api.js";
 import { table } from "/pages/chart.js";
-import { ask, at, cancel_button, make, shortened, time_text, toast } from "/pages/dom.js";
-import { ask_form } from "/pages/forms.js";
+import { at, make, shortened, time_text, toast } from "/pages/dom.js";
+import { ask_form, show_once } from "/pages/forms.js";
 import { attempt, start_page } from "/pages/shell.js";
 
 function number(name, text) {
@@ -17,7 +17,7 @@ function show_now({ held }) {
 }
 
 function show_today(work) {
-  at("today").replaceChildren(number("Episodes today", String(work.num_today)), number("Decisions today", String(work.num_decisions_today)), number("Episodes in all", String(work.num_finished)));
+  at("today").replaceChildren(number("Episodes today", String(work.num_today)), number("Decisions today", String(work.num_decisions_today)), number("Episodes in all", make("a", { href: "/runs", title: "My runs" }, String(work.num_finished))));
 }
 
 function show_campaigns(campaigns) {
@@ -65,8 +65,7 @@ async function add_token() {
     send: (values) => post("/me/tokens", values),
   });
   if (!made) return;
-  const field = make("input", { id: "token", class: "mono", readonly: true, value: made.token, on: { focus: (event) => event.target.select() } });
-  await ask({ title: "The token", wide: true, body: [make("p", {}, "It is not shown again. Whoever holds it works in your name."), make("label", { for: "token" }, "Token"), field], buttons: [cancel_button("Close")], on_open: () => field.focus() });
+  await show_once({ title: "The token", words: "It is not shown again. Whoever holds it works in your name.", label: "Token", value: made.token, id: "token" });
   show_tokens();
 }
 

@@ -1,8 +1,8 @@
 // People: accounts and their roles, invitations, and the log of who did what.
 
 import { get, part, patch, post } from "/pages/api.js";
-import { ask, at, cancel_button, make, time_text, toast } from "/pages/dom.js";
-import { ask_form } from "/pages/forms.js";
+import { at, make, time_text, toast } from "/pages/dom.js";
+import { ask_form, show_once } from "/pages/forms.js";
 import { attempt, start_page } from "/pages/shell.js";
 
 const ROLES = ["annotator", "reviewer", "admin"];
@@ -42,23 +42,10 @@ async function invite_again(one) {
   if (await attempt(async () => (answer = await post("/invitations", { role: one.role, user_id: one.user_id })))) show_link(answer);
 }
 
-/** Shown once: the server keeps only its digest. */
+/** The server keeps only its digest. */
 async function show_link(answer) {
-  const link = new URL(answer.path, location.origin).href;
-  const field = make("input", { id: "link", class: "mono", readonly: true, value: link, on: { focus: (event) => event.target.select() } });
-  const copy = make("button", { type: "button", class: "primary", on: { click: () => copy_text(field) } }, "Copy");
-  await ask({ title: "The link", wide: true, body: [make("p", {}, "Send it to the person; it works once and is not shown again."), make("label", { for: "link" }, "Link"), field], buttons: [cancel_button("Close"), copy], on_open: () => field.focus() });
+  await show_once({ title: "The link", words: "Send it to the person; it works once and is not shown again.", label: "Link", value: new URL(answer.path, location.origin).href, id: "link" });
   reload();
-}
-
-async function copy_text(field) {
-  try {
-    await navigator.clipboard.writeText(field.value);
-  } catch {
-    field.select();
-    document.execCommand("copy");
-  }
-  toast("Copied.", "good");
 }
 
 async function load_audit(is_more = false) {

@@ -1,8 +1,10 @@
-// Recordings of people's own work: one's own to look at and withdraw, a reviewer's to judge.
+// Recordings of people's own work: one's own to look at and withdraw, a reviewer's to judge. `?recording=ID` opens one; with `&from=review` the
+// way back, and on after a word, is the review queue.
 
 import { address, get, part, post } from "/pages/api.js";
 import { table } from "/pages/chart.js";
 import { announce, ask, at, cancel_button, duration, make, ok_button, time_text, toast } from "/pages/dom.js";
+import { take_back } from "/pages/finished.js";
 import { Keys } from "/pages/keys.js";
 import { Opinion } from "/pages/opinion.js";
 import { Replay } from "/pages/replay.js";
@@ -10,10 +12,19 @@ import { attempt, may, start_page } from "/pages/shell.js";
 
 const KINDS = { pending: "warn", approved: "good", rejected: "bad" };
 const person = await start_page("recordings");
+const asked = new URLSearchParams(location.search);
+const is_from_review = asked.get("from") === "review";
 let current = null;
+
+/** Where one came from. */
+function leave() {
+  if (is_from_review && current) return location.assign("/review");
+  return show_list();
+}
 
 async function show_list() {
   current = null;
+  history.replaceState(null, "", "/recordings");
   at("case").hidden = true;
   at("list").hidden = at("list-head").hidden = false;
   let items;
@@ -26,7 +37,7 @@ async function show_list() {
   const rows = items.filter((item) => !wanted || item.state === wanted);
   if (!rows.length) return at("list").replaceChildren(make("p", { class: "empty" }, "No recordings here. They are made with `flywheel record` on one's own machine and sent after a review."));
   at("list").replaceChildren(table(rows, [
-    { title: "Query", text: (item) => make("button", { type: "button", class: "opens plain", on: { click: () => open_recording(item) } }, item.query || "without a query") },
+    { title: "Query", text: (item) => make("button", { type: "button", class: "opens plain", on: { click: () => open_recording(item.recording_id) } }, item.query || "without a query") },
     { title: "State", text: (item) => make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state === "pending" ? "waiting" : item.state) },
     { title: "Person", text: (item) => item.person }, { title: "Track", text: (item) => item.track ?? "–" }, { title: "Applications", text: (item) => item.applications.join(", ") },
     { title: "Actions", text: (item) => item.num_actions, is_number: true }, { title: "Length", text: (item) => duration(item.length_s), is_number: true },
@@ -34,9 +45,11 @@ async function show_list() {
   ], "Recordings"));
 }
 
-async function open_recording(item) {
+async function open_recording(recording_id) {
   let detail = null;
-  if (!(await attempt(async () => (detail = await get(`/recordings/${part(item.recording_id)}`))))) return;
+  if (!(await attempt(async () => (detail = await get(`/recordings/${part(recording_id)}`))))) return show_list();
+  const { item } = detail;
+  history.replaceState(null, "", `/recordings?recording=${part(item.recording_id)}${is_from_review ? "&from=review" : ""}`);
   const opinion = new Opinion(detail.steps.length);
   const replay = new Replay({
     title: item.track ? `${item.person}, ${item.track}` : item.person, steps: detail.steps, address_of: (id) => address(`/recordings/${part(item.recording_id)}/screens/${part(id)}`),
@@ -51,7 +64,7 @@ async function open_recording(item) {
   const may_review = !item.is_own && may(person, "reviewer") && item.state === "pending";
   const hidden = Object.entries(detail.hidden).map(([kind, num]) => `${num} ${kind}`).join(", ");
   at("case").replaceChildren(
-    make("div", { class: "card-head" }, make("button", { type: "button", on: { click: show_list } }, "← Recordings", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, item.query || "Without a query"),
+    make("div", { class: "card-head" }, make("button", { type: "button", on: { click: leave } }, is_from_review ? "← Review" : "← Recordings", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, item.query || "Without a query"),
       make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state), make("span", { class: "badge" }, `result: ${detail.result}`)),
     make("p", { class: "quiet" }, hidden ? `Taken out before the upload: ${hidden}.` : "Nothing had to be taken out before the upload."),
     replay.node,
@@ -67,23 +80,26 @@ async function open_recording(item) {
   announce(`Recording with ${detail.steps.length} actions`);
 }
 
-async function ask_words(title, explanation, ok, is_required) {
-  const field = make("textarea", { id: "words", name: "words", rows: "3", maxlength: "500", required: is_required });
-  const answer = await ask({ title, body: [make("p", {}, explanation), make("label", { for: "words" }, is_required ? "Reason" : "Note"), field], buttons: [cancel_button(), ok_button(ok)], on_open: () => field.focus() });
+async function ask_note(approves) {
+  const field = make("textarea", { id: "words", name: "words", rows: "3", maxlength: "500", required: !approves });
+  const verb = approves ? "Approve" : "Reject";
+  const answer = await ask({
+    title: `${verb} this recording`, body: [make("p", {}, approves ? "It may be learned from." : "It is not learned from."), make("label", { for: "words" }, approves ? "Note" : "Reason"), field],
+    buttons: [cancel_button(), ok_button(verb)], on_open: () => field.focus(),
+  });
   return answer ? answer.get("words").trim() : null;
 }
 
 async function submit(approves) {
-  const note = await ask_words(approves ? "Approve this recording" : "Reject this recording", approves ? "It may be learned from." : "It is not learned from.", approves ? "Approve" : "Reject", !approves);
+  const note = await ask_note(approves);
   if (note === null) return;
   const { item, opinion } = current;
   const body = { kind: "second", approves, verdict: null, steps: opinion.steps, note };
-  if (await attempt(() => post(`/recordings/${part(item.recording_id)}/review`, body), "Review sent.")) show_list();
+  if (await attempt(() => post(`/recordings/${part(item.recording_id)}/review`, body), "Review sent.")) leave();
 }
 
 async function withdraw(item) {
-  const reason = await ask_words("Withdraw this recording", "It disappears from the next version of the data sets.", "Withdraw", true);
-  if (reason && (await attempt(() => post(`/recordings/${part(item.recording_id)}/withdraw`, { reason }), "Withdrawn."))) show_list();
+  if (await take_back(`/recordings/${part(item.recording_id)}`, "this recording")) leave();
 }
 
 const is_open = () => current !== null;
@@ -94,10 +110,14 @@ const keys = new Keys([
   { keys: ["r"], shown: "R", what: "Right; on to the next", group: "Recording", when: may_judge, run: () => (current.opinion.set({ is_right: true }), current.replay.go(current.replay.index + 1)) },
   { keys: ["w"], shown: "W", what: "Wrong", group: "Recording", when: may_judge, run: () => current.opinion.set({ is_right: false }) },
   { keys: ["t"], shown: "T", what: "The thought fits, or does not", group: "Recording", when: may_judge, run: () => current.opinion.toggle_thought() },
+  { keys: ["z"], shown: "Z", what: "Enlarge the picture; Z or Esc again", group: "Recording", when: is_open, run: () => current.replay.enlarge() },
   { keys: ["a"], shown: "A", what: "Approve", group: "Recording", when: may_judge, run: () => submit(true) },
   { keys: ["x"], shown: "X", what: "Reject", group: "Recording", when: may_judge, run: () => submit(false) },
-  { keys: ["Escape"], shown: "Esc", what: "Back to the list", group: "Recording", when: is_open, run: show_list },
+  { keys: ["Escape"], shown: "Esc", what: "Back", group: "Recording", when: is_open, run: leave },
+  { keys: [], shown: "Ctrl Enter", what: "In a dialog: send it", group: "Recording" },
+  { keys: [], shown: "Esc", what: "In a dialog: leave it", group: "Recording" },
   { keys: ["?"], what: "These shortcuts", group: "Recording", run: () => keys.help() },
 ]);
 at("state").addEventListener("change", show_list);
-show_list();
+if (asked.get("recording")) open_recording(asked.get("recording"));
+else show_list();

@@ -2,15 +2,16 @@
 
 import { draw, make, show } from "/pages/dom.js";
 import { mark_nodes } from "/pages/marks.js";
+import { enlarge } from "/pages/zoom.js";
 
 const SIGNS = { accept: "✓ accepted", edit: "✎ edited", override: "↺ overridden", beyond_repair: "✕ beyond repair" };
 
 /** `address_of(screenshot_id)`; `on_step(index)`; `said(step)`: more nodes about a step; `mark_of(index)`: "right", "wrong" or "". */
 export class Replay {
   constructor({ title, steps, address_of, on_step = () => {}, said = () => [], mark_of = () => "" }) {
-    Object.assign(this, { steps, address_of, on_step, said, mark_of });
+    Object.assign(this, { title, steps, address_of, on_step, said, mark_of });
     this.index = 0;
-    this.shot = make("div", { class: "shot" });
+    this.shot = make("div", { class: "shot", on: { click: () => this.enlarge() } });
     this.words = make("div", { class: "said" });
     this.buttons = make("div", { class: "steps", role: "group", "aria-label": `Steps, ${title}` }, steps.map((step, index) =>
       make("button", { type: "button", on: { click: () => this.go(index) } }, String(index + 1))));
@@ -41,11 +42,11 @@ export class Replay {
     const screen = step.screen;
     if (screen?.screenshot_id) {
       const unit = Math.max(screen.width_px / 420, screen.height_px / 300);
-      const others = (step.proposals ?? []).map((proposal, rank) => ({ points: proposal.points, label: String(rank + 1), kind: "candidate" }));
-      const marks = [...others, { points: step.points, label: "✓", kind: "selected" }];
+      const name = `Enlarge the picture of step ${this.index + 1}`;
       this.shot.replaceChildren(
         make("img", { src: this.address_of(screen.screenshot_id), alt: `Screen before step ${this.index + 1}` }),
-        draw("svg", { viewBox: `0 0 ${screen.width_px} ${screen.height_px}`, "aria-hidden": "true" }, mark_nodes(marks, unit, screen)),
+        draw("svg", { viewBox: `0 0 ${screen.width_px} ${screen.height_px}`, "aria-hidden": "true" }, this.marks_of(step, unit)),
+        make("button", { type: "button", class: "enlarge", "aria-label": name, title: name }, "⤢", make("kbd", {}, "Z")),
       );
     } else this.shot.replaceChildren(make("p", {}, "No picture"));
     const proposals = step.proposals ?? [];
@@ -57,5 +58,15 @@ export class Replay {
         make("li", { class: "small" }, make("b", {}, `${rank + 1} `), make("span", { class: "mono" }, proposal.action || proposal.text), proposal.thought && make("span", { class: "quiet" }, ` ${proposal.thought}`)))))] : []),
       ...this.said(step, this.index).filter(Boolean),
     );
+  }
+
+  /** What is drawn on a step's picture; `unit` is one pixel of the display in the screen's own. */
+  marks_of(step, unit) {
+    const others = (step.proposals ?? []).map((proposal, rank) => ({ points: proposal.points, label: String(rank + 1), kind: "candidate" }));
+    return mark_nodes([...others, { points: step.points, label: "✓", kind: "selected" }], unit, step.screen);
+  }
+
+  enlarge() {
+    if (this.steps[this.index]?.screen?.screenshot_id) enlarge(this);
   }
 }

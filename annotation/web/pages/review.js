@@ -1,9 +1,10 @@
-// Review: a second pair of eyes on finished runs. The queue, then one run (and its twin) step by step, then the word on the whole.
-// Keys: ← → steps, R right, W wrong, T thought fits or not, N note, Enter send.
+// Review: a second pair of eyes on finished runs and on recordings. The queue, then one run (and its twin) step by step, then the word on
+// the whole. A recording is judged on its own page, which comes back here.
 
-import { address, get, part, post } from "/pages/api.js";
+import { get, part, post } from "/pages/api.js";
 import { announce, at, ask, cancel_button, duration, make, ok_button, show, time_text, toast } from "/pages/dom.js";
 import { table } from "/pages/chart.js";
+import { facts, opinion_note, picture_of, step_facts, take_back, verdict_text } from "/pages/finished.js";
 import { Keys } from "/pages/keys.js";
 import { Opinion } from "/pages/opinion.js";
 import { Replay } from "/pages/replay.js";
@@ -12,29 +13,39 @@ import { attempt, start_page } from "/pages/shell.js";
 const WHY = {
   sampled: "sampled", verifier_disagrees: "verifier disagrees", annotators_disagree: "annotators disagree", reviewers_disagree: "reviewers disagree", asked: "asked for",
 };
-const picture = (run_id) => (screenshot_id) => address(`/runs/${part(run_id)}/screens/${part(screenshot_id)}`);
 let current = null;
 
-function verdict_text(verdict) {
-  return verdict === null ? "–" : verdict ? "done" : "not done";
+/** Runs that somebody disputes, then recordings, which count for nothing before somebody approves, then the sample; each as the server has it. */
+function in_order({ waiting, recordings }) {
+  const is_sampled = (item) => item.why.includes("sampled");
+  const of_run = (item) => ({ item, at_s: item.finished_at_s });
+  return [
+    ...waiting.filter((item) => !is_sampled(item)).map(of_run), ...recordings.map((recording) => ({ recording, at_s: recording.created_at_s })), ...waiting.filter(is_sampled).map(of_run),
+  ];
 }
 
 async function show_queue() {
   current = null;
+  history.replaceState(null, "", "/review");
   at("case").hidden = true;
   for (const id of ["queue", "queue-head", "flags"]) at(id).hidden = false;
   const queue = await get("/reviews");
-  show(at("numbers"), `${queue.num_waiting} waiting · ${queue.num_reviewed_today} reviewed by me today`);
+  const num_waiting = queue.num_waiting + queue.num_recordings;
+  show(at("numbers"), `${num_waiting} waiting · ${queue.num_reviewed_today} reviewed by me today`);
+  const of_run = (text) => ({ item }) => item && text(item);
   const columns = [
-    { title: "Why", text: (item) => item.why.map((why) => make("span", { class: `badge ${why === "sampled" ? "" : "warn"}` }, WHY[why] ?? why)) },
-    { title: "Task", text: (item) => make("button", { type: "button", class: "opens plain", on: { click: () => open_run(item) } }, `${item.task_name} · ${item.seed}`) },
-    { title: "Campaign", text: (item) => item.campaign }, { title: "Annotator", text: (item) => item.annotator },
-    { title: "Steps", text: (item) => item.num_steps, is_number: true },
-    { title: "Annotator says", text: (item) => verdict_text(item.person_verdict) }, { title: "Verifier says", text: (item) => verdict_text(item.verifier_verdict) },
-    { title: "Finished", text: (item) => time_text(item.finished_at_s) },
+    { title: "Why", text: ({ item }) => item ? item.why.map((why) => make("span", { class: `badge ${why === "sampled" ? "" : "warn"}` }, WHY[why] ?? why)) : make("span", { class: "badge accent" }, "recording") },
+    { title: "Task", text: ({ item, recording }) => item
+      ? make("button", { type: "button", class: "opens plain", on: { click: () => open_run(item.run_id) } }, `${item.task_name} · ${item.seed}`)
+      : make("a", { class: "opens", href: `/recordings?recording=${part(recording.recording_id)}&from=review` }, recording.query || "without a query") },
+    { title: "Campaign", text: ({ item, recording }) => item?.campaign ?? recording.applications.join(", ") }, { title: "Person", text: ({ item, recording }) => item?.annotator ?? recording.person },
+    { title: "Steps", text: ({ item, recording }) => item?.num_steps ?? recording.num_actions, is_number: true },
+    { title: "Annotator says", text: of_run((item) => verdict_text(item.person_verdict)) }, { title: "Verifier says", text: of_run((item) => verdict_text(item.verifier_verdict)) },
+    { title: "Finished", text: ({ at_s }) => time_text(at_s) },
   ];
-  at("queue").replaceChildren(queue.waiting.length ? table(queue.waiting, columns, "Runs waiting for a review") : make("p", { class: "empty" }, "Nothing waits for a review."));
-  return queue.waiting;
+  const rows = in_order(queue);
+  at("queue").replaceChildren(rows.length ? table(rows, columns, "Waiting for a review") : make("p", { class: "empty" }, "Nothing waits for a review."));
+  return rows;
 }
 
 async function show_flagged() {
@@ -51,18 +62,20 @@ async function reopen(one) {
   show_flagged();
 }
 
-async function open_run(item) {
+async function open_run(run_id) {
   let review = null;
-  if (!(await attempt(async () => (review = await get(`/reviews/runs/${part(item.run_id)}`))))) return;
+  if (!(await attempt(async () => (review = await get(`/reviews/runs/${part(run_id)}`))))) return;
+  const { item } = review;
+  history.replaceState(null, "", `/review?run=${part(item.run_id)}`);
   for (const id of ["queue", "queue-head", "flags"]) at(id).hidden = true;
   at("case").hidden = false;
   const opinion = new Opinion(review.run.steps.length);
   const replay = new Replay({
-    title: `${review.run.annotator}: ${verdict_text(review.run.person_verdict)}`, steps: review.run.steps, address_of: picture(review.run.run_id),
-    on_step: (index) => (opinion.show(index), current.twin?.go(index, false)), mark_of: (index) => opinion.mark_of(index), said: (step) => facts_of(step),
+    title: `${review.run.annotator}: ${verdict_text(review.run.person_verdict)}`, steps: review.run.steps, address_of: picture_of(review.run.run_id),
+    on_step: (index) => (opinion.show(index), current.twin?.go(index, false)), mark_of: (index) => opinion.mark_of(index), said: (step) => step_facts(step),
   });
   const twin = review.twin && new Replay({
-    title: `${review.twin.annotator}: ${verdict_text(review.twin.person_verdict)}`, steps: review.twin.steps, address_of: picture(review.twin.run_id), said: (step) => facts_of(step),
+    title: `${review.twin.annotator}: ${verdict_text(review.twin.person_verdict)}`, steps: review.twin.steps, address_of: picture_of(review.twin.run_id), said: (step) => step_facts(step),
   });
   opinion.on_change = () => replay.mark();
   current = { item, review, opinion, replay, twin };
@@ -70,10 +83,6 @@ async function open_run(item) {
   opinion.show(0);
   at("case").querySelector("h1").focus();
   announce(`${item.task_name}, ${item.num_steps} steps`);
-}
-
-function facts_of(step) {
-  return [step.took_s !== null && make("p", { class: "small quiet" }, `decided in ${duration(step.took_s)}`)];
 }
 
 function head(review) {
@@ -85,23 +94,15 @@ function head(review) {
       make("span", { class: `badge ${review.run.verifier_verdict ? "good" : "bad"}` }, `verifier: ${verdict_text(review.run.verifier_verdict)}`)),
     make("p", { class: "wrap" }, make("b", {}, review.instruction ?? "")),
     review.run.note && make("p", { class: "note wrap" }, `Annotator's note: ${review.run.note}`),
-    review.reviews.map((one) => make("p", { class: "note wrap" }, `${one.reviewer}: ${one.approves ? "approved" : "rejected"}, ${verdict_text(one.verdict)}. ${one.note ?? ""}`)),
+    review.reviews.map(opinion_note),
   );
-}
-
-function facts(run) {
-  const pairs = [
-    ["Annotator", run.annotator], ["Policy", run.policy_id], ["Outcome", run.outcome ?? "–"], ["Annotator says", verdict_text(run.person_verdict)], ["Verifier says", verdict_text(run.verifier_verdict)],
-    ["Stepped back", String(run.num_backs)], ["Took", run.finished_at_s ? duration(run.finished_at_s - run.started_at_s) : "–"],
-  ];
-  return make("article", { class: "card", "aria-label": "The run" }, make("h2", {}, "The run"), make("dl", { class: "facts" }, pairs.map(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])));
 }
 
 function word(review) {
   return make("div", { class: "row" },
     make("button", { type: "button", class: "primary", on: { click: () => submit(true) } }, "Approve…", make("kbd", {}, "A")),
     make("button", { type: "button", class: "danger", on: { click: () => submit(false) } }, "Reject…", make("kbd", {}, "X")),
-    make("span", { class: "small quiet" }, "← → steps · R right · W wrong · T thought · N note"),
+    make("span", { class: "small quiet" }, "← → steps · R right · W wrong · T thought · N note · Z picture"),
     !review.run.is_withdrawn && make("button", { type: "button", class: "plain far", on: { click: () => withdraw() } }, "Withdraw…"));
 }
 
@@ -111,8 +112,8 @@ async function submit(approves) {
   const answer = await ask({
     title: approves ? "Approve: was the task done?" : "Reject: was the task done?",
     body: [make("p", { class: "wrap" }, review.instruction ?? ""), make("p", { class: "quiet" }, approves ? "The run may be learned from." : "The run is not learned from."), make("label", { for: "review-note" }, "Note"), note],
-    buttons: [cancel_button(), ok_button("Cannot tell", "unknown", ""), ok_button("Not done", "no", "", "N"), ok_button("Done", "yes", "primary", "Y")],
-    on_open: (dialog) => dialog.querySelector("button[value=yes]").focus(),
+    buttons: [cancel_button(), ok_button("Cannot tell", "unknown", ""), ok_button("Not done", "no", approves ? "" : "primary", "N"), ok_button("Done", "yes", approves ? "primary" : "", "Y")],
+    on_open: (dialog) => dialog.querySelector("button.primary").focus(),
     on_key: (event, dialog) => {
       const value = { y: "yes", n: "no" }[event.key.toLowerCase()];
       if (event.target === note || !value || event.ctrlKey) return;
@@ -124,17 +125,12 @@ async function submit(approves) {
   const verdict = { yes: true, no: false, unknown: null }[answer.get("button")];
   const body = { kind: item.kind, approves, verdict, steps: opinion.steps, note: answer.get("note") };
   if (!(await attempt(() => post(`/reviews/runs/${part(item.run_id)}`, body), "Review sent."))) return;
-  const waiting = await show_queue();
-  if (waiting.length) open_run(waiting[0]);
+  const [next] = await show_queue();
+  if (next?.item) open_run(next.item.run_id);
 }
 
 async function withdraw() {
-  const field = make("input", { id: "withdraw-reason", name: "reason", required: true, maxlength: "500" });
-  const answer = await ask({
-    title: "Withdraw this run", body: [make("p", {}, "It disappears from the next version of the data sets."), make("label", { for: "withdraw-reason" }, "Reason"), field],
-    buttons: [cancel_button(), ok_button("Withdraw", "ok", "danger")],
-  });
-  if (answer && (await attempt(() => post(`/runs/${part(current.item.run_id)}/withdraw`, { reason: answer.get("reason") }), "Withdrawn."))) show_queue();
+  if (await take_back(`/runs/${part(current.item.run_id)}`, "this run")) show_queue();
 }
 
 await start_page("review");
@@ -146,14 +142,19 @@ const keys = new Keys([
   { keys: ["w"], shown: "W", what: "The step is wrong", group: "Review", when: is_open, run: () => current.opinion.set({ is_right: false }) },
   { keys: ["t"], shown: "T", what: "The thought fits, or does not", group: "Review", when: is_open, run: () => current.opinion.toggle_thought() },
   { keys: ["n"], shown: "N", what: "Note on the step", group: "Review", when: is_open, run: () => current.opinion.note.focus() },
+  { keys: ["z"], shown: "Z", what: "Enlarge the picture; Z or Esc again", group: "Review", when: is_open, run: () => current.replay.enlarge() },
   { keys: ["a"], shown: "A", what: "Approve", group: "Review", when: is_open, run: () => submit(true) },
   { keys: ["x"], shown: "X", what: "Reject", group: "Review", when: is_open, run: () => submit(false) },
   { keys: ["Escape"], shown: "Esc", what: "Back to the queue", group: "Review", when: is_open, run: show_queue },
+  { keys: [], shown: "Ctrl Enter", what: "In a dialog: send it", group: "Review" },
+  { keys: [], shown: "Esc", what: "In a dialog: leave it", group: "Review" },
   { keys: ["?"], what: "These shortcuts", group: "Review", run: () => keys.help() },
 ]);
 try {
   await show_flagged();
+  const asked = new URLSearchParams(location.search).get("run");
   await show_queue();
+  if (asked) await open_run(asked);
 } catch (error) {
   toast(error.message, "bad");
 }

@@ -7,6 +7,7 @@ const RANKS = { annotator: 0, reviewer: 1, admin: 2 };
 const PAGES = [
   ["home", "/", "My work", "annotator"],
   ["work", "/work", "Annotate", "annotator"],
+  ["runs", "/runs", "Runs", "annotator"],
   ["recordings", "/recordings", "Recordings", "annotator"],
   ["review", "/review", "Review", "reviewer"],
   ["quality", "/quality", "Quality", "reviewer"],

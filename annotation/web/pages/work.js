@@ -48,6 +48,7 @@ class Work extends Decisions {
       run_id, on_take: (view, is_at_once) => this.take_meaning(view, is_at_once),
       on_preview: (view) => {
         this.preview = view;
+        if (!view) this.screen.forget_drag();
         this.redraw();
       },
     });

@@ -41,9 +41,9 @@ export class Decisions {
     at("cards").children[this.cards.proposals.indexOf(proposal)]?.classList.add("is-chosen");
   }
 
-  /** By key: not while something is written that would be lost by it. */
+  /** By key: not while something is written that would be lost by it, nor what was meant for a menu that is about to open. */
   accept_by_key(proposal) {
-    if (!this.is_open || !this.is_seen || !proposal) return;
+    if (!this.is_open || !this.is_seen || !proposal || this.meanings.is_asking) return;
     if (!this.editor.is_open) return this.accept(proposal);
     this.editor.focus("action");
     toast("The editor is open: Ctrl Enter carries out what is written, Esc closes it.", "warn");

@@ -30,10 +30,9 @@ export async function ask_verdict(state) {
     ],
     on_open: (dialog) => dialog.querySelector("button[value=yes]").focus(),
     on_key: (event, dialog) => {
-      if (event.target === note) {
-        if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.preventDefault();
-        return;
-      }
+      // Whoever carries out the last step by Ctrl Enter must not give the verdict by it as well.
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) return event.preventDefault();
+      if (event.target === note) return;
       const key = event.key.toLowerCase();
       if (event.ctrlKey || event.altKey || event.metaKey || !["y", "n", "m"].includes(key)) return;
       event.preventDefault();

@@ -11,6 +11,7 @@ export class Meanings {
     this.views = [];
     this.selected = 0;
     this.number = 0;
+    this.is_asking = false;
     this.menu = at("meanings");
     this.menu.addEventListener("keydown", (event) => this.pressed(event));
     addEventListener("pointerdown", (event) => !this.menu.hidden && !this.menu.contains(event.target) && this.close(), true);
@@ -19,16 +20,21 @@ export class Meanings {
   async open(point, place) {
     const number = ++this.number;
     let views;
+    this.is_asking = true;
     try {
       views = await post(`/runs/${part(this.run_id())}/at`, { point });
     } catch (error) {
+      this.on_preview(null);
       return toast(error.message, "bad");
+    } finally {
+      if (number === this.number) this.is_asking = false;
     }
     if (number !== this.number) return;
+    if (!views?.length) this.on_preview(null);
     if (!views?.length) return toast("The policy's grammar has no action for this place.", "warn");
     this.views = views.slice(0, 9);
     this.menu.replaceChildren(
-      make("p", { class: "small quiet" }, point.to_x === undefined ? `At ${point.x}, ${point.y}` : `From ${point.x}, ${point.y} to ${point.to_x}, ${point.to_y}`),
+      make("p", { class: "small quiet" }, point.to_x === undefined ? `At ${point.x}, ${point.y}` : `From ${point.x}, ${point.y} to ${point.to_x}, ${point.to_y}, or the box between them`),
       ...this.views.map((view, index) => make("button", {
         type: "button", role: "menuitem", class: "meaning", tabindex: "-1",
         on: { click: (event) => this.take(index, event.ctrlKey || event.metaKey), pointerenter: () => this.select(index), focus: () => this.select(index, false) },
@@ -78,6 +84,7 @@ export class Meanings {
 
   close() {
     this.number += 1;
+    this.is_asking = false;
     if (this.menu.hidden) return;
     this.menu.hidden = true;
     this.views = [];

@@ -8,6 +8,22 @@ import { arrow_node, box_node, mark_nodes } from "/pages/marks.js";
 const ZOOMS = [0.25, 0.33, 0.5, 0.67, 0.75, 1, 2, 3, 4, 6, 8];
 const DRAG_PX = 5;
 const LEAST_PANES_PX = 150;
+const LEAST_BOX_PX = 6;
+
+/** The box between two points; null for what is a line, as the server has it. */
+function box_of(start, end) {
+  const [width, height] = [Math.abs(end.x - start.x), Math.abs(end.y - start.y)];
+  return Math.min(width, height) < LEAST_BOX_PX ? null : { x: Math.min(start.x, end.x), y: Math.min(start.y, end.y), width, height };
+}
+
+/** Both that a drag may mean: the way from here to there, and the box with its middle. */
+function drag_nodes(drag, unit) {
+  const box = box_of(drag, { x: drag.to_x, y: drag.to_y });
+  const arrow = arrow_node(drag, "edit", unit);
+  if (!box) return [arrow];
+  const [x, y, arm] = [Math.floor((drag.x + drag.to_x) / 2), Math.floor((drag.y + drag.to_y) / 2), 6 * unit];
+  return [box_node(box, "box is-drawn"), draw("path", { class: "middle", d: `M${x - arm} ${y}h${2 * arm}M${x} ${y - arm}v${2 * arm}` }), arrow];
+}
 
 export class Screen {
   /** `on_point(point, place)`: clicked or dragged; `place` is where on the page. `on_frame()`: a new picture is on the screen. */
@@ -19,6 +35,7 @@ export class Screen {
     this.hovered = null;
     this.pointer = null;
     this.started = null;
+    this.drawn = null;
     this.zoom = null;
     this.shows_boxes = false;
     this.shows_marks = true;
@@ -67,6 +84,7 @@ export class Screen {
     canvas.getContext("2d").drawImage(image, 0, 0);
     canvas.dataset.screenshot = screen.screenshot_id;
     this.shown_id = screen.screenshot_id;
+    this.drawn = null;
     requestAnimationFrame(() => this.on_frame());
   }
 
@@ -135,7 +153,8 @@ export class Screen {
     const { x, y } = this.pointer;
     const inside = this.screen.elements.filter((box) => x >= box.x && y >= box.y && x < box.x + box.width && y < box.y + box.height);
     this.hovered = inside.reduce((best, box) => (!best || box.width * box.height <= best.width * best.height ? box : best), null);
-    show(at("pointer"), `${x}, ${y}`);
+    const box = this.started && box_of(this.started, this.pointer);
+    show(at("pointer"), this.started ? `${this.started.x}, ${this.started.y} → ${x}, ${y}${box ? ` · ${box.width} × ${box.height}` : ""}` : `${x}, ${y}`);
     show(at("hovered"), this.hovered ? `[${this.hovered.index}] ${this.hovered.role} “${shortened(this.hovered.name, 90)}”` : "");
     this.redraw();
   }
@@ -161,8 +180,16 @@ export class Screen {
     const end = this.place(event);
     const is_drag = Math.hypot(event.clientX - start.client_x, event.clientY - start.client_y) > DRAG_PX;
     const point = is_drag ? { x: start.x, y: start.y, to_x: end.x, to_y: end.y } : { x: start.x, y: start.y };
+    this.drawn = is_drag ? point : null;
     this.redraw();
     this.on_point(point, { x: event.clientX, y: event.clientY });
+  }
+
+  /** What was dragged stays to be seen until it is known what it means. */
+  forget_drag() {
+    if (!this.drawn) return;
+    this.drawn = null;
+    this.redraw();
   }
 
   cancel_drag() {
@@ -189,7 +216,8 @@ export class Screen {
       const { x, y } = this.pointer;
       overlay.append(draw("path", { class: "hair", d: `M0 ${y + 0.5}H${this.screen.width_px}M${x + 0.5} 0V${this.screen.height_px}` }));
     }
-    if (this.started && this.pointer) overlay.append(arrow_node({ ...this.started, to_x: this.pointer.x, to_y: this.pointer.y }, "edit", unit));
+    const drag = this.started && this.pointer ? { ...this.started, to_x: this.pointer.x, to_y: this.pointer.y } : this.drawn;
+    if (drag) overlay.append(...drag_nodes(drag, unit));
     if (this.shows_marks) overlay.append(...mark_nodes(this.marks, unit, this.screen));
   }
 }

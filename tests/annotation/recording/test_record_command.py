@@ -17,8 +17,10 @@ from typer.testing import CliRunner, Result
 from annotation.recording import edits
 from annotation.recording.consent import TEXT
 from annotation.recording.microphone import Microphone
+from pipelines import annotation_address
 from pipelines.cli import app
 from warehouse.errors import AccessDenied, ConfigError, RecorderUnavailable, RecordingLocked, RecordingRefused, UploadFailed
+from warehouse.home import Home
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -95,6 +97,13 @@ def test_nothing_is_sent_before_it_was_looked_through(tmp_path: Path, monkeypatc
     edits.confirm(store)
     monkeypatch.setattr("annotation.recording.upload.time.sleep", lambda seconds: None)
     assert isinstance(flywheel(tmp_path, "upload", "letter", "--url", "http://127.0.0.1:9").exception, UploadFailed | AccessDenied)
+    monkeypatch.delenv("FLYWHEEL_ANNOTATION_URL", raising=False)
+    ran = flywheel(tmp_path, "upload", "letter")
+    assert isinstance(ran.exception, ConfigError) and "no annotation server runs on this home" in str(ran.exception)
+    assert "--url" in flywheel(tmp_path, "list").output
+    with annotation_address.told(Home(tmp_path), "http://127.0.0.1:9", None, "annotation.db"):
+        assert isinstance(flywheel(tmp_path, "upload", "letter").exception, UploadFailed | AccessDenied), "it knows where to send it"
+        assert "upload letter" in flywheel(tmp_path, "list").output and "--url" not in flywheel(tmp_path, "list").output
 
 
 def test_the_review_page_is_served_to_this_machine_alone(tmp_path: Path):

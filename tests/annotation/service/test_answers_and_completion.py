@@ -10,7 +10,7 @@ from agent.grammars.compact import _VERBS
 from agent.grammars.registry import GRAMMARS
 from agent.grammars.uitars2 import SDK_TOOLS
 from annotation.service.answers import action_view, canonical, composed, edited, view_of_action
-from annotation.service.at_point import at_point, element_under
+from annotation.service.at_point import at_point, element_under, element_within
 from annotation.service.completion import accepted, complete
 from annotation.service.completion_calls import CALLS, TOOL_CALLS
 from annotation.service.completion_compact import VERBS
@@ -208,10 +208,28 @@ def test_a_click_means_the_element_under_it_first(grammar: Grammar) -> None:
 @GRAMMAR
 def test_a_drag_means_from_thing_to_thing_first(grammar: Grammar) -> None:
     views = at_point(Point(x=222, y=91, to_x=48, to_y=118), grammar, OBSERVATION)
-    assert [view.kind for view in views] == ["drag"] * len(views) and len(views) >= 2
+    drags = [view.kind for view in views].index("click")
+    assert drags >= 2 and {view.kind for view in views[drags:]} == {"click"}, "it began on a thing; then what a box would mean"
     drag = views[0].points[0]
     assert (abs(drag.x - 220) <= 1, abs((drag.to_x or 0) - 40) <= 1) == (True, True)
     assert at_point(Point(x=222, y=91, to_x=223, to_y=92), grammar, OBSERVATION)[0].kind == "click", "a hand that trembled"
+
+
+@GRAMMAR
+def test_a_box_means_what_it_is_drawn_around_then_its_middle(grammar: Grammar) -> None:
+    around = at_point(Point(x=4, y=106, to_x=76, to_y=136), grammar, OBSERVATION)
+    assert around[0].kind == "click" and abs(around[0].points[0].x - 40) <= 1 and abs(around[0].points[0].y - 120) <= 1, "the button"
+    assert "drag" in {view.kind for view in around} or grammar.layout == "elements"
+    back = at_point(Point(x=76, y=136, to_x=4, to_y=106), grammar, OBSERVATION)
+    assert back[0] == around[0], "from whichever corner"
+    tight = at_point(Point(x=9, y=109, to_x=71, to_y=131), grammar, OBSERVATION)
+    assert tight[0] == around[0], "and so close that it begins on its edge"
+    assert element_within((0, 0), (159, 199), OBSERVATION) == OBSERVATION.elements[2], "of several the largest, the first of equals"
+    line = at_point(Point(x=100, y=5, to_x=150, to_y=6), grammar, OBSERVATION)
+    assert "click" not in {view.kind for view in line}, "a line is no box"
+    empty = [view for view in at_point(Point(x=100, y=140, to_x=140, to_y=180), grammar, OBSERVATION) if view.kind == "click"]
+    if grammar.layout == "chat":
+        assert abs(empty[0].points[0].x - 120) <= 1 and abs(empty[0].points[0].y - 160) <= 1, "its middle"
 
 
 def test_lines_of_tools_are_told_in_words() -> None:

@@ -73,13 +73,15 @@ def test_accept_edit_and_override_are_stored_with_all_that_was_shown(on_pool: An
             await live.decide(run_id, ANN, override)
             state = await until(live, run_id, "ended")
             assert state.verifier is True and state.outcome == "success" and state.screen is not None
-            assert [step.decision for step in state.history] == ["accept", "edit", "override"] and state.history[2].reward == 1.0
+            told = [step.decision for step in state.history]
+            assert told == ["accept", "accept", "edit"], "what another candidate says, and what one does for another reason"
+            assert state.history[2].reward == 1.0
             done = await live.finish(run_id, ANN, Finish(version=state.version, is_success=True, note="fine"))
             assert done.phase == "finished" and not live.is_live(run_id)
 
         steps = work.rows(select(RunStep).order_by(RunStep.step_index))
-        assert [step.decision for step in steps] == ["accept", "edit", "override", None], "the last is the screen at the end"
-        assert steps[1].response == f'Thought type Action type "{word}"' and steps[1].candidate == 0 and steps[1].executed is None
+        assert [step.decision for step in steps] == ["accept", "accept", "edit", None], "the last is the screen at the end"
+        assert steps[1].response == f'Thought type Action type "{word}"' and steps[1].candidate == 1 and steps[1].executed is None
         assert steps[2].thought == "Now I send it" and steps[2].action["kind"] == "click" and steps[2].reward == 1.0
         assert all(step.messages and step.screen["elements"] for step in steps[:3])
         assert all(step.asked_at_s <= step.decided_at_s <= step.executed_at_s for step in steps[:3])

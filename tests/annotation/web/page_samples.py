@@ -13,6 +13,7 @@ from playwright.async_api import Page, Route
 from pydantic import BaseModel, TypeAdapter
 
 from annotation.wire.design import ApplicationView, Graph, NodeView, QueryView
+from annotation.wire.finished import CampaignName, RunDetail, RunItem, RunList, Standing
 from annotation.wire.review import (
     Agreement,
     Day,
@@ -135,7 +136,48 @@ def _item(run_id: str, number: int) -> ReviewItem:
 
 
 def review_queue() -> ReviewQueue:
-    return ReviewQueue(waiting=tuple(_item(f"run-{number}", number) for number in range(6)), num_waiting=23, num_reviewed_today=11)
+    pending = tuple(item for item in recordings() if item.state == "pending")
+    return ReviewQueue(
+        waiting=tuple(_item(f"run-{number}", number) for number in range(6)),
+        num_waiting=23,
+        num_reviewed_today=11,
+        recordings=pending,
+        num_recordings=len(pending),
+    )
+
+
+def _finished(number: int) -> RunItem:
+    standing: Standing = ("counts", "waiting", "counts", "rejected", "withdrawn", "counts")[number]  # type: ignore[assignment]
+    item = _item(f"run-{number}", number)
+    return RunItem(
+        **item.model_dump(exclude={"kind", "why"}),
+        campaign_id="campaign-1",
+        is_own=number == 1,
+        standing=standing,
+        policy_id="policy-3f2a91c04d77",
+        withdrawn_at_s=NOON_S if standing == "withdrawn" else None,
+    )
+
+
+def finished_runs() -> RunList:
+    return RunList(
+        runs=tuple(_finished(number) for number in range(6)),
+        num=137,
+        campaigns=(CampaignName(campaign_id="campaign-1", name="Forms, November"),),
+        people=("ada", "edsger", "grace"),
+    )
+
+
+def finished_run() -> RunDetail:
+    review = run_review()
+    return RunDetail(
+        item=_finished(1),
+        instruction=review.instruction,
+        guidelines=review.guidelines,
+        run=review.run,
+        reviews=review.reviews,
+        review="adjudication",
+    )
 
 
 def run_review(number: int = 1) -> RunReview:
@@ -312,6 +354,8 @@ def answers() -> dict[str, BaseModel | list[Any]]:
         "/reviews": review_queue(),
         "/reviews/runs/run-0": run_review(0),
         "/reviews/runs/run-1": run_review(),
+        "/runs": finished_runs(),
+        "/runs/run-1/replay": finished_run(),
         "/quality": quality(),
         "/recordings": list(recordings()),
         "/recordings/recording-0": recording(),
@@ -330,7 +374,7 @@ async def answer_with_samples(page: Page) -> None:
             await route.fulfill(json=known[path])
         elif "/screens/screen-" in path:
             await route.fulfill(body=picture(path.rpartition("/")[2]), content_type="image/png")
-        elif route.request.method == "POST" and path.startswith(("/reviews/", "/recordings/", "/design/")):
+        elif route.request.method == "POST" and path.startswith(("/reviews/", "/recordings/", "/runs/", "/design/")):
             await route.fulfill(json={})
         else:
             await route.continue_()

@@ -80,12 +80,13 @@ async def rest(page: Page, camera: Camera, here: Site) -> None:
         await camera.take(name)
     page_samples.EVIL = "by the shortest way"  # pictures need no markup
     await page_samples.answer_with_samples(page)
-    for address, name in (("/review", "review"), ("/quality", "quality"), ("/recordings", "recordings"), ("/design", "design")):
-        await page.goto(address)
+    for name in ("runs", "review", "quality", "recordings", "design"):
+        await page.goto(f"/{name}")
         await camera.take(name)
-    for address, name in (("/review", "review-run"), ("/recordings", "recording")):
+    for address, name in (("/runs", "run"), ("/review", "review-run"), ("/recordings", "recording")):
         await page.goto(address)
-        await page.locator(".opens").nth(1 if name == "review-run" else 0).click()
+        await page.locator(".opens").nth(0 if name == "recording" else 1).click()
+        await expect(page.locator("#case")).to_be_visible()
         await camera.take(name)
     await page.context.clear_cookies()
     await page.goto("/login")

@@ -133,7 +133,7 @@ def test_the_keyboard_is_enough_and_everything_has_a_name(tmp_path: Path) -> Non
             await expect(page.locator("#between h1")).to_have_text("Finished")
             (run,) = here.finished()
             assert run.verifier_verdict is True and run.person_verdict is True
-            assert [(step.decision, step.thought) for step in here.steps()] == [("override", "this is the button")]
+            assert [(step.decision, step.thought) for step in here.steps()] == [("edit", "this is the button")], "a candidate's action"
             assert here.said == []
 
     asyncio.run(main())
@@ -228,7 +228,7 @@ def test_a_draft_outlives_reloads_and_a_lost_answer_is_not_done_twice(tmp_path: 
             await deciding(page, 2)
             await expect(page.locator("#waiting")).to_be_empty()
             assert lost >= 1
-            assert [(step.decision, step.thought) for step in here.steps()] == [("override", "first the field")]
+            assert [(step.decision, step.thought) for step in here.steps()] == [("edit", "first the field")]
             assert await page.locator("#toasts .bad").count() == 0
             await expect(page.locator("#editor")).to_be_hidden()
 
@@ -239,6 +239,6 @@ def test_a_draft_outlives_reloads_and_a_lost_answer_is_not_done_twice(tmp_path: 
             await expect(page.locator("#editor-title")).to_have_text("Edit candidate 1")
             await page.keyboard.press("Control+Enter")
             await deciding(page, 3)
-            assert [step.decision for step in here.steps()] == ["override", "edit"], "an edit stays one over a reload"
+            assert [step.decision for step in here.steps()] == ["edit", "edit"], "an edit stays one over a reload"
 
     asyncio.run(main())

@@ -154,15 +154,19 @@ def test_axe_finds_nothing_on_any_page(tmp_path: Path, axe_script: str) -> None:
                     await page.keyboard.press("Escape")
                     await page.keyboard.press("Escape")
                 await answer_with_samples(page)
-                for address in ("/", "/campaigns", "/people", "/review", "/quality", "/recordings", "/design"):
+                for address in ("/", "/campaigns", "/people", "/runs", "/review", "/quality", "/recordings", "/design"):
                     await page.goto(address)
                     await expect(page.locator("#main")).not_to_have_attribute("inert", "")
                     await page.wait_for_timeout(400)
                     found[f"{address} {scheme}"] = await complaints(page, axe_script)
-                    if address in ("/review", "/recordings"):
-                        await page.locator(".opens").nth(1).click() if address == "/review" else await page.locator(".opens").first.click()
+                    if address in ("/runs", "/review", "/recordings"):
+                        await page.locator(".opens").nth(0 if address == "/recordings" else 1).click()
                         await page.wait_for_timeout(400)
                         found[f"{address} opened {scheme}"] = await complaints(page, axe_script)
+                        await page.keyboard.press("z")
+                        found[f"{address} enlarged {scheme}"] = await complaints(page, axe_script)
+                await page.goto("/nowhere")
+                found[f"nowhere {scheme}"] = await complaints(page, axe_script)
                 await page.context.close()
 
     asyncio.run(main())

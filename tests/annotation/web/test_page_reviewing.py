@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from pathlib import Path
 
 import pytest
-from PIL import Image
-from playwright.async_api import Browser, Page, expect
-from sqlalchemy import select, update
+from playwright.async_api import Page, expect
 
-from annotation.storage.blobs import Blobs
-from annotation.storage.schema import Review, RunStep, User
-from tests.annotation.service.review_parts import Did, History
-from tests.annotation.web.page_parts import Site, chromium, log_in, new_page, site
-
-
-async def reviewer(browser: Browser, here: Site, name: str) -> Page:
-    await here.add_person(name, "reviewer")
-    page = await new_page(browser, here)
-    await log_in(page, name)
-    return page
-
-
-async def a_history(here: Site, folder: Path) -> History:
-    """A run that Ann calls done and the verifier does not, with a picture."""
-    await here.add_person("ann")
-    made = History(here.database)
-    with here.database.read() as session:
-        made.ids = {user.name: user.user_id for user in session.scalars(select(User))}
-    made.now_s = here.runs._clock()
-    data = io.BytesIO()
-    Image.new("RGB", (160, 210), "white").save(data, "PNG")
-    screenshot_id = Blobs(folder / "screens").put(data.getvalue())
-    made.run("ann", verifier=False, steps=(Did(), Did(decision="override", number=2)))
-    with here.database.write() as session:
-        session.execute(update(RunStep).values(screenshot_id=screenshot_id))
-    return made
+from annotation.storage.schema import Review
+from tests.annotation.web.page_history import a_disputed_run, logged_in
+from tests.annotation.web.page_parts import chromium, site
 
 
 @pytest.mark.slow
 def test_two_reviewers_settle_a_run_and_design_what_is_recorded(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:
-            history = await a_history(here, tmp_path)
-            rex = await reviewer(browser, here, "rex")
+            history = await a_disputed_run(here, tmp_path)
+            rex = await logged_in(browser, here, "rex")
             await rex.goto("/review")
             await expect(rex.locator("#numbers")).to_contain_text("1 waiting · 0 reviewed by me today")
             await rex.get_by_role("button", name="click-button · 0").click()
@@ -56,7 +29,7 @@ def test_two_reviewers_settle_a_run_and_design_what_is_recorded(tmp_path: Path) 
             await rex.keyboard.press("x")
             await rex.get_by_role("button", name="Not done").click()
             await expect(rex.locator("#numbers")).to_contain_text("0 waiting · 1 reviewed by me today")
-            eve = await reviewer(browser, here, "eve")
+            eve = await logged_in(browser, here, "eve")
             await eve.goto("/review")
             await eve.get_by_role("button", name="click-button · 0").click()
             await expect(eve.locator("#case")).to_contain_text("rex: rejected, not done")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from playwright.async_api import Browser, Page, expect
 
 from tests.annotation.web.page_parts import EVIL, PASSWORD, Site, chromium, deciding, log_in, new_page, site
+from tests.annotation.web.page_screen import boxes, screen_point
 
 MOST_MS = 300
 """From the decision to the next picture on the screen."""
@@ -28,15 +28,6 @@ async def write(page: Page, thought: str | None, action: str | None) -> None:
         if text is not None:
             await page.fill(field, "")
             await page.locator(field).press_sequentially(text)
-
-
-async def screen_point(page: Page, x: int, y: int) -> tuple[float, float]:
-    """Where a pixel of the screen is on the page."""
-    frame = await page.locator("#frame").bounding_box()
-    shown = await page.locator("#screen").evaluate("canvas => canvas.width")
-    assert frame is not None
-    scale = frame["width"] / shown
-    return frame["x"] + (x + 0.5) * scale, frame["y"] + (y + 0.5) * scale
 
 
 def test_an_annotator_works_through_a_miniwob_task(tmp_path: Path) -> None:
@@ -109,7 +100,7 @@ async def lose_the_line(page: Page, here: Site) -> None:
     await deciding(page, 3)
     await expect(page.locator("#offline")).to_be_hidden()
     last = here.steps()[-1]
-    assert (last.decision, last.thought, last.step_index) == ("override", "typed without a line", 1)
+    assert (last.decision, last.thought, last.step_index) == ("edit", "typed without a line", 1), "a candidate's action"
     assert len(here.steps()) == 2 and len(here.steps(standing=False)) == 3
 
 
@@ -129,7 +120,7 @@ async def finish(page: Page, here: Site) -> None:
     await expect(page.locator("#between")).to_contain_text("Finished")
     (run,) = here.finished()
     assert (run.person_verdict, run.verifier_verdict, run.num_backs) == (True, True, 1)
-    assert [step.decision for step in here.steps()] == ["accept", "override", "override"]
+    assert [step.decision for step in here.steps()] == ["accept", "edit", "accept"], "what was chosen on the screen was proposed"
     await page.keyboard.press("Enter")
     await deciding(page, 1)
 
@@ -202,11 +193,3 @@ async def finish_hybrid(page: Page, here: Site, word: str) -> None:
     assert run.person_verdict is True and run.verifier_verdict is True
     actions = [step.action["kind"] for step in here.steps() if step.action is not None]
     assert actions == ["tool", "tool", "click", "type", "click"]
-
-
-async def boxes(page: Page) -> list[dict[str, Any]]:
-    """The elements of the screen, as the server told them last."""
-    state = await page.evaluate(
-        "fetch('/api/v1/work').then(r => r.json()).then(w => fetch('/api/v1/runs/' + w.held.run_id)).then(r => r.json())"
-    )
-    return list(state["screen"]["elements"])

@@ -19,34 +19,17 @@ import pytest
 from sqlalchemy import select
 
 from agent.prompt import PromptBuilder
-from annotation.recording import edits
 from annotation.recording.bundle import MAX_PART_BYTES, part_path
-from annotation.recording.store import Store
-from annotation.recording.upload import Bundle, Uploader
+from annotation.recording.upload import Bundle
 from annotation.service.intake import take_recording
 from annotation.service.recordings import Recordings
 from annotation.storage import parts
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import AuditEntry, Landing, Recording
-from tests.annotation.recording.made_recording import make
+from tests.annotation.web.recording_parts import reviewed, uploaded
 from tests.annotation.web.web_parts import Site, site
 
 PATH = "/api/v1/recordings"
-
-
-def reviewed(folder: Path, name: str = "one", **more: str) -> Store:
-    store = make(folder, name, **more)
-    edits.confirm(store)
-    return store
-
-
-async def uploaded(there: Site, program: httpx.AsyncClient, store: Store) -> int:
-    token = program.headers["authorization"].removeprefix("Bearer ")
-    sender = Uploader(there.address, token, attempts=1)
-    try:
-        return await asyncio.to_thread(sender.upload, store)
-    finally:
-        sender.close()
 
 
 def rows(there: Site) -> dict[str, Recording]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from annotation.web.guard import SECURITY_HEADERS
 from annotation.web.limits import Rates
-from annotation.web.pages import FILES, FOLDER, OPEN_PAGES, PAGES
+from annotation.web.pages import FILES, OPEN_PAGES, PAGES
 from annotation.web.settings import WebSettings
+from annotation.web.shell import FOLDER, TEMPLATES, page_text, problem_text
 from tests.annotation.web.web_parts import Site, site
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -30,7 +32,9 @@ async def raw(there: Site, data: bytes, *, wait_s: float = 5.0) -> bytes:
 
 def test_every_file_of_the_pages_is_listed_and_every_listed_one_is_there() -> None:
     there = {path.name for path in FOLDER.iterdir()}
-    assert there == set(FILES) | {name for name, _ in PAGES.values()} | set(OPEN_PAGES.values())
+    pages = [*PAGES.values(), *OPEN_PAGES.values()]
+    assert there == set(FILES) | set(TEMPLATES) | {page.file for page in pages}
+    assert {f"{page.name}.js" for page in pages} | {page.style for page in pages if page.style} <= set(FILES), "each finds what it loads"
 
 
 OUTSIDE = (
@@ -178,12 +182,41 @@ def test_markup_travels_as_text_that_no_browser_runs(tmp_path: Path) -> None:
 
 
 def test_no_page_has_anything_inline_or_from_elsewhere() -> None:
-    for path in FOLDER.glob("*.html"):
-        text = path.read_text(encoding="utf-8")
-        assert "<style" not in text and " style=" not in text and " onclick=" not in text and "javascript:" not in text, path.name
-        assert "http://" not in text and "https://" not in text, path.name
+    pages = {page.name: page_text(page) for page in (*PAGES.values(), *OPEN_PAGES.values())}
+    pages["problem"] = problem_text("Not found", MARKUP)
+    for name, text in pages.items():
+        assert text.startswith("<!doctype html>") and "<main" in text and not re.search(r"\$[a-z]", text), name
+        assert "<style" not in text and " style=" not in text and " onclick=" not in text and "javascript:" not in text, name
+        assert "http://" not in text and "https://" not in text, name
         for script in text.split("<script")[1:]:
-            assert 'src="/pages/' in script.partition(">")[0] and script.partition(">")[2].startswith("</script>"), path.name
+            assert 'src="/pages/' in script.partition(">")[0] and script.partition(">")[2].startswith("</script>"), name
+    assert MARKUP not in pages["problem"] and "&lt;script&gt;" in pages["problem"]
+
+
+def test_who_opens_what_there_is_not_or_may_not_gets_a_page(tmp_path: Path) -> None:
+    """In the product's style and with the way back; pages that ask the interface, and programs, get a problem in JSON as ever."""
+    opening = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    async def run() -> None:
+        async with site(tmp_path) as there:
+            ann, stranger, program = await there.person("ann"), await there.stranger(), await there.program("robot")
+            for path, status, told in (
+                ("/people", 403, "This is for admins; ann is annotator."), ("/review", 403, "This is for reviewers"),
+                ("/nowhere", 404, "There is nothing at this address."), (f"/{MARKUP}", 404, "There is nothing"), ("/.env", 404, "nothing"),
+            ):  # fmt: skip
+                page = await ann.get(path, **opening)
+                assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+                assert told in page.text and 'href="/"' in page.text and "/pages/base.css" in page.text and MARKUP not in page.text
+                assert page.headers["cache-control"] == "no-store"
+                assert {name: page.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+                assert (await ann.get(path)).json()["status"] == status, "who asks for nothing special gets JSON"
+                sent = await stranger.get(path, **opening)
+                assert (sent.status_code, sent.headers["location"].startswith("/login?next=/")) == (303, True), "whatever is there"
+                assert (await program.get(path, headers=opening)).headers["content-type"] == "application/problem+json"
+            for path in ("/api/v1/nothing", "/api/v1/users", "/pages/nothing.js"):
+                assert (await ann.get(path, **opening)).headers["content-type"] == "application/problem+json", path
+
+    asyncio.run(run())
 
 
 def test_who_asks_in_haste_waits(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""Where a finished run stands: it counts, it waits for somebody's word, it was rejected, or it was taken back. As conditions of queries, so
+that lists, progress and the queue mean the same; what brings a run from one to another is run_endings.py's.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, and_, case, exists, or_
+from sqlalchemy.orm import aliased
+
+from annotation.storage.schema import Assignment, Run
+
+STANDINGS = ("counts", "waiting", "rejected", "withdrawn")
+VOID = "void"
+"""As the state of an assignment whose run came to nothing: it is wanted as if nobody had done it."""
+
+
+def standing_of(run: Run) -> str:
+    """Of a finished run, one of STANDINGS."""
+    if run.withdrawn_at_s is not None:
+        return "withdrawn"
+    return {"pending": "waiting", "rejected": "rejected"}.get(run.review_state, "counts")
+
+
+def stands(standing: str) -> ColumnElement[bool]:
+    """The same as a condition on finished runs."""
+    if standing == "withdrawn":
+        return Run.withdrawn_at_s.is_not(None)
+    states = {"waiting": ("pending",), "rejected": ("rejected",), "counts": ("none", "approved")}[standing]
+    return and_(Run.withdrawn_at_s.is_(None), Run.review_state.in_(states))
+
+
+def state_that_counts(assignment: type[Assignment]) -> ColumnElement[str]:
+    """An assignment's state, or VOID where it was finished for nothing: the run was rejected or taken back."""
+    return case((_is_void(assignment), VOID), else_=assignment.state)
+
+
+def copy_that_counts(assignment: type[Assignment]) -> ColumnElement[int]:
+    """Which copy of its instance an assignment counts as: the second one stands in for a first that came to nothing."""
+    first = aliased(Assignment)
+    has_void_first = exists().where(
+        first.campaign_id == assignment.campaign_id, first.task_id == assignment.task_id, first.seed == assignment.seed, first.copy == 0,
+        _is_void(first),
+    )  # fmt: skip
+    return case((and_(assignment.copy == 1, has_void_first), 0), else_=assignment.copy)
+
+
+def _is_void(assignment: type[Assignment]) -> ColumnElement[bool]:
+    run = aliased(Run)
+    came_to_nothing = or_(run.withdrawn_at_s.is_not(None), run.review_state == "rejected")
+    of_it = exists().where(run.assignment_id == assignment.assignment_id, run.state == "finished", came_to_nothing)
+    return and_(assignment.state == "finished", of_it)

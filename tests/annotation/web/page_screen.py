@@ -1,0 +1,24 @@
+"""The screen on the annotator's page: where its pixels are, and what is on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from playwright.async_api import Page
+
+
+async def screen_point(page: Page, x: int, y: int) -> tuple[float, float]:
+    """Where a pixel of the screen is on the page."""
+    frame = await page.locator("#frame").bounding_box()
+    shown = await page.locator("#screen").evaluate("canvas => canvas.width")
+    assert frame is not None
+    scale = frame["width"] / shown
+    return frame["x"] + (x + 0.5) * scale, frame["y"] + (y + 0.5) * scale
+
+
+async def boxes(page: Page) -> list[dict[str, Any]]:
+    """The elements of the screen, as the server told them last."""
+    state = await page.evaluate(
+        "fetch('/api/v1/work').then(r => r.json()).then(w => fetch('/api/v1/runs/' + w.held.run_id)).then(r => r.json())"
+    )
+    return list(state["screen"]["elements"])
