@@ -48,8 +48,7 @@ class Recorder:
     def __init__(self, store: Store, parts: Parts, settings: RecordSettings, task: TaskQuery, consent: Consent) -> None:
         """Raises RecordingRefused for a consent under another text, and RecorderUnavailable where exclusions could not be kept."""
         check(consent)
-        if settings.exclusions.needs_windows and not parts.windows.knows_windows:
-            raise RecorderUnavailable("This system does not tell of windows, so they cannot be excluded: exclude parts of the screen.")
+        settings.exclusions.check(knows_windows=parts.windows.knows_windows)
         self._store, self._parts, self._settings, self._task, self._consent = store, parts, settings, task, consent
         self.redactor = Redactor()
         self._gestures: Gestures[Frame] = Gestures()
