@@ -92,19 +92,22 @@ def refine(
     name: NameArgument,
     url: Annotated[str, typer.Option("--url", help="OpenAI-compatible address: https://…, or http://127.0.0.1:8000/v1 on this machine.")],
     model: Annotated[str, typer.Option(help="Name of the model there.")],
+    why: Annotated[bool, typer.Option("--why", help="Have it say why, also where you said nothing, not only what you said.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Have a model of your choice word the thoughts of a recording that you have confirmed; look through it again after that.
 
-    Sent to that address: each thought, the action after it with what you typed, what it was done to, and the window's title. What was heard
-    stays beside the new wording.
+    Sent to that address: each thought, the action after it with what you typed, what it was done to, and the window's title; with --why the
+    task and the actions before it too. What was heard stays beside the new wording.
     """
+    from annotation.recording.enrichment import with_reasons
     from annotation.recording.refinement import Refiner, refine_confirmed
 
     store = opened(name, home)
     refiner = Refiner(url, model, os.environ.get(KEY_VARIABLE, ""))
     try:
-        changed = refine_confirmed(store, refiner)
+        reword = (lambda found: with_reasons(found, refiner)) if why else (lambda found: refiner.refine(found.actions))
+        changed = refine_confirmed(store, reword)
     finally:
         refiner.close()
     then = f"; look through it again before it can be uploaded: flywheel record review {name}" if changed else ""

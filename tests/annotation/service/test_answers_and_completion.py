@@ -116,7 +116,7 @@ def test_reasons_name_what_stands_in_the_wrong_place() -> None:
         return str(refused.value)
 
     assert "[1] cannot stand here; the text can" in told('type [1] "x"') and "[4] cannot stand here; the answer can" in told("finished [4]")
-    assert "a double quote is not closed" in told('type "x') and 'select [1] "Tokyo"' in told('select "Tokyo" [4]')
+    assert "a quote that never ends" in told('type "x') and 'select [1] "Tokyo"' in told('select "Tokyo" [4]')
     assert "needs a direction first" in told("scroll [1] down") and "not 'sideways'" in told("scroll sideways")
     assert "did you mean click?" in told("klick [1]") and "known are" not in told("klick [1]") and "known are" in told("xyzzy")
 
