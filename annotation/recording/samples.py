@@ -78,8 +78,8 @@ def recorded(
     wrong: Collection[int] = (),
 ) -> Recorded:
     """What is learned of one recording. `read_screen` gives a picture's bytes by its id, None where it is gone; `keep` is given each that
-    the episode shows, once. One picture at a time is in memory, and those of the steps that a prompt still shows. `also`: the recording
-    with other words for its task and thoughts. `wrong`: actions that a reviewer called wrong, which happened and teach nothing.
+    the episode shows, once; one at a time is in memory. `also`: the recording with other words for its task and thoughts. `wrong`: actions
+    that a reviewer called wrong, which happened and teach nothing.
 
     A step without a picture, with something taken out of its text, or that the grammar cannot write is left out, and is not part of the
     history of later ones. A recording that its person calls done ends with a step that says so.
@@ -96,11 +96,12 @@ def recorded(
         if isinstance(action, RecordedAction) and action.hidden:
             left_out["private text"] += 1
             continue
-        if not own.take(index, action, screen, png):
+        seen = screen.screen_id.encode() if png is not None else None
+        if not own.take(index, action, screen, seen):
             left_out["not in the grammar"] += 1
             continue
         for other in others:
-            other.take(index, action, screen, png)
+            other.take(index, action, screen, seen)
         if png is not None and keep is not None and screen.screen_id not in kept:
             kept.add(screen.screen_id)
             keep(screen.screen_id, png)
@@ -124,6 +125,16 @@ def recorded(
     )
 
 
+class _Named(Observation):
+    """It has the name of its picture in place of the bytes: prompts need no more, and a hundred steps are remembered."""
+
+    __slots__ = ()
+
+    @property
+    def screenshot_id(self) -> str | None:
+        return None if self.screenshot is None else self.screenshot.decode()
+
+
 class _Telling:
     """A recording under one wording: its steps as a policy would have been asked for them, by the index of their action."""
 
@@ -132,9 +143,9 @@ class _Telling:
         self._memory = builder.start(manifest.task.query)
         self.steps: dict[int, Step] = {}
 
-    def take(self, index: int, action: RecordedAction | Action, screen: Screen, png: bytes | None) -> bool:
-        """The next step; false where the grammar cannot write it."""
-        builder, seen = self._builder, observation_of(screen, png, self._manifest.task.query)
+    def take(self, index: int, action: RecordedAction | Action, screen: Screen, named: bytes | None) -> bool:
+        """The next step; false where the grammar cannot write it. `named`: the picture's id."""
+        builder, seen = self._builder, observation_of(screen, named, self._manifest.task.query, _Named)
         thought = self._manifest.actions[index].thought if isinstance(action, RecordedAction) else None
         try:
             response = builder.grammar.format(thought.text or None if thought else None, _said(action, builder), seen)
@@ -174,9 +185,9 @@ def _sample(origin: str, episode: Episode, step: Step, told: Step, prompt_loss: 
     )  # fmt: skip
 
 
-def observation_of(screen: Screen, png: bytes | None, instruction: str) -> Observation:
+def observation_of(screen: Screen, png: bytes | None, instruction: str, kind: type[Observation] = Observation) -> Observation:
     """What an agent would have seen: the recorded picture and elements, each to be clicked in its middle."""
-    return Observation(
+    return kind(
         instruction=instruction, elements=tuple(element_of(element) for element in screen.elements), screenshot=png,
         width_px=screen.width_px, height_px=screen.height_px, time_ms=0.0,
     )  # fmt: skip

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.prompt import PromptBuilder
+from annotation.recording.samples import recorded
 from annotation.storage import run_endings
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Review, Run
 from annotation.wire.runs import Decide, Finish
+from assets import people
 from assets.people import RECORDED_STAGE, STAGE
 from sandbox.pool import SessionPool
 from tests.annotation.recording import made_recording
@@ -25,6 +28,9 @@ from warehouse.tables import Warehouse
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
     return work_in(tmp_path)
+
+
+PICTURE_BYTES = 100_000
 
 
 async def annotate(work: Work) -> tuple[str, str]:
@@ -128,6 +134,34 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
     gone = {row["sample_id"] for row in warehouse.read("ct_samples").to_pylist() if row["withdrawn"]}
     assert gone == {row["sample_id"] for row in samples}
     work.close()
+
+
+def test_pictures_of_a_recording_pass_through_memory_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "PICTURE_BYTES", 3 * PICTURE_BYTES)
+    warehouse = Warehouse(Home(tmp_path))
+    manifest = made_recording.make(tmp_path / "own").manifest()
+    click, screen = manifest.actions[0], manifest.screens[0]
+    screens = [screen.model_copy(update={"screen_id": f"screen-{number:016x}"}) for number in range(40)]
+    actions = [click.model_copy(update={"screen_id": each.screen_id, "thought": None}) for each in screens]
+    long = manifest.model_copy(update={"screens": tuple(screens), "actions": tuple(actions)})
+    num, most = 0, 0
+
+    class Picture(bytes):
+        def __del__(self) -> None:
+            nonlocal num
+            num -= 1
+
+    def read(screen_id: str) -> bytes:
+        nonlocal num, most
+        num += 1
+        most = max(most, num)
+        return Picture(made_recording.drawn(screen_id).ljust(PICTURE_BYTES, b"."))
+
+    with people._Pictures(warehouse, ITERATION, RECORDED_STAGE) as pictures:
+        made = recorded(long, read, PromptBuilder("doubao"), keep=pictures.keep, also=[long])
+    assert len(made.samples) == 40 and most <= 4
+    stored = warehouse.read("screenshots", columns=["screenshot_id"]).column(0).to_pylist()
+    assert sorted(stored) == sorted(screen.screen_id for screen in screens)
 
 
 def spot_check(run_id: str, steps: dict[str, dict[str, bool]]) -> Review:
