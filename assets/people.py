@@ -5,7 +5,7 @@ called wrong by a reviewer, with tombstones. What counts is annotation/service/i
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any, Self
 
@@ -125,7 +125,7 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
         context.log.warning(why)
     return dg.MaterializeResult(
         data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"])),
-        metadata=describe(counts=counts, wrote=wrote, **note),
+        metadata=note | describe(counts=counts, wrote=wrote),
     )
 
 
@@ -155,15 +155,19 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
     counts = {"taken back": len(back), "rows": _take_back(warehouse, lambda row: row["episode_id"] in back, iteration)}
     wrong = {(episode_id, step) for episode_id, second in seconds.items() for step in second.wrong_steps}
     counts["rows of wrong steps"] = _take_back(warehouse, lambda row: (row["episode_id"], row["step_index"]) in wrong, iteration)
-    counts["verdicts"] = _say_again(warehouse, [second.verdict for second in seconds.values() if second.verdict is not None], iteration)
-    return dg.MaterializeResult(
-        data_version=data_version(sorted(back), sorted(wrong)), metadata=describe(counts=counts, read=read, wrote=_versions(warehouse))
-    )
+    changed = _say_again(warehouse, [second.verdict for second in seconds.values() if second.verdict is not None], iteration)
+    counts["verdicts"] = len(changed)
+    note = {}
+    if changed:
+        note["note"] = _routes_stand(warehouse, changed)
+        context.log.warning(note["note"])
+    metadata = describe(counts=counts, read=read, wrote=_versions(warehouse))
+    return dg.MaterializeResult(data_version=data_version(sorted(back), sorted(wrong)), metadata=note | metadata)
 
 
 def _recorded(
     home: Home, warehouse: Warehouse, database: Database, settings: Profile, new: Sequence[str], iteration: str
-) -> tuple[dict[str, list[Row]], dict[str, int], list[str], dict[str, Any]]:
+) -> tuple[dict[str, list[Row]], dict[str, int], list[str], dict[str, str]]:
     """Rows of recordings by table, what to count, what went wrong, and a note where the model that adds other words was away."""
     made: dict[str, list[Row]] = {table: [] for table in RECORDED_TABLES}
     left_out: Counter[str] = Counter()
@@ -185,7 +189,7 @@ def _recorded(
     _add_tasks(warehouse, made, iteration, RECORDED_STAGE)
     made["ct_samples"] = list({row["sample_id"]: row for row in made["ct_samples"]}.values())
     counts = {"recordings": len(new) - len(problems), "samples": len(made["ct_samples"]), "unreadable": len(problems)}
-    note: dict[str, Any] = {}
+    note: dict[str, str] = {}
     if wording is not None:
         counts["samples in other words"] = sum(row["origin"] == VARIATION for row in made["ct_samples"])
         counts["asked of the model"] = wording.num_asked
@@ -293,10 +297,21 @@ def _take_back(warehouse: Warehouse, is_meant: Callable[[Row], bool], iteration:
     return num
 
 
-def _say_again(warehouse: Warehouse, verdicts: Sequence[Row], iteration: str) -> int:
-    """Verdicts of people that are others than the newest here; how many. Routes of earlier iterations stand until they are routed again."""
+def _routes_stand(warehouse: Warehouse, changed: Collection[str]) -> str:
+    """What is to be done for verdicts on these episodes to count."""
+    found = warehouse.read("episodes", stage=STAGE, columns=["iteration", "episode_id"]).to_pylist()
+    iterations = sorted({row["iteration"] for row in found if row["episode_id"] in changed})
+    options = " ".join(f"--iteration {one}" for one in iterations)
+    return (
+        f"{len(changed)} verdicts are others than when their runs were taken in. The routes of {', '.join(iterations)} stand until "
+        f"they are routed again: flywheel reroute {options}"
+    )
+
+
+def _say_again(warehouse: Warehouse, verdicts: Sequence[Row], iteration: str) -> list[str]:
+    """Verdicts of people that are others than the newest here; on which episodes. Their routes stand until they are routed again."""
     if not verdicts:
-        return 0
+        return []
     said = warehouse.read("verdicts", columns=["episode_id", "judge", "judge_version", "passed"])
     newest: dict[str, tuple[str, bool]] = {}
     for row in said.filter(pc.equal(said["judge"], intake.JUDGE)).to_pylist():
@@ -304,4 +319,4 @@ def _say_again(warehouse: Warehouse, verdicts: Sequence[Row], iteration: str) ->
     new = [row for row in verdicts if newest.get(row["episode_id"], ("", not row["passed"]))[1] != row["passed"]]
     if new:
         warehouse.append_partition("verdicts", new, iteration=iteration, stage=WITHDRAWALS)
-    return len(new)
+    return [row["episode_id"] for row in new]

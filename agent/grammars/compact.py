@@ -218,7 +218,7 @@ def _read_action(text: str, observation: Observation) -> Action:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            problem = "a double quote is not closed" if text[position] == '"' else "cannot read"
+            problem = "cannot read a quote that never ends" if text[position] == '"' else "cannot read"
             raise BadText(f"{problem}: {text[position : position + 20]!r}")
         kind = match.lastgroup or "word"
         tokens.append((kind, match.group(kind)))
