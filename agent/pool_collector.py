@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent import side_by_side
 from agent.batcher import Batcher
 from agent.collector import LeaseUse, Requests
 from agent.decider import Decider, PolicyDecider
@@ -74,37 +75,11 @@ class PoolCollector:
     async def close(self) -> None:
         await self._pool.close()
 
-    async def _run_all(
-        self, decider: Decider, requests: Requests, live: Live, intervene: Intervene | None
-    ) -> AsyncGenerator[Episode, None]:
-        results: asyncio.Queue[Episode | Exception | None] = asyncio.Queue()
-        todo = _OneAtATime(requests)
+    def _run_all(self, decider: Decider, requests: Requests, live: Live, intervene: Intervene | None) -> AsyncGenerator[Episode, None]:
+        def run(request: EpisodeRequest) -> Awaitable[Episode]:
+            return self._run_until_done(request, decider, live, intervene)
 
-        async def work() -> None:
-            """Ends with None, or with the exception that stops the collection."""
-            try:
-                while (request := await todo.next()) is not None:
-                    results.put_nowait(await self._run_until_done(request, decider, live, intervene))
-            except Exception as error:
-                results.put_nowait(error)
-            else:
-                results.put_nowait(None)
-
-        num_working = self._settings.concurrency
-        workers = [asyncio.create_task(work(), name="collector") for _ in range(num_working)]
-        try:
-            while num_working:
-                result = await results.get()
-                if isinstance(result, Exception):
-                    raise result
-                if result is None:
-                    num_working -= 1
-                else:
-                    yield result
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+        return side_by_side.results(requests, run, num_workers=self._settings.concurrency, name="collector")
 
     async def _run_until_done(self, request: EpisodeRequest, decider: Decider, live: Live, intervene: Intervene | None) -> Episode:
         """The episode, started afresh on another lease after an infrastructure failure; `crashed` when retries run out."""
@@ -122,22 +97,6 @@ class PoolCollector:
                 num_retries += 1
             else:
                 return episode.model_copy(update={"num_retries": num_retries})
-
-
-class _OneAtATime:
-    """Requests for several workers: one waits for the next while the others stand in line."""
-
-    def __init__(self, requests: Requests) -> None:
-        self._lock = asyncio.Lock()
-        self._requests: AsyncIterator[EpisodeRequest] | Iterator[EpisodeRequest]
-        self._requests = aiter(requests) if isinstance(requests, AsyncIterable) else iter(requests)
-
-    async def next(self) -> EpisodeRequest | None:
-        """The next request; None when there are no more."""
-        if isinstance(self._requests, AsyncIterator):
-            async with self._lock:
-                return await anext(self._requests, None)
-        return next(self._requests, None)
 
 
 class _LeaseMeter:

@@ -1,10 +1,10 @@
-"""Settings of the scripted annotator. Light to import: profiles and requests are made of it."""
+"""Settings of the scripted annotator, and of what a model adds to recordings. Light to import: profiles and requests are made of it."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Mode = Literal["relabel", "intervene"]
 
@@ -22,3 +22,33 @@ class ScriptedAnnotatorConfig(BaseModel):
     mend_typing: Annotated[
         bool, Field(description="relabel: go on after wrong typing where the oracle knows a way back; else what follows counts as lost")
     ] = True
+
+
+class WordingConfig(BaseModel):
+    """What a model adds to people's recordings when they are taken in: the same steps in other words, as samples of origin `variation`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_url: Annotated[
+        str | None,
+        Field(description="OpenAI-compatible server, https:// or on this machine, e.g. http://127.0.0.1:8000/v1; null: no model is asked"),
+    ] = None
+    model: Annotated[str, Field(description="its name there")] = ""
+    token_env: Annotated[str | None, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="variable that holds the bearer token")] = None
+    queries: Annotated[int, Field(ge=0, le=8, description="other wordings of each task, each with a further copy of its samples")] = 2
+    reasons: Annotated[
+        bool, Field(description="thoughts of the copies say why, and the task's own wording has one too; one request an action")
+    ] = False
+    attempts: Annotated[int, Field(ge=1, le=20, description="times that a request is sent before the model counts as away")] = 3
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> WordingConfig:
+        if self.base_url is not None and not self.model:
+            raise ValueError("wording.model is empty: name the model that the server at wording.base_url answers with")
+        if self.base_url is not None:
+            from annotation.recording.addresses import is_here  # brings an HTTP library
+
+            is_here(self.base_url)
+        if self.base_url is not None and not self.queries and not self.reasons:
+            raise ValueError("wording asks a model for nothing: set queries to 1 or more, or reasons, or base_url to null")
+        return self

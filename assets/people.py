@@ -5,16 +5,20 @@ called wrong by a reviewer, with tombstones. What counts is annotation/service/i
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any, Self
 
 import dagster as dg
 import pyarrow.compute as pc
 
 from agent.episode import Episode
-from agent.episode_rows import rows
+from agent.episode_rows import rows, screenshot_row
+from annotation.config import WordingConfig
+from annotation.recording.samples import VARIATION
 from annotation.service import intake
 from annotation.service.intake import Finished
+from annotation.service.wording import Wording
 from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url
@@ -23,7 +27,7 @@ from annotation.storage.parts import PartStore
 from assets.carrier import INPUT
 from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
-from assets.profile import PeopleSettings
+from assets.profile import PeopleSettings, Profile
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.catalogue import TABLES
 from warehouse.errors import FlywheelError
@@ -34,11 +38,14 @@ from warehouse.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
 GROUP = "collection"
 STAGE, RECORDED_STAGE, WITHDRAWALS = "human_annotations", "recordings", "withdrawals"
 DATABASE_VARIABLE = "FLYWHEEL_ANNOTATION_DATABASE"
+PICTURE_BYTES = 32 * 1024 * 1024
+"""Of a recording's pictures so many are in memory at once."""
 CHUNK_RUNS = 100
 """Runs whose pictures are in memory at once."""
 RUN_TABLES = ("tasks", "steps", "episodes", "annotations", "verdicts")
 RECORDED_TABLES = ("tasks", "steps", "episodes", "ct_samples")
 """In the order in which they are written: nothing names what is not there yet."""
+OWN_WORDS_ALONE = "Its recordings are learned in their own words alone; materialize `recordings` of this iteration again to add others."
 Row = dict[str, Any]
 
 
@@ -106,34 +113,19 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
     database = database_of(tables.home, settings.people)
     if database is None:
         return _nothing(warehouse, iteration, RECORDED_STAGE, RECORDED_TABLES)
-    left_out: Counter[str] = Counter()
-    made: dict[str, list[Row]] = {table: [] for table in RECORDED_TABLES}
     try:
         standing = intake.standing_recordings(database)
         taken = set(_taken(warehouse, RECORDED_STAGE, but=iteration).values())
         new = [recording_id for attempt, recording_id in standing.counting.items() if attempt not in taken]
-        builder, store = settings.agent.builder(), PartStore.of_home(tables.home)
-        lost = []
-        for recording_id in new:
-            try:
-                found = intake.take_recording(database, store, recording_id, builder)
-            except (FlywheelError, ValueError) as error:
-                lost.append(f"recording {recording_id} is not taken in: {error}")
-                continue
-            _add(warehouse, made, [found.episode], iteration, RECORDED_STAGE)
-            made["ct_samples"] += found.samples
-            left_out.update(found.left_out)
+        made, counts, problems, note = _recorded(tables.home, warehouse, database, settings, new, iteration)
     finally:
         database.close()
-    _add_tasks(warehouse, made, iteration, RECORDED_STAGE)
-    made["ct_samples"] = list({row["sample_id"]: row for row in made["ct_samples"]}.values())
     wrote = _store(warehouse, iteration, RECORDED_STAGE, made)
-    for why in lost:
+    for why in problems:
         context.log.warning(why)
-    counts = {"recordings": len(new) - len(lost), "samples": len(made["ct_samples"]), "unreadable": len(lost)}
-    counts |= {f"left out/{reason}": num for reason, num in sorted(left_out.items())}
     return dg.MaterializeResult(
-        data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"])), metadata=describe(counts=counts, wrote=wrote)
+        data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"])),
+        metadata=note | describe(counts=counts, wrote=wrote),
     )
 
 
@@ -163,10 +155,74 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
     counts = {"taken back": len(back), "rows": _take_back(warehouse, lambda row: row["episode_id"] in back, iteration)}
     wrong = {(episode_id, step) for episode_id, second in seconds.items() for step in second.wrong_steps}
     counts["rows of wrong steps"] = _take_back(warehouse, lambda row: (row["episode_id"], row["step_index"]) in wrong, iteration)
-    counts["verdicts"] = _say_again(warehouse, [second.verdict for second in seconds.values() if second.verdict is not None], iteration)
-    return dg.MaterializeResult(
-        data_version=data_version(sorted(back), sorted(wrong)), metadata=describe(counts=counts, read=read, wrote=_versions(warehouse))
-    )
+    changed = _say_again(warehouse, [second.verdict for second in seconds.values() if second.verdict is not None], iteration)
+    counts["verdicts"] = len(changed)
+    note = {}
+    if changed:
+        note["note"] = _routes_stand(warehouse, changed)
+        context.log.warning(note["note"])
+    metadata = describe(counts=counts, read=read, wrote=_versions(warehouse))
+    return dg.MaterializeResult(data_version=data_version(sorted(back), sorted(wrong)), metadata=note | metadata)
+
+
+def _recorded(
+    home: Home, warehouse: Warehouse, database: Database, settings: Profile, new: Sequence[str], iteration: str
+) -> tuple[dict[str, list[Row]], dict[str, int], list[str], dict[str, str]]:
+    """Rows of recordings by table, what to count, what went wrong, and a note where the model that adds other words was away."""
+    made: dict[str, list[Row]] = {table: [] for table in RECORDED_TABLES}
+    left_out: Counter[str] = Counter()
+    problems = []
+    asked = settings.people.wording if new else WordingConfig()
+    builder, store = settings.agent.builder(), PartStore.of_home(home)
+    with ExitStack() as stack:
+        wording = stack.enter_context(closing(Wording(asked))) if asked.base_url is not None else None
+        pictures = stack.enter_context(_Pictures(warehouse, iteration, RECORDED_STAGE))
+        for recording_id in new:
+            try:
+                found = intake.take_recording(database, store, recording_id, builder, pictures.keep, wording)
+            except (FlywheelError, ValueError) as error:
+                problems.append(f"recording {recording_id} is not taken in: {error}")
+                continue
+            _add(warehouse, made, [found.episode], iteration, RECORDED_STAGE)
+            made["ct_samples"] += found.samples + found.variations
+            left_out.update(found.left_out)
+    _add_tasks(warehouse, made, iteration, RECORDED_STAGE)
+    made["ct_samples"] = list({row["sample_id"]: row for row in made["ct_samples"]}.values())
+    counts = {"recordings": len(new) - len(problems), "samples": len(made["ct_samples"]), "unreadable": len(problems)}
+    note: dict[str, str] = {}
+    if wording is not None:
+        counts["samples in other words"] = sum(row["origin"] == VARIATION for row in made["ct_samples"])
+        counts["asked of the model"] = wording.num_asked
+        if wording.failure is not None:
+            note["note"] = f"{wording.failure} {OWN_WORDS_ALONE}"
+            problems.append(note["note"])
+    return made, counts | {f"left out/{reason}": num for reason, num in sorted(left_out.items())}, problems, note
+
+
+class _Pictures:
+    """Puts pictures into the table `screenshots`, some at a time: a recording may have more of them than there is memory. Those that are
+    left go there when the block ends."""
+
+    def __init__(self, warehouse: Warehouse, iteration: str, stage: str) -> None:
+        self._warehouse, self._iteration, self._stage = warehouse, iteration, stage
+        self._rows: list[Row] = []
+        self._num_bytes = 0
+
+    def keep(self, screenshot_id: str, png: bytes) -> None:
+        self._rows.append(screenshot_row(screenshot_id, png))
+        self._num_bytes += len(png)
+        if self._num_bytes >= PICTURE_BYTES:
+            self._store()
+
+    def _store(self) -> None:
+        rows, self._rows, self._num_bytes = self._rows, [], 0
+        self._warehouse.add_screenshots(rows, iteration=self._iteration, stage=self._stage)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._store()
 
 
 def _versions(warehouse: Warehouse) -> dict[str, int]:
@@ -241,10 +297,21 @@ def _take_back(warehouse: Warehouse, is_meant: Callable[[Row], bool], iteration:
     return num
 
 
-def _say_again(warehouse: Warehouse, verdicts: Sequence[Row], iteration: str) -> int:
-    """Verdicts of people that are others than the newest here; how many. Routes of earlier iterations stand until they are routed again."""
+def _routes_stand(warehouse: Warehouse, changed: Collection[str]) -> str:
+    """What is to be done for verdicts on these episodes to count."""
+    found = warehouse.read("episodes", stage=STAGE, columns=["iteration", "episode_id"]).to_pylist()
+    iterations = sorted({row["iteration"] for row in found if row["episode_id"] in changed})
+    options = " ".join(f"--iteration {one}" for one in iterations)
+    return (
+        f"{len(changed)} verdicts are others than when their runs were taken in. The routes of {', '.join(iterations)} stand until "
+        f"they are routed again: flywheel reroute {options}"
+    )
+
+
+def _say_again(warehouse: Warehouse, verdicts: Sequence[Row], iteration: str) -> list[str]:
+    """Verdicts of people that are others than the newest here; on which episodes. Their routes stand until they are routed again."""
     if not verdicts:
-        return 0
+        return []
     said = warehouse.read("verdicts", columns=["episode_id", "judge", "judge_version", "passed"])
     newest: dict[str, tuple[str, bool]] = {}
     for row in said.filter(pc.equal(said["judge"], intake.JUDGE)).to_pylist():
@@ -252,4 +319,4 @@ def _say_again(warehouse: Warehouse, verdicts: Sequence[Row], iteration: str) ->
     new = [row for row in verdicts if newest.get(row["episode_id"], ("", not row["passed"]))[1] != row["passed"]]
     if new:
         warehouse.append_partition("verdicts", new, iteration=iteration, stage=WITHDRAWALS)
-    return len(new)
+    return [row["episode_id"] for row in new]

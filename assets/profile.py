@@ -16,7 +16,7 @@ from agent.grammars.registry import grammar_named
 from agent.grammars.uitars15 import UiTars15Grammar
 from agent.prompt import PromptBuilder
 from agent.prompt_texts import Mode
-from annotation.config import ScriptedAnnotatorConfig
+from annotation.config import ScriptedAnnotatorConfig, WordingConfig
 from assets.instances import TrainPurpose, room
 from assets.plan_settings import PlanSettings
 from assets.verdict_settings import OrmSettings, VerdictSettings
@@ -227,6 +227,7 @@ class PeopleSettings(_Settings):
         description="address of the annotation database, e.g. postgresql+psycopg://user@host/name; null: the home's own, where there is "
         "one. FLYWHEEL_ANNOTATION_DATABASE goes before both, for addresses with a password",
     )
+    wording: WordingConfig = WordingConfig()
 
 
 class MergeSettings(MethodConfig):

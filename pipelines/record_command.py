@@ -1,46 +1,28 @@
-"""`flywheel record …`: record one's own work on one's own machine, look through it, send it off. The recorder is annotation/recording."""
+"""`flywheel record …`: record one's own work on one's own machine, look through it, send it off. The recorder is annotation/recording;
+recordings are made in record_sessions.py.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from pipelines import record_sessions
 from pipelines.options import HomeOption, console, home_of
-from warehouse.errors import ConfigError, RecordingRefused
+from pipelines.record_options import NameArgument, opened, print_paragraphs, root_of
+from warehouse.errors import ConfigError
 
-if TYPE_CHECKING:
-    from annotation.recording.bundle import Box, Consent, Manifest
-    from annotation.recording.redaction import Redactor
-    from annotation.recording.settings import RecordSettings
-    from annotation.recording.speech import Recogniser
-    from annotation.recording.store import Store
-
-PASSPHRASE_VARIABLE = "FLYWHEEL_RECORD_PASSPHRASE"
 KEY_VARIABLE = "FLYWHEEL_REFINE_KEY"
 URL_VARIABLE = "FLYWHEEL_ANNOTATION_URL"
 TOKEN_VARIABLE = "FLYWHEEL_ANNOTATION_TOKEN"
 
 record = typer.Typer(no_args_is_help=True, help="Record your own work, thinking aloud; look through it; send it off.")
-
-NameArgument = Annotated[str, typer.Argument(help="Name of the recording.")]
-RecogniserOption = Annotated[str, typer.Option(help="auto, pocketsphinx, faster-whisper (its weights have to be here), or none.")]
-ModelOption = Annotated[str, typer.Option("--speech-model", help="faster-whisper: a folder with weights, or a model's name.")]
-SignedOption = Annotated[
-    str | None, typer.Option("--signed", help="Your name: you read `flywheel record consent` and agree \\[default: you are asked].")
-]
-QueryOption = Annotated[str, typer.Option("--query", "-q", help="What you set out to do, in a sentence.")]
-TrackOption = Annotated[str, typer.Option(help="expert: you know how; novice: you find out.")]
-EncryptOption = Annotated[bool, typer.Option("--encrypt", help=f"Seal it on the disk by a passphrase, asked for or {PASSPHRASE_VARIABLE}.")]
-ApplicationsOption = Annotated[list[str] | None, typer.Option("--app", help="Application or site that this is about; may be repeated.")]
-RegionOption = Annotated[list[str] | None, typer.Option("--exclude-region", help="Never record this part: X,Y,WIDTH,HEIGHT; repeatable.")]
 
 
 @record.command()
@@ -48,149 +30,11 @@ def consent() -> None:
     """Print what you agree to when you record."""
     from annotation.recording.consent import TEXT
 
-    _print_paragraphs(TEXT)
+    print_paragraphs(TEXT)
 
 
-@record.command()
-def start(
-    name: NameArgument,
-    query: QueryOption,
-    track: TrackOption = "expert",
-    app: ApplicationsOption = None,
-    node: Annotated[str, typer.Option(help="Id of the query in the task graph.")] = "",
-    environment: Annotated[str, typer.Option(help="Task in which it can be replayed, e.g. desktop/note.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Seed of that task.")] = None,
-    exclude_app: Annotated[list[str] | None, typer.Option("--exclude-app", help="Never record windows of this application.")] = None,
-    exclude_title: Annotated[list[str] | None, typer.Option("--exclude-title", help="Never record windows titled so: *bank*.")] = None,
-    exclude_region: RegionOption = None,
-    microphone: Annotated[str | None, typer.Option(help="Name or number of the microphone \\[default: the system's].")] = None,
-    with_microphone: Annotated[bool, typer.Option("--speech/--no-speech", help="Record what you say.")] = True,
-    recogniser: RecogniserOption = "auto",
-    speech_model: ModelOption = "",
-    hide_unknown: Annotated[
-        bool, typer.Option("--hide-unknown", help="Hide all typing into programs that do not tell what has the keyboard.")
-    ] = False,
-    pause_keys: Annotated[str, typer.Option(help="Pause and go on.")] = "ctrl+alt+p",
-    stop_keys: Annotated[str, typer.Option(help="End the recording.")] = "ctrl+alt+q",
-    sign: Annotated[str, typer.Option(help="Where the sign is: top, top-left, top-right, bottom, bottom-left, bottom-right.")] = "top",
-    pictures_per_s: Annotated[float, typer.Option(help="How often the screen is looked at.")] = 8.0,
-    encrypt: EncryptOption = False,
-    signed: SignedOption = None,
-    limit: Annotated[float, typer.Option(help="Seconds after which it ends by itself.")] = 7200.0,
-    home: HomeOption = None,
-) -> None:
-    """Record this screen until the stop keys or Ctrl-C. Nothing leaves this machine before you have confirmed it in `review`."""
-    from annotation.recording import store as stores
-    from annotation.recording.bundle import TaskQuery
-    from annotation.recording.exclusions import Exclusions
-    from annotation.recording.machine import parts_for_this_machine
-    from annotation.recording.recorder import Recorder
-    from annotation.recording.settings import RecordSettings
-
-    def settings() -> tuple[RecordSettings, TaskQuery]:
-        regions = tuple(_region(text) for text in exclude_region or ())
-        exclusions = Exclusions(applications=tuple(exclude_app or ()), titles=tuple(exclude_title or ()), regions=regions)
-        given: dict[str, Any] = {
-            "track": track, "exclusions": exclusions, "pause_keys": _keys(pause_keys), "stop_keys": _keys(stop_keys), "sign": sign,
-            "pictures_per_s": pictures_per_s, "unknown_typing": "hide" if hide_unknown else "keep",
-        }  # fmt: skip
-        task = TaskQuery(query=query, applications=tuple(app or ()), node=node, environment=environment, seed=seed)
-        return RecordSettings(**given), task
-
-    chosen, task = _checked(settings)
-    agreed = _consent(signed, with_microphone=with_microphone)
-    parts = parts_for_this_machine(chosen, with_microphone=with_microphone, microphone=microphone)
-    store = stores.create(_root(home), name, _new_passphrase() if encrypt else None)
-    recorder = Recorder(store, parts, chosen, task, agreed)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: recorder.ask_to_stop())
-    try:
-        recorder.start()
-    except BaseException:
-        store.erase()
-        raise
-    _say_what_is_known(parts.accessibility.is_available, parts.accessibility.reason, parts.text_reader is not None)
-    console.print(f"recording {name}: pause with {pause_keys}, end with {stop_keys} or Ctrl-C", highlight=False)
-    sys.stdout.flush()
-    recorder.wait(limit)
-    recorder.stop("unsaid")
-    if recorder.failure is not None:
-        console.print(f"[yellow]it ended by itself: {escape(recorder.failure)}; what was recorded until then is kept[/]")
-    _finish(store, recogniser, speech_model, recorder.redactor)
-
-
-@record.command()
-def browser(
-    name: NameArgument,
-    query: QueryOption,
-    url: Annotated[str, typer.Option("--url", help="Page to begin with.")] = "about:blank",
-    track: TrackOption = "expert",
-    app: ApplicationsOption = None,
-    exclude_site: Annotated[list[str] | None, typer.Option("--exclude-site", help="Never record this site: *bank*; repeatable.")] = None,
-    chromium: Annotated[Path | None, typer.Option(help="The Chromium to open \\[default: the one that is found].")] = None,
-    microphone: Annotated[str | None, typer.Option(help="Name or number of the microphone \\[default: the system's].")] = None,
-    with_microphone: Annotated[bool, typer.Option("--speech/--no-speech", help="Record what you say.")] = True,
-    recogniser: RecogniserOption = "auto",
-    speech_model: ModelOption = "",
-    encrypt: EncryptOption = False,
-    signed: SignedOption = None,
-    limit: Annotated[float, typer.Option(help="Seconds after which it ends by itself.")] = 7200.0,
-    home: HomeOption = None,
-) -> None:
-    """Record work in a browser alone: opens a Chromium with a profile of its own; close it, or Ctrl-C, to end."""
-    import asyncio
-
-    from annotation.recording import store as stores
-    from annotation.recording.browser_recorder import BrowserRecorder
-    from annotation.recording.bundle import TaskQuery
-    from annotation.recording.microphone import Microphone
-    from annotation.recording.settings import RecordSettings
-    from annotation.recording.text_reader import find_text_reader
-    from sandbox.browser.chromium import find_chromium
-
-    given: dict[str, Any] = {"track": track}
-    chosen, task = _checked(lambda: (RecordSettings(**given), TaskQuery(query=query, applications=tuple(app or ()))))
-    executable = chromium or find_chromium(headless_shell=False).path
-    agreed = _consent(signed, with_microphone=with_microphone)
-    device = int(microphone) if microphone is not None and microphone.isdecimal() else microphone
-    store = stores.create(_root(home), name, _new_passphrase() if encrypt else None)
-
-    async def main() -> Redactor:
-        recorder = BrowserRecorder(
-            store, chosen, task, agreed, text_reader=find_text_reader(), speech=Microphone(device) if with_microphone else None,
-            excluded_sites=exclude_site or (),
-        )  # fmt: skip
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, recorder.ask_to_stop)
-        # As root Chromium has no sandbox of its own: nobody should browse so, but a container may have no other user.
-        flags = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
-        try:
-            await recorder.start(executable, _root(home).parent / "recording-profile", url, flags)
-        except BaseException:
-            store.erase()
-            raise
-        console.print(f"recording {name} in {executable.name}: close it, or Ctrl-C, to end; pause with ctrl+alt+p", highlight=False)
-        sys.stdout.flush()
-        await recorder.run(limit)
-        await recorder.stop("unsaid")
-        return recorder.redactor
-
-    redactor = asyncio.run(main())
-    _finish(store, recogniser, speech_model, redactor)
-
-
-@record.command()
-def resume(
-    name: NameArgument, recogniser: RecogniserOption = "auto", speech_model: ModelOption = "", home: HomeOption = None
-) -> None:
-    """Finish a recording whose process was killed: everything up to its last action is there."""
-    store = _open(name, home)
-    if store.is_live:
-        raise RecordingRefused(f"The recording {name} still goes on: end it first.")
-    if store.has_manifest():
-        raise RecordingRefused(f"The recording {name} is finished: `flywheel record review {name}`")
-    _finish(store, recogniser, speech_model)
+for command in (record_sessions.start, record_sessions.browser, record_sessions.resume):
+    record.command()(command)
 
 
 @record.command()
@@ -206,7 +50,7 @@ def review(
     from annotation.recording.review import create_app
     from sandbox.http_serving import Server, address_of, bind, serve_until_signalled
 
-    store = _open(name, home)
+    store = opened(name, home)
     store.manifest()
     key = secrets.token_urlsafe(24)
     with bind("127.0.0.1", port) as listener:
@@ -236,7 +80,7 @@ def upload(
     from annotation.recording.upload import Uploader
     from pipelines.annotation_address import living
 
-    store, server = _open(name, home), living(home_of(home))
+    store, server = opened(name, home), living(home_of(home))
     place = url or (server.address if server is not None else None)
     if place is None:
         raise ConfigError(f"no --url, and no annotation server runs on this home: name the server's address, or set {URL_VARIABLE}")
@@ -256,19 +100,22 @@ def refine(
     name: NameArgument,
     url: Annotated[str, typer.Option("--url", help="OpenAI-compatible address: https://…, or http://127.0.0.1:8000/v1 on this machine.")],
     model: Annotated[str, typer.Option(help="Name of the model there.")],
+    why: Annotated[bool, typer.Option("--why", help="Have it say why, also where you said nothing, not only what you said.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Have a model of your choice word the thoughts of a recording that you have confirmed; look through it again after that.
 
-    Sent to that address: each thought, the action after it with what you typed, what it was done to, and the window's title. What was heard
-    stays beside the new wording.
+    Sent to that address: each thought, the action after it with what you typed, what it was done to, and the window's title; with --why the
+    task and the actions before it too. What was heard stays beside the new wording.
     """
+    from annotation.recording.enrichment import with_reasons
     from annotation.recording.refinement import Refiner, refine_confirmed
 
-    store = _open(name, home)
+    store = opened(name, home)
     refiner = Refiner(url, model, os.environ.get(KEY_VARIABLE, ""))
     try:
-        changed = refine_confirmed(store, refiner)
+        reword = (lambda found: with_reasons(found, refiner)) if why else (lambda found: refiner.refine(found.actions))
+        changed = refine_confirmed(store, reword)
     finally:
         refiner.close()
     then = f"; look through it again before it can be uploaded: flywheel record review {name}" if changed else ""
@@ -281,7 +128,7 @@ def list_recordings(home: HomeOption = None) -> None:
     from annotation.recording import store as stores
     from pipelines.annotation_address import living
 
-    found = stores.all_recordings(_root(home))
+    found = stores.all_recordings(root_of(home))
     if not found:
         console.print("no recordings")
         return
@@ -297,7 +144,7 @@ def list_recordings(home: HomeOption = None) -> None:
 @record.command()
 def show(name: NameArgument, home: HomeOption = None) -> None:
     """What a finished recording holds: each action, what was thought before it, and what was taken out."""
-    store = _open(name, home)
+    store = opened(name, home)
     manifest = store.manifest()
     console.print(f"{manifest.task.query} ({manifest.track}, {manifest.length_s:.0f} s, {store.cover.state})", markup=False)
     for number, action in enumerate(manifest.actions, 1):
@@ -317,91 +164,9 @@ def delete(
     from annotation.recording import store as stores
     from annotation.recording.vault import OpenVault
 
-    folder = _root(home) / name
+    folder = root_of(home) / name
     store = stores.Store(folder, stores.read_cover(folder), OpenVault())  # whoever forgot the passphrase may still delete
     os.close(store.lock())
     if yes or typer.confirm(f"Erase the recording {name}?"):
         store.erase()
         console.print("erased")
-
-
-def _finish(store: Store, recogniser: str, speech_model: str, redactor: Redactor | None = None) -> Manifest:
-    from annotation.recording.finish import finish
-
-    manifest = finish(store, _recogniser(recogniser, speech_model), redactor)
-    thoughts = sum(action.thought is not None for action in manifest.actions)
-    console.print(
-        f"{len(manifest.actions)} actions, {thoughts} with a thought, {len(manifest.screens)} pictures; "
-        f"look through it before it can be uploaded: flywheel record review {store.name}", highlight=False, soft_wrap=True,
-    )  # fmt: skip
-    return manifest
-
-
-def _recogniser(name: str, model: str) -> Recogniser | None:
-    from annotation.recording.speech import recogniser_named
-
-    return None if name == "none" else recogniser_named(name, model)
-
-
-def _say_what_is_known(has_elements: bool, reason: str, reads_pixels: bool) -> None:
-    if not has_elements:
-        console.print(f"[yellow]programs tell nothing of themselves here: {escape(reason)}. Password fields are not recognised by role.[/]")
-    if not reads_pixels:
-        console.print("[yellow]tesseract is not installed: private text is blackened only where programs tell where it stands.[/]")
-
-
-def _print_paragraphs(text: str) -> None:
-    """As wide as the terminal: lines of a text are the source's, not the reader's."""
-    for paragraph in text.strip().split("\n\n"):
-        console.print(" ".join(paragraph.split()) + "\n", highlight=False)
-
-
-def _consent(signed: str | None, *, with_microphone: bool) -> Consent:
-    from annotation.recording.consent import TEXT, sign
-
-    if signed is None:
-        _print_paragraphs(TEXT)
-        signed = typer.prompt("To agree, write your name (Ctrl-C ends)", default="", show_default=False)
-    return sign(signed, with_microphone=with_microphone)
-
-
-def _root(home: Path | None) -> Path:
-    return home_of(home).root / "recordings"
-
-
-def _open(name: str, home: Path | None) -> Store:
-    from annotation.recording import store as stores
-
-    root = _root(home)
-    is_sealed = stores.read_cover(root / name).seal is not None
-    return stores.open_store(root, name, _passphrase() if is_sealed else None)
-
-
-def _passphrase() -> str:
-    return os.environ.get(PASSPHRASE_VARIABLE) or str(typer.prompt("Passphrase", hide_input=True))
-
-
-def _new_passphrase() -> str:
-    return os.environ.get(PASSPHRASE_VARIABLE) or str(typer.prompt("New passphrase", hide_input=True, confirmation_prompt=True))
-
-
-def _keys(text: str) -> tuple[str, ...]:
-    return tuple(part.strip().lower() for part in text.split("+"))
-
-
-def _region(text: str) -> Box:
-    from annotation.recording.bundle import Box
-
-    try:
-        x, y, width, height = (int(part) for part in text.split(","))
-        return Box(x=x, y=y, width=width, height=height)
-    except ValueError as error:
-        raise ConfigError(f"--exclude-region {text}: four whole numbers are expected, X,Y,WIDTH,HEIGHT in pixels.") from error
-
-
-def _checked(make: Any) -> Any:
-    try:
-        return make()
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}, not {first['input']!r}") from error

@@ -70,7 +70,10 @@ WITHDRAWN_STAGE = "withdrawn"
 """Stage of the tombstones of a table with a column `withdrawn`: a row there takes back every row of the same key."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
-SAMPLE_ORIGINS = ("tutorial", "demonstration", "rollout", "annotation", "general", "judgement", "correction", "reflection")
+SAMPLE_ORIGINS = (
+    "tutorial", "demonstration", "rollout", "annotation", "variation", "general", "judgement", "correction", "reflection",
+)  # fmt: skip
+"""`variation`: what a person did, told in a model's words beside the person's own (`annotation`)."""
 ROUTED_PURPOSES = ("annotation", "rollout")
 """Purposes whose episodes are judged and routed, in the order in which they count as the original of a duplicate."""
 PURPOSES = ("seed", "rollout", "annotation", "rl", "evaluation")

@@ -22,7 +22,7 @@ ROUTE_STYLE = {"sft": "teal", "ct": "amber", "withheld": "grey"}
 DECISION_STYLE = {"accept": "teal", "edit": "blue", "override": "violet", "beyond_repair": "grey"}
 COMPONENT_STYLE = {
     "demonstration": "amber", "correction": "violet", "approved": "teal", "rollout": "blue", "tutorial": "grey", "failure": "rose",
-    "demoted": "olive", "in_situ": "cyan", "general": "brown",
+    "demoted": "olive", "in_situ": "cyan", "variation": "cyan", "general": "brown",
 }  # fmt: skip
 
 

@@ -38,7 +38,8 @@ outside the project can catch it without importing it.
     │   ├── RecorderUnavailable (OSError)   this machine does not let us record, or a program that it takes is missing
     │   ├── RecordingLocked (PermissionError)  a recording is sealed, and the passphrase is missing or wrong
     │   ├── RecordingRefused (ValueError)   what was asked is not allowed in its state, e.g. to upload what was not reviewed
-    │   └── UploadFailed (ConnectionError)  the annotation server cannot be reached, or does not take the recording
+    │   ├── UploadFailed (ConnectionError)  the annotation server cannot be reached, or does not take the recording
+    │   └── WordingFailed (ConnectionError) the model that is to word thoughts or tasks anew does not answer
     ├── ModelError
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
     │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
@@ -218,6 +219,10 @@ class RecordingRefused(RecordingError, ValueError):
 
 class UploadFailed(RecordingError, ConnectionError):
     """The annotation server cannot be reached, or does not take the recording. What it holds already is not sent again."""
+
+
+class WordingFailed(RecordingError, ConnectionError):
+    """The model that is to word thoughts or tasks anew does not answer, or only with failures, after the last attempt."""
 
 
 class ModelError(FlywheelError):

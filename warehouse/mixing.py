@@ -29,6 +29,7 @@ POOL_OF: dict[str, PoolName] = {
     "failure": "failure",  # a step of an unsolved episode
     "demoted": "failure",  # a step of a solved episode of poor quality
     "in_situ": "in_situ",  # recorded from people's own work
+    "variation": "in_situ",  # the same in a model's words
     "general": "general",  # imported chat and reasoning data
 }
 """Component of a sample -> the pool whose draws it shares."""

@@ -92,6 +92,8 @@ class _Reader:
     tokens: list[tuple[str, str]]
 
     def next_text(self, what: str) -> str:
+        if self.tokens and self.tokens[0][0] == "index":
+            raise BadText(f"[{self.tokens[0][1]}] cannot stand here; {what} can, in double quotes")
         if not self.tokens or self.tokens[0][0] != "text":
             raise BadText(f'{what} must stand in double quotes, e.g. "hello"')
         return unescape(self.tokens.pop(0)[1])
@@ -144,7 +146,7 @@ def _drag(reader: _Reader) -> dict[str, Any]:
 def _scroll(reader: _Reader) -> dict[str, Any]:
     direction = reader.next_word()
     if direction not in get_args(Direction):
-        raise BadText(f"scroll needs a direction (up, down, left, right), not {direction!r}"[:120])
+        raise BadText(f"scroll needs a direction first (up, down, left, right){f', not {direction!r}' if direction else ''}"[:120])
     return {"direction": direction, **_maybe_point(reader)}
 
 
@@ -216,7 +218,8 @@ def _read_action(text: str, observation: Observation) -> Action:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise BadText(f"cannot read {text[position : position + 20]!r}")
+            problem = "cannot read a quote that never ends" if text[position] == '"' else "cannot read"
+            raise BadText(f"{problem}: {text[position : position + 20]!r}")
         kind = match.lastgroup or "word"
         tokens.append((kind, match.group(kind)))
         position = match.end()

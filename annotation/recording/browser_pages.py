@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 import time
 from base64 import b64decode
 from collections.abc import Callable
@@ -178,3 +179,9 @@ class BrowserPages:
         tab.url = url
         if time.monotonic() - tab.asked_by_page_s > 5.0 and url != before and url.startswith(("http:", "https:", "file:")):
             self._went(tab, url)
+
+
+def check_display() -> None:
+    """Whether a window of a browser has somewhere to show. Raises RecorderUnavailable."""
+    if sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        raise RecorderUnavailable("There is no display for a browser: set DISPLAY, or log in to a desktop.")

@@ -30,12 +30,14 @@ from annotation.recording.camera import Frame
 from annotation.recording.consent import check
 from annotation.recording.events import Key, Press
 from annotation.recording.gestures import Draft, Gestures
+from annotation.recording.hotkeys import Hotkeys
 from annotation.recording.microphone import Sound, SpeechSource
 from annotation.recording.pixels import pixels_of
 from annotation.recording.redaction import Redactor
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
 from annotation.recording.snapshots import cover
+from annotation.recording.sound_lines import SoundLines
 from annotation.recording.store import Store
 from annotation.recording.text_reader import TextReader
 from sandbox.actions import ACTION, Action, Navigate, TypeText
@@ -44,7 +46,6 @@ from warehouse.errors import RecorderUnavailable
 DOT = "•"
 TICK_S = 0.1
 PICTURE_S = 15.0
-SPEECH_BYTES = 32_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +76,8 @@ class BrowserRecorder:
         self._numbers = count(1)
         self._frames: dict[tuple[str, float], Frame] = {}
         self._held: list[Draft[Moment]] = []
-        self._speech: list[Sound] = []
-        self._down: set[str] = set()
+        self._sound = SoundLines(store, self._at)
+        self._hotkeys = Hotkeys(settings, pause=lambda: self._pause(not self.is_paused), stop=self.ask_to_stop)
         self._current: Tab | None = None
         self._stopping = asyncio.Event()
         self.is_paused = False
@@ -137,7 +138,7 @@ class BrowserRecorder:
             self._speech_source.stop()
         self._held += self._gestures.flush()
         self._release(float("inf"))
-        self._write_speech()
+        self._sound.write()
         last = self._current
         frame = self._frame(last) if last is not None and not self.is_paused and not self._is_excluded(last.url) else None
         number, end_s = self._screens.keep(self._readable(frame)), self._at(time.monotonic())
@@ -151,7 +152,7 @@ class BrowserRecorder:
 
     def _heard(self, tab: Tab, told: dict[str, Any]) -> None:
         event = event_of(told)
-        if event is None or (isinstance(event, Key) and self._is_command(event)) or self.is_paused:
+        if event is None or (isinstance(event, Key) and self._hotkeys.obeys(event)) or self.is_paused:
             return
         self._current = tab
         if self._is_excluded(told["url"]) or is_on_sign(event):
@@ -193,22 +194,10 @@ class BrowserRecorder:
         """A frame of which something tells what stands in it: the page's elements, or a reader of pixels. Others are not stored."""
         return frame if frame is not None and (self._text_reader is not None or self._snapshots.of(frame) is not None) else None
 
-    def _is_command(self, key: Key) -> bool:
-        (self._down.add if key.is_down else self._down.discard)(key.name)
-        if not key.is_down:
-            return False
-        if self._down >= set(self._settings.pause_keys):
-            self._pause(not self.is_paused)
-            return True
-        if self._down >= set(self._settings.stop_keys):
-            self._stopping.set()
-            return True
-        return False
-
     def _pause(self, is_paused: bool) -> None:
         self._held += self._gestures.flush()
         self._release(float("inf"))
-        self._write_speech()
+        self._sound.write()
         self._gestures.forget()
         self.is_paused = is_paused
         if self._speech_source is not None:
@@ -276,16 +265,7 @@ class BrowserRecorder:
 
     def _hear(self, sound: Sound) -> None:
         if not self.is_paused:
-            self._speech.append(sound)
-            if sum(len(one.samples) for one in self._speech) >= SPEECH_BYTES:
-                self._write_speech()
-
-    def _write_speech(self) -> None:
-        if self._speech:
-            samples = b"".join(sound.samples for sound in self._speech)
-            self._store.append_speech(samples)
-            self._store.append({"type": "speech", "start_s": self._at(self._speech[0].start_s), "num_samples": len(samples) // 2})
-            self._speech = []
+            self._sound.hear(sound)
 
     def _at(self, time_s: float) -> float:
         return round(max(0.0, time_s - self.start_s), 4)

@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import numpy as np
 
 from annotation.recording.bundle import Box
 from annotation.recording.exclusions import Exclusions, fill
 from annotation.recording.windows import SeenWindow, WindowReader
+from warehouse.errors import RecorderUnavailable
 
 FRAMES_KEPT = 12
 LOOKS_KEPT_S = 120.0
@@ -36,6 +38,22 @@ class Frame:
     @property
     def size_px(self) -> tuple[int, int]:
         return self.pixels.shape[1], self.pixels.shape[0]
+
+
+def check_screen() -> None:
+    """Whether the screen can be read: one pixel of it is, and dropped. Raises RecorderUnavailable."""
+    try:
+        with _grabber() as grabber:
+            area = grabber.monitors[0]
+            grabber.grab({"left": area["left"], "top": area["top"], "width": 1, "height": 1})
+    except Exception as error:  # of mss, or of the system below it
+        raise RecorderUnavailable(f"The screen cannot be read: {type(error).__name__}: {error}.") from error
+
+
+def _grabber() -> Any:
+    import mss
+
+    return getattr(mss, "MSS", mss.mss)()  # the older name is deprecated since 10.2
 
 
 class Camera:
@@ -94,10 +112,8 @@ class Camera:
         return [*before[-1:], *(windows for time_s, windows in looks if start_s < time_s <= end_s)]
 
     def _run(self) -> None:
-        import mss
-
         try:
-            with mss.mss() as grabber:
+            with _grabber() as grabber:
                 area = grabber.monitors[0]
                 self.offset_px = (int(area["left"]), int(area["top"]))
                 self._size = (int(area["width"]), int(area["height"]))
@@ -129,9 +145,9 @@ class Camera:
         right, bottom = self.placed(box.x + box.width, box.y + box.height)
         return Box(x=x, y=y, width=right - x, height=bottom - y)
 
-    def _grab(self, grabber: object, area: object, before: tuple[SeenWindow, ...]) -> tuple[SeenWindow, ...]:
+    def _grab(self, grabber: Any, area: object, before: tuple[SeenWindow, ...]) -> tuple[SeenWindow, ...]:
         taken_s = time.monotonic()
-        shot = grabber.grab(area)  # type: ignore[attr-defined]
+        shot = grabber.grab(area)
         raw = bytes(shot.raw)
         self.scale = (shot.width / self._size[0], shot.height / self._size[1])
         after = self._look()

@@ -1,14 +1,14 @@
-"""Optional steps before samples are made, by a model that the operator chooses: other wordings of a task, and thoughts that say why.
-Nothing in Flywheel calls them yet. What a model adds is told apart from what a person said: such thoughts have the origin "refined", and
-their raw words stay.
+"""What a model adds to a recording, where that is wanted: other wordings of its task, and thoughts that say why. It is told apart from what
+a person said: such thoughts have the origin "refined", and their raw words stay.
 """
 
 from __future__ import annotations
 
 import json
+from typing import Protocol
 
 from annotation.recording.bundle import Manifest, RecordedAction, Thought
-from annotation.recording.refinement import Refiner, read_text
+from annotation.recording.refinement import json_of, text_of
 from sandbox.actions import ACTION
 
 MAX_QUERY_CHARS = 400
@@ -22,14 +22,17 @@ Answer with JSON only: {"text": "..."}"""
 HISTORY = 5
 
 
-def vary_query(manifest: Manifest, refiner: Refiner, count: int = 3) -> list[str]:
-    """Other wordings of a recording's task; those that are empty, too long, repeated, or lose a number are left out."""
-    answer = refiner.ask(VARY.format(count=count), manifest.task.query)
-    body = answer.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
-    try:
-        found = json.loads(body).get("queries", [])
-    except (ValueError, AttributeError):
-        return []
+class Asks(Protocol):
+    """A model that is asked, e.g. a Refiner."""
+
+    def ask(self, instructions: str, text: str) -> str:
+        """Its answer. Raises WordingFailed."""
+        ...
+
+
+def other_wordings(manifest: Manifest, model: Asks, count: int) -> list[str]:
+    """Of a recording's task; those that are empty, too long, repeated, or lose a number are left out. Raises WordingFailed."""
+    found = json_of(model.ask(VARY.format(count=count), manifest.task.query)).get("queries")
     numbers = _numbers(manifest.task.query)
     kept: list[str] = []
     for query in found if isinstance(found, list) else ():
@@ -39,16 +42,16 @@ def vary_query(manifest: Manifest, refiner: Refiner, count: int = 3) -> list[str
     return kept[:count]
 
 
-def enrich(manifest: Manifest, refiner: Refiner) -> Manifest:
-    """Thoughts that say why, for every action of a recording; one that the person wrote stays, and so does one whose answer is no use."""
-    actions = tuple(_enriched(manifest, index, refiner) for index in range(len(manifest.actions)))
-    return manifest.model_copy(update={"actions": actions})
+def with_reasons(manifest: Manifest, model: Asks) -> tuple[RecordedAction, ...]:
+    """The actions of a recording with thoughts that say why. One that the person wrote stays, and so does one whose answer is no use.
+    Raises WordingFailed."""
+    return tuple(_reasoned(manifest, index, model) for index in range(len(manifest.actions)))
 
 
-def _enriched(manifest: Manifest, index: int, refiner: Refiner) -> RecordedAction:
+def _reasoned(manifest: Manifest, index: int, model: Asks) -> RecordedAction:
     action = manifest.actions[index]
     thought = action.thought
-    if thought is not None and thought.origin == "person":
+    if (thought is not None and thought.origin == "person") or action.hidden:
         return action
     earlier = manifest.actions[max(0, index - HISTORY) : index]
     before = [ACTION.dump_python(one.action, mode="json", exclude_defaults=True) for one in earlier]
@@ -57,7 +60,7 @@ def _enriched(manifest: Manifest, index: int, refiner: Refiner) -> RecordedActio
         "action": ACTION.dump_python(action.action, mode="json"),
         "on": f"{action.target.role} {action.target.text[:80]!r}" if action.target else "",
     }  # fmt: skip
-    text = read_text(refiner.ask(ENRICH, json.dumps(facts, ensure_ascii=False)))
+    text = text_of(model.ask(ENRICH, json.dumps(facts, ensure_ascii=False)))
     if not text or len(text) > MAX_THOUGHT_CHARS:
         return action
     old = thought or Thought(text="", start_s=action.start_s, end_s=action.start_s)

@@ -59,6 +59,10 @@ class InputSource(Protocol):
     @property
     def name(self) -> str: ...
 
+    def check(self) -> None:
+        """Whether this machine would let us listen; nothing is heard for it. Raises RecorderUnavailable."""
+        ...
+
     def start(self, sink: Sink) -> None:
         """Call `sink` for every event from now on. Raises RecorderUnavailable where this machine does not let us listen."""
         ...

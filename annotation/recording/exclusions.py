@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from annotation.recording.bundle import Box
 from annotation.recording.windows import SeenWindow
+from warehouse.errors import RecorderUnavailable
 
 PASSWORD_APPLICATIONS = (
     "*pinentry*", "*keepass*", "*bitwarden*", "*1password*", "*lastpass*", "*seahorse*", "*kwallet*", "*askpass*", "*gcr-prompter*",
@@ -40,9 +41,10 @@ class Exclusions(BaseModel):
     titles: tuple[Pattern, ...] = ()
     regions: tuple[Box, ...] = ()
 
-    @property
-    def needs_windows(self) -> bool:
-        return bool(self.applications or self.titles)
+    def check(self, *, knows_windows: bool) -> None:
+        """Raises RecorderUnavailable where they could not be kept."""
+        if (self.applications or self.titles) and not knows_windows:
+            raise RecorderUnavailable("This system does not tell of windows, so they cannot be excluded: exclude parts of the screen.")
 
     def hides(self, window: SeenWindow) -> bool:
         return (

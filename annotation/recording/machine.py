@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from annotation.recording.accessibility import Accessibility
+from annotation.recording.camera import check_screen
 from annotation.recording.events import InputSource
 from annotation.recording.judge import Parts
 from annotation.recording.microphone import Microphone
@@ -16,13 +17,28 @@ from annotation.recording.windows import window_reader
 from annotation.recording.x11_input import X11Input
 
 
+def check_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> None:
+    """Whether this machine can be recorded as is asked. Nothing is listened to, shown or kept for it, so that nobody need have agreed to
+    anything. Raises RecorderUnavailable."""
+    _inputs().check()
+    windows = window_reader()
+    try:
+        settings.exclusions.check(knows_windows=windows.knows_windows)
+    finally:
+        windows.close()
+    check_screen()
+    if with_microphone:
+        Microphone.called(microphone).check()
+
+
 def parts_for_this_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> Parts:
     """Raises RecorderUnavailable where there is no screen to record."""
-    is_x11 = sys.platform not in ("win32", "darwin")
-    windows = window_reader()
-    inputs: InputSource = X11Input() if is_x11 else PynputInput()
-    device = int(microphone) if microphone is not None and microphone.isdecimal() else microphone
     return Parts(
-        inputs=inputs, windows=windows, accessibility=Accessibility(), sign=make_sign(settings.sign),
-        text_reader=find_text_reader() if settings.read_pixels == "auto" else None, speech=Microphone(device) if with_microphone else None,
+        inputs=_inputs(), windows=window_reader(), accessibility=Accessibility(), sign=make_sign(settings.sign),
+        text_reader=find_text_reader() if settings.read_pixels == "auto" else None,
+        speech=Microphone.called(microphone) if with_microphone else None,
     )  # fmt: skip
+
+
+def _inputs() -> InputSource:
+    return PynputInput() if sys.platform in ("win32", "darwin") else X11Input()

@@ -49,6 +49,20 @@ class Microphone:
         self._clock = _Clock()
         self._blocks: queue.SimpleQueue[Sound] = queue.SimpleQueue()
 
+    @classmethod
+    def called(cls, told: str | None) -> Microphone:
+        """As options name it: by name or number."""
+        return cls(int(told) if told is not None and told.isdecimal() else told)
+
+    def check(self) -> None:
+        """Whether it could be used; nothing is heard for it. Raises RecorderUnavailable."""
+        try:
+            import sounddevice
+
+            sounddevice.check_input_settings(device=self._device, channels=1, dtype="int16", samplerate=SAMPLE_RATE_HZ)
+        except Exception as error:  # PortAudio's own errors, or its library is missing
+            raise self._unusable(error) from error
+
     def start(self, sink: Callable[[Sound], None]) -> None:
         """Raises RecorderUnavailable where there is no microphone, or no PortAudio."""
         try:
@@ -59,11 +73,14 @@ class Microphone:
                 callback=lambda data, frames, times, status: self._take(sink, bytes(data), frames, times, status.input_overflow),
             )  # fmt: skip
             self._stream.start()
-        except Exception as error:  # PortAudio's own errors, or its library is missing
-            raise RecorderUnavailable(
-                f"The microphone {self.name} cannot be used: {error}. Choose one with --microphone, or record without (--no-speech). "
-                "On Debian PortAudio is libportaudio2."
-            ) from error
+        except Exception as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> RecorderUnavailable:
+        return RecorderUnavailable(
+            f"The microphone {self.name} cannot be used: {error}. Choose one with --microphone, or record without (--no-speech). "
+            "On Debian PortAudio is libportaudio2."
+        )
 
     def _take(self, sink: Callable[[Sound], None], data: bytes, num_samples: int, times: Any, is_torn: bool) -> None:
         if is_torn:  # samples were lost before these: counting begins anew

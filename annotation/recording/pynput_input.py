@@ -59,11 +59,11 @@ class PynputInput:
     def __init__(self) -> None:
         self._listeners: list[Any] = []
 
+    def check(self) -> None:
+        _library()
+
     def start(self, sink: Sink) -> None:
-        try:
-            from pynput import keyboard, mouse
-        except ImportError as error:
-            raise RecorderUnavailable("pynput is not installed. Install the extra: pip install 'flywheel[recorder]'") from error
+        keyboard, mouse = _library()
 
         def tell(event: Key | Press | None) -> None:
             if event is not None:
@@ -92,3 +92,12 @@ class PynputInput:
         for listener in listeners:
             listener.stop()
             listener.join()
+
+
+def _library() -> tuple[Any, Any]:
+    """pynput's keyboard and mouse. Raises RecorderUnavailable."""
+    try:
+        from pynput import keyboard, mouse
+    except ImportError as error:
+        raise RecorderUnavailable("pynput is not installed. Install the extra: pip install 'flywheel[recorder]'") from error
+    return keyboard, mouse

@@ -24,12 +24,14 @@ from annotation.recording.camera import Camera, Frame
 from annotation.recording.consent import check
 from annotation.recording.events import Event, Key
 from annotation.recording.gestures import Draft, Gestures
+from annotation.recording.hotkeys import Hotkeys
 from annotation.recording.judge import Judge, Parts, text_of
 from annotation.recording.microphone import Sound
 from annotation.recording.redaction import Redactor
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
 from annotation.recording.snapshots import Snapshots
+from annotation.recording.sound_lines import SoundLines
 from annotation.recording.store import Store
 from annotation.recording.windows import SeenWindow
 from sandbox.actions import ACTION, TypeText
@@ -37,7 +39,6 @@ from warehouse.errors import RecorderUnavailable
 
 TICK_S = 0.05
 SYNC_S = 2.0
-SPEECH_S = 1.0
 AROUND_S = 0.15
 """Windows are looked at so much before and after an action, too, to tell whether it was in an excluded one."""
 
@@ -48,8 +49,7 @@ class Recorder:
     def __init__(self, store: Store, parts: Parts, settings: RecordSettings, task: TaskQuery, consent: Consent) -> None:
         """Raises RecordingRefused for a consent under another text, and RecorderUnavailable where exclusions could not be kept."""
         check(consent)
-        if settings.exclusions.needs_windows and not parts.windows.knows_windows:
-            raise RecorderUnavailable("This system does not tell of windows, so they cannot be excluded: exclude parts of the screen.")
+        settings.exclusions.check(knows_windows=parts.windows.knows_windows)
         self._store, self._parts, self._settings, self._task, self._consent = store, parts, settings, task, consent
         self.redactor = Redactor()
         self._gestures: Gestures[Frame] = Gestures()
@@ -62,8 +62,8 @@ class Recorder:
         self._held: list[Draft[Frame]] = []
         self._after: dict[float, Frame | None] = {}
         """By the end of held typing, the picture from a moment after it."""
-        self._speech: list[Sound] = []
-        self._down: set[str] = set()
+        self._sound = SoundLines(store, self._at)
+        self._hotkeys = Hotkeys(settings, pause=lambda: self.pause(not self._is_paused), stop=self.ask_to_stop)
         self._is_paused = False
         self._stopping, self._stopped = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -171,17 +171,18 @@ class Recorder:
                     raise RecorderUnavailable(f"The screen cannot be read any more: {self._camera.failure}")
             self._hold(self._gestures.flush())
             self._release(float("inf"))
-            self._write_speech()
+            self._sound.write()
         except Exception as error:  # told to whoever waits; what was written stays
             self.failure = f"{type(error).__name__}: {error}" if isinstance(error, RecorderUnavailable) else type(error).__name__
             self._stopping.set()
 
     def _take(self, told: tuple[Event, Frame | None] | Sound) -> None:
         if isinstance(told, Sound):
-            self._hear(told)
+            if not self._is_paused:
+                self._sound.hear(told)
             return
         event, frame = told
-        if isinstance(event, Key) and self._is_command(event):
+        if isinstance(event, Key) and self._hotkeys.obeys(event):
             return
         if self._is_paused:
             return
@@ -190,19 +191,6 @@ class Recorder:
         if self._gestures.is_typing and not was_typing:
             self._parts.accessibility.ask_focus()
 
-    def _is_command(self, key: Key) -> bool:
-        """Whether a key is the last of the pause keys or the stop keys; then it is obeyed."""
-        (self._down.add if key.is_down else self._down.discard)(key.name)
-        if not key.is_down:
-            return False
-        if self._down >= set(self._settings.pause_keys):
-            self.pause(not self._is_paused)
-            return True
-        if self._down >= set(self._settings.stop_keys):
-            self._stopping.set()
-            return True
-        return False
-
     def pause(self, is_paused: bool) -> None:
         """Pause or go on. Called on the deciding thread, by the pause keys."""
         if is_paused == self._is_paused:
@@ -210,7 +198,7 @@ class Recorder:
         if is_paused:
             self._hold(self._gestures.flush())
             self._release(float("inf"))
-            self._write_speech()
+            self._sound.write()
         self._gestures.forget()
         self._snapshots.forget()
         self._is_paused = is_paused
@@ -266,21 +254,6 @@ class Recorder:
             "frame": self._screens.keep(draft.before), "target": target, "window": window, "hidden": list(hidden),
         })  # fmt: skip
         self.num_actions += 1
-
-    def _hear(self, sound: Sound) -> None:
-        if self._is_paused:
-            return
-        self._speech.append(sound)
-        if sum(len(one.samples) for one in self._speech) >= SPEECH_S * 32_000:
-            self._write_speech()
-
-    def _write_speech(self) -> None:
-        """The sound first: a line that tells of sound that is not there would shift all that follows."""
-        if self._speech:
-            samples = b"".join(sound.samples for sound in self._speech)
-            self._store.append_speech(samples)
-            self._store.append({"type": "speech", "start_s": self._at(self._speech[0].start_s), "num_samples": len(samples) // 2})
-            self._speech = []
 
     def _at(self, time_s: float) -> float:
         """A moment by the recording's clock."""

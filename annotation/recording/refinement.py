@@ -9,17 +9,21 @@ What comes back has not been looked at: it takes the confirmation back.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import httpx
 
 from annotation.recording.addresses import is_here
-from annotation.recording.bundle import RecordedAction
+from annotation.recording.bundle import Manifest, RecordedAction
 from annotation.recording.store import Store, read_cover
 from sandbox.actions import ACTION
-from warehouse.errors import RecordingRefused, UploadFailed
+from warehouse.errors import RecordingRefused, WordingFailed
 
 LIMIT_S = 120.0
+MAX_TOKENS = 512
+REPEATED = frozenset({408, 429, 500, 502, 503, 504})
 MAX_GROWTH = 3.0
 INSTRUCTIONS = """A person thought aloud while using a computer, and speech recognition wrote it down with errors. Rewrite what was said
 as one or two plain sentences in the first person. Keep the meaning; correct words that were misheard, using the action that followed; add
@@ -30,28 +34,39 @@ Answer with JSON only: {"text": "..."}"""
 class Refiner:
     """One endpoint, e.g. http://127.0.0.1:8000/v1."""
 
-    def __init__(self, base_url: str, model: str, api_key: str = "") -> None:
-        """Raises ConfigError for an address to which texts would go in the clear."""
+    def __init__(self, base_url: str, model: str, api_key: str = "", *, attempts: int = 3, pause_s: float = 1.0) -> None:
+        """`pause_s`: before the second attempt; it doubles. Raises ConfigError for an address to which texts would go in the clear."""
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         trusts_proxies = not is_here(base_url)  # of the environment: none gets what stays on this machine
         self._client = httpx.Client(base_url=base_url.rstrip("/") + "/", headers=headers, timeout=LIMIT_S, trust_env=trusts_proxies)
-        self._model = model
+        self.model, self._attempts, self._pause_s = model, attempts, pause_s
 
     def close(self) -> None:
         self._client.close()
 
     def ask(self, instructions: str, text: str) -> str:
-        """The model's answer. Raises UploadFailed where the endpoint fails."""
+        """The model's answer. Raises WordingFailed where the endpoint fails."""
         body = {
-            "model": self._model, "temperature": 0,
+            "model": self.model, "temperature": 0, "max_tokens": MAX_TOKENS,
             "messages": [{"role": "system", "content": instructions}, {"role": "user", "content": text}],
         }  # fmt: skip
-        try:
-            answer = self._client.post("chat/completions", json=body)
-            answer.raise_for_status()
-            return str(answer.json()["choices"][0]["message"]["content"] or "")
-        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise UploadFailed(f"The model at {self._client.base_url} did not answer ({type(error).__name__}).") from error
+        reason = ""
+        for attempt in range(self._attempts):
+            time.sleep(self._pause_s * 2 ** (attempt - 1) if attempt else 0)
+            try:
+                answer = self._client.post("chat/completions", json=body)
+                if answer.status_code == 200:
+                    return str(answer.json()["choices"][0]["message"]["content"] or "")
+            except httpx.TransportError as error:
+                reason = type(error).__name__
+                continue
+            except (ValueError, KeyError, IndexError, TypeError):
+                reason = "what it says is no chat completion"
+                break
+            reason = f"HTTP {answer.status_code}: {answer.text[:200]}"
+            if answer.status_code not in REPEATED:
+                break
+        raise WordingFailed(f"The model {self.model} at {self._client.base_url} did not answer: {reason}. Start it, or name another.")
 
     def refine(self, actions: Sequence[RecordedAction]) -> list[RecordedAction]:
         """Actions whose thoughts are worded anew where the answer can be used: JSON, not empty, not much longer than what was said, with
@@ -67,15 +82,16 @@ class Refiner:
             {"said": thought.raw, "action": ACTION.dump_python(action.action, mode="json"), "on": target, "window": action.window.title},
             ensure_ascii=False,
         )  # fmt: skip
-        text = read_text(self.ask(INSTRUCTIONS, said))
+        text = text_of(self.ask(INSTRUCTIONS, said))
         if not text or len(text) > MAX_GROWTH * len(thought.raw) + 40 or _brackets(text) != _brackets(thought.raw):
             return action
         return action.model_copy(update={"thought": thought.model_copy(update={"text": text, "origin": "refined"})})
 
 
-def refine_confirmed(store: Store, refiner: Refiner) -> int:
-    """Have the thoughts of a recording worded anew; how many are. Its confirmation is taken back where any is. Raises RecordingRefused for
-    one that is not confirmed, before anything is sent, and for one that was changed in the meantime, whose changes stand."""
+def refine_confirmed(store: Store, reword: Callable[[Manifest], Sequence[RecordedAction]]) -> int:
+    """Have the thoughts of a recording worded anew; how many are. Its confirmation is taken back where any is. `reword` gives all actions
+    with their thoughts. Raises RecordingRefused for one that is not confirmed, before anything is sent, and for one that was changed in the
+    meantime, whose changes stand."""
     manifest = store.manifest()
     if store.cover.state == "uploaded":
         raise RecordingRefused(f"The recording {store.name} was uploaded: its thoughts can no longer be worded anew.")
@@ -84,7 +100,7 @@ def refine_confirmed(store: Store, refiner: Refiner) -> int:
             f"The recording {store.name} is {store.cover.state}, not confirmed: what a model is to word is sent to it, so look through it "
             f"and confirm it first (`flywheel record review {store.name}`)."
         )
-    actions = tuple(refiner.refine(manifest.actions))
+    actions = tuple(reword(manifest))
     if read_cover(store.folder) != store.cover or store.manifest() != manifest:
         raise RecordingRefused(f"The recording {store.name} was changed while the model worded its thoughts: nothing was taken over.")
     changed = sum(old != new for old, new in zip(manifest.actions, actions, strict=True))
@@ -93,15 +109,20 @@ def refine_confirmed(store: Store, refiner: Refiner) -> int:
     return changed
 
 
-def read_text(answer: str) -> str:
-    """The text of an answer {"text": "…"}, with or without a fence around it; empty for anything else."""
+def text_of(answer: str) -> str:
+    """The text of an answer {"text": "…"}; empty for anything else."""
+    text = json_of(answer).get("text")
+    return " ".join(text.split()) if isinstance(text, str) else ""
+
+
+def json_of(answer: str) -> dict[str, Any]:
+    """An answer in JSON, with or without a fence around it; empty for anything else."""
     body = answer.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()
     try:
         value = json.loads(body)
     except ValueError:
-        return ""
-    text = value.get("text") if isinstance(value, dict) else None
-    return " ".join(text.split()) if isinstance(text, str) else ""
+        return {}
+    return {key.strip(): each for key, each in value.items()} if isinstance(value, dict) else {}
 
 
 def _brackets(text: str) -> list[str]:

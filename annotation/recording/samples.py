@@ -26,6 +26,8 @@ from warehouse.samples import sample_row
 
 ORIGIN = "annotation"
 """What people did, as CT takes it: the mixture's pool `in_situ`."""
+VARIATION = "variation"
+"""The same in a model's words; it shares that pool."""
 DOMAINS: dict[Track, str] = {"expert": "recorded-expert", "novice": "recorded-novice"}
 """What the column `domain` says of a recording's samples, so that a mixture can give each track its share."""
 HUMAN = "human"
@@ -37,14 +39,17 @@ _ENDINGS: dict[Result, tuple[Outcome, float | None]] = {
 }  # fmt: skip
 """What the person said of it. Where nobody says, nothing is claimed: it counts as cut off."""
 ReadScreen = Callable[[str], bytes | None]
+KeepScreen = Callable[[str, bytes], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """A recording as an episode of a person, its rows of `ct_samples`, and why steps are no part of either (reason: how often)."""
+    """A recording as an episode of a person, its rows of `ct_samples`, and why steps are no part of either (reason: how often). The episode
+    holds no pictures. `variations`: further rows, of the same steps in a model's words."""
 
     episode: Episode
     samples: list[dict[str, Any]]
+    variations: list[dict[str, Any]] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -67,66 +72,101 @@ def recorded(
     read_screen: ReadScreen,
     builder: PromptBuilder,
     *,
-    query: str | None = None,
+    keep: KeepScreen | None = None,
+    also: Sequence[Manifest] = (),
     prompt_loss: float = 1.0,
     wrong: Collection[int] = (),
 ) -> Recorded:
-    """What is learned of one recording. `read_screen` gives a picture's bytes by its id, None where it is gone; `query` is another wording
-    of the task than the recording's own. `wrong`: actions that a reviewer called wrong, which happened and teach nothing.
+    """What is learned of one recording. `read_screen` gives a picture's bytes by its id, None where it is gone; `keep` is given each that
+    the episode shows, once; one at a time is in memory. `also`: the recording with other words for its task and thoughts. `wrong`: actions
+    that a reviewer called wrong, which happened and teach nothing.
 
     A step without a picture, with something taken out of its text, or that the grammar cannot write is left out, and is not part of the
     history of later ones. A recording that its person calls done ends with a step that says so.
     """
-    request, instruction = request_of(manifest), query or manifest.task.query
-    memory = builder.start(instruction)
-    steps: list[Step] = []
-    pictures: dict[str, bytes] = {}
+    own, *others = (_Telling(each, builder) for each in (manifest, *also))
     left_out: Counter[str] = Counter()
-    taught: list[Step] = []
-    for index, (action, screen, thought) in enumerate(_steps(manifest)):
-        observation = None if screen is None else observation_of(screen, read_screen(screen.screen_id), instruction)
-        if observation is None or (builder.shows_screens and observation.screenshot is None):
+    kept: set[str] = set()
+    taught: set[int] = set()
+    for index, (action, screen) in enumerate(_steps(manifest)):
+        png = None if screen is None else read_screen(screen.screen_id)
+        if screen is None or (builder.shows_screens and png is None):
             left_out["no picture"] += 1
             continue
         if isinstance(action, RecordedAction) and action.hidden:
             left_out["private text"] += 1
             continue
-        try:
-            response = builder.grammar.format(thought, _said(action, builder), observation)
-        except NotRepresentable:
+        seen = screen.screen_id.encode() if png is not None else None
+        if not own.take(index, action, screen, seen):
             left_out["not in the grammar"] += 1
             continue
-        parsed = builder.grammar.parse(response, observation)
-        if observation.screenshot is not None:
-            pictures[str(observation.screenshot_id)] = observation.screenshot
-        steps.append(
-            Step(
-                step_index=len(steps), policy_id=HUMAN, observation=render_observation(observation),
-                screenshot_id=observation.screenshot_id, messages=builder.build(memory, observation), response=response,
-                thought=parsed.thought, action=parsed.actions[0],
-            )
-        )  # fmt: skip
+        for other in others:
+            other.take(index, action, screen, seen)
+        if png is not None and keep is not None and screen.screen_id not in kept:
+            kept.add(screen.screen_id)
+            keep(screen.screen_id, png)
         if index in wrong:
             left_out["called wrong"] += 1
         else:
-            taught.append(steps[-1])
-        memory = builder.remember(memory, observation, response, parsed)
+            taught.add(index)
     outcome, reward = _ENDINGS[manifest.result]
     episode = Episode(
-        request=request, instruction=instruction, steps=tuple(steps), outcome=outcome, reward=reward,
-        duration_ms=manifest.length_s * 1000, environment=f"recorded on {manifest.machine.system}", screenshots=pictures,
+        request=request_of(manifest), instruction=manifest.task.query, steps=tuple(own.steps.values()), outcome=outcome, reward=reward,
+        duration_ms=manifest.length_s * 1000, environment=f"recorded on {manifest.machine.system}",
     )  # fmt: skip
-    return Recorded(episode=episode, samples=[_sample(episode, step, prompt_loss) for step in taught], left_out=dict(left_out))
+    samples = [_sample(ORIGIN, episode, step, step, prompt_loss) for index, step in own.steps.items() if index in taught]
+    varied = [
+        _sample(VARIATION, episode, own.steps[index], step, prompt_loss)
+        for other in others for index, step in other.steps.items()
+        if index in taught and (step.messages, step.response) != (own.steps[index].messages, own.steps[index].response)
+    ]  # fmt: skip
+    return Recorded(
+        episode=episode, samples=samples, variations=list({row["sample_id"]: row for row in varied}.values()), left_out=dict(left_out)
+    )
 
 
-def _steps(manifest: Manifest) -> list[tuple[RecordedAction | Action, Screen | None, str | None]]:
+class _Named(Observation):
+    """It has the name of its picture in place of the bytes: prompts need no more, and a hundred steps are remembered."""
+
+    __slots__ = ()
+
+    @property
+    def screenshot_id(self) -> str | None:
+        return None if self.screenshot is None else self.screenshot.decode()
+
+
+class _Telling:
+    """A recording under one wording: its steps as a policy would have been asked for them, by the index of their action."""
+
+    def __init__(self, manifest: Manifest, builder: PromptBuilder) -> None:
+        self._manifest, self._builder = manifest, builder
+        self._memory = builder.start(manifest.task.query)
+        self.steps: dict[int, Step] = {}
+
+    def take(self, index: int, action: RecordedAction | Action, screen: Screen, named: bytes | None) -> bool:
+        """The next step; false where the grammar cannot write it. `named`: the picture's id."""
+        builder, seen = self._builder, observation_of(screen, named, self._manifest.task.query, _Named)
+        thought = self._manifest.actions[index].thought if isinstance(action, RecordedAction) else None
+        try:
+            response = builder.grammar.format(thought.text or None if thought else None, _said(action, builder), seen)
+        except NotRepresentable:
+            return False
+        parsed = builder.grammar.parse(response, seen)
+        self.steps[index] = Step(
+            step_index=len(self.steps), policy_id=HUMAN, observation=render_observation(seen), screenshot_id=seen.screenshot_id,
+            messages=builder.build(self._memory, seen), response=response, thought=parsed.thought, action=parsed.actions[0],
+        )  # fmt: skip
+        self._memory = builder.remember(self._memory, seen, response, parsed)
+        return True
+
+
+def _steps(manifest: Manifest) -> list[tuple[RecordedAction | Action, Screen | None]]:
     screens = {screen.screen_id: screen for screen in manifest.screens}
-    steps: list[tuple[RecordedAction | Action, Screen | None, str | None]] = [
-        (action, screens.get(action.screen_id or ""), action.thought.text if action.thought and action.thought.text else None)
-        for action in manifest.actions
+    steps: list[tuple[RecordedAction | Action, Screen | None]] = [
+        (action, screens.get(action.screen_id or "")) for action in manifest.actions
     ]
     if manifest.result == "done" and manifest.last_screen_id is not None:
-        steps.append((Finished(), screens[manifest.last_screen_id], None))
+        steps.append((Finished(), screens[manifest.last_screen_id]))
     return steps
 
 
@@ -137,16 +177,17 @@ def _said(action: RecordedAction | Action, builder: PromptBuilder) -> Action:
     return at_element(action) if builder.grammar.layout == "elements" else action.action
 
 
-def _sample(episode: Episode, step: Step, prompt_loss: float) -> dict[str, Any]:
+def _sample(origin: str, episode: Episode, step: Step, told: Step, prompt_loss: float) -> dict[str, Any]:
+    """`step` is the episode's, `told` the same in the words that are learned."""
     return sample_row(
-        "ct", origin=ORIGIN, domain=episode.request.task.domain, messages=step.messages, response=step.response, prompt_loss=prompt_loss,
+        "ct", origin=origin, domain=episode.request.task.domain, messages=told.messages, response=told.response, prompt_loss=prompt_loss,
         episode_id=episode.episode_id, step_index=step.step_index,
     )  # fmt: skip
 
 
-def observation_of(screen: Screen, png: bytes | None, instruction: str) -> Observation:
+def observation_of(screen: Screen, png: bytes | None, instruction: str, kind: type[Observation] = Observation) -> Observation:
     """What an agent would have seen: the recorded picture and elements, each to be clicked in its middle."""
-    return Observation(
+    return kind(
         instruction=instruction, elements=tuple(element_of(element) for element in screen.elements), screenshot=png,
         width_px=screen.width_px, height_px=screen.height_px, time_ms=0.0,
     )  # fmt: skip
@@ -166,9 +207,3 @@ def at_element(action: RecordedAction) -> Action:
         middle = element_of(action.target)
         return action.action.model_copy(update={"x": middle.x_px, "y": middle.y_px})
     return action.action
-
-
-def variations(manifest: Manifest, queries: Sequence[str], read_screen: ReadScreen, builder: PromptBuilder) -> list[dict[str, Any]]:
-    """Samples of one recording under several wordings of its task, each sample once."""
-    rows = [row for query in (manifest.task.query, *queries) for row in recorded(manifest, read_screen, builder, query=query).samples]
-    return list({row["sample_id"]: row for row in rows}.values())

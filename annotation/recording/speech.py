@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol
 
 from annotation.recording.bundle import SAMPLE_RATE_HZ, Word
@@ -104,6 +105,14 @@ def chunks(samples: bytes, start_s: float) -> Iterator[tuple[bytes, float]]:
         yield samples[at : at + step], start_s + at / 2 / SAMPLE_RATE_HZ
 
 
+def check_recogniser(name: str) -> None:
+    """Whether there is one of that name, which is not loaded for it. Raises RecorderUnavailable."""
+    if name not in ("auto", SPHINX, WHISPER):
+        raise RecorderUnavailable(f"There is no recogniser {name!r}; there are auto, {SPHINX} and {WHISPER}.")
+    if name != "auto" and find_spec(name.replace("-", "_")) is None:
+        raise RecorderUnavailable(f"{name} is not installed: choose another --recogniser, or none and speech is kept as sound.")
+
+
 @cache
 def recogniser_named(name: str, model: str = "") -> Recogniser:
     """`auto` is faster-whisper where it works, else pocketsphinx. Raises RecorderUnavailable."""
@@ -114,6 +123,5 @@ def recogniser_named(name: str, model: str = "") -> Recogniser:
             return Whisper(model or "base.en")
         except RecorderUnavailable:
             return Sphinx()
-    if name != SPHINX:
-        raise RecorderUnavailable(f"There is no recogniser {name!r}; there are auto, {SPHINX} and {WHISPER}.")
+    check_recogniser(name)
     return Sphinx()

@@ -240,19 +240,30 @@ def _lock(descriptor: int) -> None:
 
 def create(root: Path, name: str, passphrase: str | None = None) -> Store:
     """A new, empty recording. Raises RecordingRefused for a name that is taken or no name."""
-    if not NAME.fullmatch(name):
-        raise RecordingRefused(f"{name!r} is no name for a recording: letters, digits, dot, dash and underscore, at most 80.")
+    check_new(root, name)
     folder = root / name
     vault, seal = new_vault(passphrase)
     root.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError as error:
-        raise RecordingRefused(f"There is a recording {name} already: choose another name, or `flywheel record delete {name}`.") from error
+        raise _taken(name) from error
     (folder / SCREENS).mkdir(mode=0o700)
     store = Store(folder, Cover(recording_id=f"recording-{secrets.token_hex(8)}", seal=seal), vault)
     store.set_state("recording")
     return store
+
+
+def check_new(root: Path, name: str) -> None:
+    """Raises RecordingRefused for a name that is taken or no name."""
+    if not NAME.fullmatch(name):
+        raise RecordingRefused(f"{name!r} is no name for a recording: letters, digits, dot, dash and underscore, at most 80.")
+    if (root / name).exists():
+        raise _taken(name)
+
+
+def _taken(name: str) -> RecordingRefused:
+    return RecordingRefused(f"There is a recording {name} already: choose another name, or `flywheel record delete {name}`.")
 
 
 def read_cover(folder: Path) -> Cover:

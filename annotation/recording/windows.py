@@ -101,6 +101,7 @@ class X11Windows:
         )  # fmt: skip
 
     def close(self) -> None:
+        self._managed.close()
         self._display.close()
 
 

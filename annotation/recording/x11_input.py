@@ -28,16 +28,14 @@ class X11Input:
         self._sink: Sink | None = None
         self._thread: threading.Thread | None = None
 
+    def check(self) -> None:
+        _connected().close()
+
     def start(self, sink: Sink) -> None:
-        from Xlib import X, display, error
+        from Xlib import X
         from Xlib.ext import record
 
-        try:
-            self._control, self._data = display.Display(), display.Display()
-        except (error.DisplayError, OSError) as failure:
-            raise RecorderUnavailable(f"No X server to record: {failure}. Set DISPLAY, or log in to an X11 session.") from failure
-        if not self._control.has_extension("RECORD"):
-            raise RecorderUnavailable("This X server has no RECORD extension; XWayland has none that sees other programs: use X11.")
+        self._control, self._data = _connected(), _connected()
         wanted = {
             "core_requests": (0, 0), "core_replies": (0, 0), "ext_requests": (0, 0, 0, 0), "ext_replies": (0, 0, 0, 0),
             "delivered_events": (0, 0), "device_events": (X.KeyPress, X.ButtonRelease), "errors": (0, 0), "client_started": False,
@@ -119,6 +117,20 @@ class X11Input:
             news = self._control.next_event()
             if news.type == X.MappingNotify:
                 self._control.refresh_keyboard_mapping(news)
+
+
+def _connected() -> Any:
+    """A connection to an X server that can be listened to. Raises RecorderUnavailable."""
+    from Xlib import display, error
+
+    try:
+        connection = display.Display()
+    except (error.DisplayError, OSError) as failure:
+        raise RecorderUnavailable(f"No X server to record: {failure}. Set DISPLAY, or log in to an X11 session.") from failure
+    if not connection.has_extension("RECORD"):
+        connection.close()
+        raise RecorderUnavailable("This X server has no RECORD extension; XWayland has none that sees other programs: use X11.")
+    return connection
 
 
 def _time_of(server_ms: int) -> float:

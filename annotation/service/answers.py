@@ -9,8 +9,9 @@ import re
 from collections.abc import Sequence
 
 from agent.grammars.base import Grammar, NotRepresentable, ParsedResponse
+from annotation.service.unreadable import Write, looks_like_an_action, why_unreadable
 from annotation.wire.runs import ActionView, Point
-from sandbox.actions import Action
+from sandbox.actions import Action, Finished
 from sandbox.session import Observation
 from warehouse.errors import UnreadableAnswer
 
@@ -61,14 +62,18 @@ def points_of(actions: Sequence[Action]) -> tuple[Point, ...]:
 
 def written_actions(parsed: ParsedResponse, grammar: Grammar, observation: Observation) -> str:
     """The actions alone, as the grammar writes them. Raises NotRepresentable."""
-    return "\n".join(_without_thought(grammar.format(None, action, observation), grammar) for action in parsed.actions)
+    return "\n".join(_writer(grammar, observation)(action) for action in parsed.actions)
 
 
 def composed(thought: str | None, action: str, grammar: Grammar, observation: Observation) -> str:
     """The response of a thought and an action as a person wrote them, in the grammar's canonical form. Raises UnreadableAnswer."""
     parsed = grammar.parse(_joined(None, action, grammar), observation)
     if (invalid := parsed.invalid) is not None:
-        raise UnreadableAnswer(f"the action cannot be read: {invalid.reason}")
+        why = why_unreadable(action, invalid.reason, observation, _writer(grammar, observation))
+        raise UnreadableAnswer(f"the action cannot be read: {why}")
+    if parsed.actions == (Finished(answer=action.strip()),) and looks_like_an_action(action, observation):
+        told = "without a tool call this would end the task, with these words as its answer"
+        raise UnreadableAnswer(why_unreadable(action, told, observation, _writer(grammar, observation)))
     words = thought.strip() if thought else None
     try:
         if len(parsed.actions) == 1:
@@ -106,6 +111,10 @@ def canonical(text: str, grammar: Grammar, observation: Observation) -> str | No
         return written_actions(parsed, grammar, observation)
     except NotRepresentable:
         return None
+
+
+def _writer(grammar: Grammar, observation: Observation) -> Write:
+    return lambda action: _without_thought(grammar.format(None, action, observation), grammar)
 
 
 def _joined(thought: str | None, action: str, grammar: Grammar) -> str:

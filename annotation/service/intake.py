@@ -1,6 +1,6 @@
 """What the flywheel takes in: annotated runs and recordings that count, as episodes and rows of the warehouse's tables, and which of those
-that were taken in count no longer. Reads the annotation database and its files, writes nothing; who stores the rows, and when, is
-assets/people.py's.
+that were taken in count no longer. Reads the annotation database and its files, and writes nothing but what a model answers; who stores
+the rows, and when, is assets/people.py's.
 
 A run counts once it is finished and nobody has to look at it any more, a recording once another person has approved it; until they are
 rejected or withdrawn. A run that is disputed again after it was taken in stays until somebody has settled it.
@@ -17,13 +17,14 @@ from sqlalchemy import select
 
 from agent.episode import Episode
 from agent.prompt import PromptBuilder
-from annotation.recording.samples import Recorded, attempt_of, recorded
+from annotation.recording.samples import KeepScreen, Recorded, attempt_of, recorded
 from annotation.service.bundles import read_manifest
 from annotation.service.executability import task_of
 from annotation.service.export import exported
 from annotation.service.recordings import parts_of
 from annotation.service.review import verdict_that_stands, wrong_steps
 from annotation.service.stored_runs import request_for
+from annotation.service.wording import Worded, Wording
 from annotation.storage import reviews, runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
@@ -111,9 +112,12 @@ def standing_recordings(database: Database) -> RecordingStanding:
     )
 
 
-def take_recording(database: Database, store: PartStore, recording_id: str, builder: PromptBuilder) -> Recorded:
-    """One recording, its samples as `builder` asks. What a reviewer called wrong teaches nothing, nor does what still looks private: nobody
-    but the recorder has looked for that. Raises BadUpload, UnknownSubject, NotNow for work on an instance that is evaluated on."""
+def take_recording(
+    database: Database, store: PartStore, recording_id: str, builder: PromptBuilder, keep: KeepScreen, wording: Wording | None = None
+) -> Recorded:
+    """One recording, its samples as `builder` asks, and in other words where there is a `wording`. `keep` is given its pictures, one at a
+    time. What a reviewer called wrong teaches nothing, nor does what still looks private: nobody but the recorder has looked for that.
+    Raises BadUpload, UnknownSubject, NotNow for work on an instance that is evaluated on."""
     with database.read() as session:
         recording = session.get_one(Recording, recording_id)
         wrong = wrong_steps(reviews.of_recording(session, recording_id))
@@ -123,11 +127,20 @@ def take_recording(database: Database, store: PartStore, recording_id: str, buil
     if task is not None and task.split(seed) is not Split.TRAIN:
         raise NotNow(f"{recording_id} was recorded on {task.name}, seed {seed}, which is evaluated on: it is never learned from")
     digests = {screen.screen_id: screen.sha256 for screen in manifest.screens}
-    found = recorded(manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, wrong=wrong)
-    clean = [row for row in found.samples if not any(kinds_in(message["content"]) for message in row["messages"])]
-    if len(clean) == len(found.samples):
-        return found
-    return replace(found, samples=clean, left_out={**found.left_out, "looks private": len(found.samples) - len(clean)})
+    worded = wording.of(manifest, parts.answers(recording_id)) if wording is not None else Worded()
+    found = recorded(
+        manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, keep=keep, also=worded.others,
+        wrong=wrong,
+    )  # fmt: skip
+    samples, variations = ([row for row in rows if not _looks_private(row)] for rows in (found.samples, found.variations))
+    num_private = len(found.samples) + len(found.variations) - len(samples) - len(variations)
+    counts = {"looks private": num_private, f"other words: {worded.problem}": worded.problem is not None}
+    left_out = found.left_out | {reason: int(num) for reason, num in counts.items() if num}
+    return replace(found, samples=samples, variations=variations, left_out=left_out)
+
+
+def _looks_private(sample: Row) -> bool:
+    return any(kinds_in(message["content"]) for message in sample["messages"])
 
 
 def take(database: Database, blobs: Blobs, run_id: str) -> Taken:

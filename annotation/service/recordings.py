@@ -232,7 +232,9 @@ class Recordings:
                 raise NotNow(f"{recording_id} is {found.state}: only what was withdrawn is erased")
             own = {part["sha256"] for part in found.parts}
             # On the disk first: whoever is interrupted finds the names of what is left.
-            num = self._store.of(found.user_id).erase(sorted(own - recordings.parts_of_others(session, found)))
+            parts = self._store.of(found.user_id)
+            num = parts.erase(sorted(own - recordings.parts_of_others(session, found)))
+            parts.answers(recording_id).erase()
             if found.erased_at_s is None:
                 now_s, who = self._clock(), by.user_id if by is not None else None
                 found.erased_at_s = now_s

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.orm import Session as DatabaseSession
 
+from agent import side_by_side
 from agent.batcher import Batcher
 from agent.decider import ORACLE_POLICY_ID
 from agent.episode import Episode, EpisodeRequest
@@ -101,34 +102,15 @@ class ServiceCollector:
     async def _run_all(
         self, runs: LiveRuns, entered: list[tuple[str, EpisodeRequest]], intervene: Intervene | None, labels: Labels | None
     ) -> AsyncGenerator[Episode, None]:
-        results: asyncio.Queue[Episode | Exception | None] = asyncio.Queue()
-        todo = iter(entered)
+        def run(item: tuple[str, EpisodeRequest]) -> Awaitable[Episode]:
+            return self._run(runs, *item, intervene, labels)
 
-        async def work() -> None:
-            """Ends with None, or with the exception that stops the collection."""
-            try:
-                for assignment_id, request in todo:
-                    results.put_nowait(await self._run(runs, assignment_id, request, intervene, labels))
-            except Exception as error:
-                results.put_nowait(error)
-            else:
-                results.put_nowait(None)
-
-        num_working = self._settings.concurrency
-        workers = [asyncio.create_task(work(), name="scripted annotator") for _ in range(num_working)]
+        num_workers = self._settings.concurrency
         try:
-            while num_working:
-                result = await results.get()
-                if isinstance(result, Exception):
-                    raise result
-                if result is None:
-                    num_working -= 1
-                else:
-                    yield result
+            async with aclosing(side_by_side.results(entered, run, num_workers=num_workers, name="scripted annotator")) as episodes:
+                async for episode in episodes:
+                    yield episode
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
             await runs.close()
 
     async def _run(

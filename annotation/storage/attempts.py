@@ -5,10 +5,13 @@ They are counted in the database: a restart forgives nothing.
 Whoever knows a name must not be able to lock its owner out: what fails elsewhere does not count against an address from which the name
 got in lately. Names are kept as digests: people type their password there by mistake. An attempt counts as failed from when it begins, so
 that a hundred at once are a hundred. A success forgives what failed under its name from its address before it; the rest stays.
+
+An address of IPv6 counts as its network of 64 bits: whoever has one address there has all of them.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from dataclasses import dataclass
 
@@ -19,6 +22,8 @@ from annotation.storage.database import lock
 from annotation.storage.ids import digest_of
 from annotation.storage.schema import LoginAttempt
 from warehouse.errors import TooManyAttempts
+
+NETWORK_BITS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class Limits:
 
 def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: float) -> int:
     """Count an attempt, as failed for now; its id. Raises TooManyAttempts where one has to wait. An empty name counts by address only."""
-    name = digest_of(name) if name else ""
+    name, address = digest_of(name) if name else "", source_of(address)
     lock(session, f"attempts from {address}")
     if name:
         lock(session, f"attempts as {name}")
@@ -51,6 +56,20 @@ def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: f
     session.add(attempt)
     session.flush()
     return attempt.attempt_id
+
+
+def source_of(address: str) -> str:
+    """What counts as one caller: an address of IPv4, also where it is written as one of IPv6, or a network of IPv6. What is no address
+    stays as it is."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(found), NETWORK_BITS), strict=False))
 
 
 def succeed(session: Session, attempt_id: int) -> None:

@@ -3,6 +3,7 @@ from strangers' programs: what has not the length and the digest that it was ann
 checked when a recording is complete (service/bundles.py).
 
     parts/<user id>/<first two digits>/<sha256>
+    parts/<user id>/answers/<recording id>         what models answered about a recording, a JSON line each
     parts/incoming/                                what is on its way in
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,6 +26,7 @@ from warehouse.errors import BadUpload, StorageFull, UnknownSubject, UploadTooLa
 from warehouse.home import Home, is_full_disk, sync
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_RECORDING = re.compile(r"recording-[0-9a-f]{16}")
 _USER = re.compile(r"user-[0-9a-z-]{1,27}")
 KEPT_FREE_BYTES = 1024**3
 """What uploads leave free on the disk, for everything else."""
@@ -105,6 +108,12 @@ class Parts:
                 num += 1
         return num
 
+    def answers(self, recording_id: str) -> Answers:
+        """What models answered about a recording. Raises UnknownSubject for what is no id: nothing else becomes a path."""
+        if not _RECORDING.fullmatch(recording_id):
+            raise UnknownSubject(f"{recording_id[:80]!r} is not the id of a recording")
+        return Answers(self._folder / "answers" / recording_id)
+
     async def receive(self, sha256: str, num_bytes: int, chunks: AsyncIterator[bytes]) -> None:
         """Take in one part as it comes; one that is here already is read to its end and dropped. Raises UploadTooLarge, BadUpload where
         length or digest are not those announced, StorageFull: nothing is kept then."""
@@ -141,6 +150,39 @@ class Parts:
     def _begin(self) -> tuple[BinaryIO, Path]:
         descriptor, name = tempfile.mkstemp(dir=self._store.incoming, prefix="part-")
         return os.fdopen(descriptor, "wb"), Path(name)
+
+
+class Answers:
+    """By what was asked. Each is kept as it comes; of one that was cut off nothing is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known: dict[str, str] | None = None
+
+    def get(self, asked: str) -> str | None:
+        return self._read().get(asked)
+
+    def put(self, asked: str, answer: str) -> None:
+        known = self._read()
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self.path.open("ab") as file:
+            file.write(b"\n" + json.dumps([asked, answer]).encode())
+        known[asked] = answer
+
+    def erase(self) -> None:
+        """May be done twice."""
+        self.path.unlink(missing_ok=True)
+        self._known = None
+
+    def _read(self) -> dict[str, str]:
+        if self._known is None:
+            self._known = {}
+            lines = self.path.read_bytes().split(b"\n") if self.path.is_file() else []
+            for line in lines:
+                with suppress(ValueError):
+                    asked, answer = json.loads(line)
+                    self._known[str(asked)] = str(answer)
+        return self._known
 
 
 def _write(file: BinaryIO, digest: hashlib._Hash, data: bytes) -> None:

@@ -20,6 +20,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from annotation.service.accounts import Accounts
+from annotation.storage.attempts import source_of
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.web.access import Access, accesses
 from annotation.web.limits import LimitedBody, Rates
@@ -94,7 +95,7 @@ class Guard:
         return next((access for route, access in self._routes if route.matches(scope)[0] is Match.FULL), None)
 
     def _check_haste(self, who: Principal | None, address: str) -> None:
-        wait_s = self._rates.wait_s(who.digest if who is not None else f"address {address}")
+        wait_s = self._rates.wait_s(who.digest if who is not None else f"address {source_of(address)}")
         if wait_s:
             raise TooManyAttempts("This is more than the server takes from one login or address: slow down.", math.ceil(wait_s))
 

@@ -3,51 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import dagster as dg
 import pytest
 
-from annotation.recording import edits
-from annotation.recording.upload import Bundle
-from annotation.service.recordings import Recordings
+from agent.prompt import PromptBuilder
+from annotation.recording.samples import recorded
 from annotation.storage import run_endings
-from annotation.storage.blobs import Blobs
-from annotation.storage.logins import Principal
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Review, Run
-from annotation.wire.review import SubmitReview
 from annotation.wire.runs import Decide, Finish
-from assets.partitions import ITERATIONS
-from assets.people import RECORDED_STAGE, STAGE, human_annotations, recordings, withdrawals
-from assets.profile import Profile
-from assets.resources import ProfileResource, WarehouseResource
-from assets.routing import routing, verdicts
-from pipelines import profiles
+from assets import people
+from assets.people import RECORDED_STAGE, STAGE
 from sandbox.pool import SessionPool
 from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
+from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, principal, upload, work_in
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
 
-ITERATION, NEXT = "0001", "0002"
-
-
-class Smoke(ProfileResource):
-    def load(self) -> Profile:
-        return profiles.load("smoke")
-
 
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
-    """The annotation database and pictures of a home."""
-    (tmp_path / "annotation").mkdir()
-    made = Work(tmp_path / "annotation")
-    made.blobs = Blobs.of_home(Home(tmp_path))
-    return made
+    return work_in(tmp_path)
+
+
+PICTURE_BYTES = 100_000
 
 
 async def annotate(work: Work) -> tuple[str, str]:
@@ -71,14 +54,6 @@ async def annotate(work: Work) -> tuple[str, str]:
             state = await until(live, mended, "ended")
             await live.finish(mended, BOB, Finish(version=state.version, is_success=True, note="plain enough"))
     return good, mended
-
-
-def materialize(root: Path, iteration: str) -> dg.ExecuteInProcessResult:
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions(str(ITERATIONS.name), [ITERATION, NEXT])
-        resources = {"tables": WarehouseResource(root=str(root)), "profile": Smoke()}
-        stages = [withdrawals, human_annotations, recordings, verdicts, routing]
-        return dg.materialize(stages, partition_key=iteration, instance=instance, resources=resources)
 
 
 def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp_path: Path, work: Work) -> None:
@@ -133,26 +108,11 @@ def test_where_nobody_annotates_there_is_nothing_to_take_in(tmp_path: Path) -> N
 
 
 def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdrawn(tmp_path: Path, work: Work) -> None:
-    store = made_recording.make(tmp_path / "own")
-    edits.confirm(store)
-    bundle = Bundle(store)
-    ann, reviewer = (
-        Principal(user_id=user, name=user, role=role, kind="program", digest="", csrf_token=None)
-        for user, role in ((ANN, "annotator"), (BOB, "reviewer"))
-    )
-
-    async def upload() -> Recordings:
-        there = Recordings(work.database, PartStore.of_home(Home(tmp_path)))
-        for digest in (await there.announce(bundle.announcement(), by=ann)).missing:
-            await there.receive(bundle.manifest.recording_id, digest, chunks(bundle.read(digest)), num_bytes=None, by=ann)
-        await there.complete(bundle.manifest.recording_id, by=ann)
-        return there
-
-    there = asyncio.run(upload())
+    there, bundle = upload(work, Home(tmp_path), made_recording.make(tmp_path / "own"))
     warehouse = Warehouse(Home(tmp_path))
     assert materialize(tmp_path, ITERATION).success
     assert warehouse.read("ct_samples").num_rows == 0, "nobody has approved it yet"
-    asyncio.run(there.review(bundle.manifest.recording_id, SubmitReview(approves=True, verdict=True), by=reviewer))
+    approve(there, bundle.manifest.recording_id)
     manifest = PartStore.of_home(Home(tmp_path)).of(ANN).path(bundle.manifest_sha256)
     manifest.rename(manifest.with_suffix(".away"))
     (told,) = materialize(tmp_path, ITERATION).asset_materializations_for_node("recordings")
@@ -168,7 +128,7 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
     }, "lineage leads from a sample to the click"
     assert any("i press new" in row["messages"][-1]["content"] for row in samples)
 
-    asyncio.run(there.withdraw(bundle.manifest.recording_id, "I would rather not", by=ann))
+    asyncio.run(there.withdraw(bundle.manifest.recording_id, "I would rather not", by=principal(ANN, "annotator")))
     result = materialize(tmp_path, NEXT)
     (told,) = result.asset_materializations_for_node("withdrawals")
     assert told.metadata["rows"].value == len(samples)
@@ -177,12 +137,36 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
     work.close()
 
 
+def test_pictures_of_a_recording_pass_through_memory_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(people, "PICTURE_BYTES", 3 * PICTURE_BYTES)
+    warehouse = Warehouse(Home(tmp_path))
+    manifest = made_recording.make(tmp_path / "own").manifest()
+    click, screen = manifest.actions[0], manifest.screens[0]
+    screens = [screen.model_copy(update={"screen_id": f"screen-{number:016x}"}) for number in range(40)]
+    actions = [click.model_copy(update={"screen_id": each.screen_id, "thought": None}) for each in screens]
+    long = manifest.model_copy(update={"screens": tuple(screens), "actions": tuple(actions)})
+    num, most = 0, 0
+
+    class Picture(bytes):
+        def __del__(self) -> None:
+            nonlocal num
+            num -= 1
+
+    def read(screen_id: str) -> bytes:
+        nonlocal num, most
+        num += 1
+        most = max(most, num)
+        return Picture(made_recording.drawn(screen_id).ljust(PICTURE_BYTES, b"."))
+
+    with people._Pictures(warehouse, ITERATION, RECORDED_STAGE) as pictures:
+        made = recorded(long, read, PromptBuilder("doubao"), keep=pictures.keep, also=[long])
+    assert len(made.samples) == 40 and most <= 4
+    stored = warehouse.read("screenshots", columns=["screenshot_id"]).column(0).to_pylist()
+    assert sorted(stored) == sorted(screen.screen_id for screen in screens)
+
+
 def spot_check(run_id: str, steps: dict[str, dict[str, bool]]) -> Review:
     return Review(
         review_id="review-1", run_id=run_id, recording_id=None, reviewer_id=BOB, kind="second", approves=True, verdict=True, steps=steps,
         note=None, created_at_s=2.0,
     )  # fmt: skip
-
-
-async def chunks(data: bytes) -> AsyncIterator[bytes]:
-    yield data

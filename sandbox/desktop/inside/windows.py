@@ -41,6 +41,9 @@ class Windows:
         self._root = self._display.screen().root
         self._atoms: dict[str, int] = {}
 
+    def close(self) -> None:
+        self._display.close()
+
     def _atom(self, name: str) -> int:
         if name not in self._atoms:
             self._atoms[name] = self._display.intern_atom(name)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from desk import a_desk
 from made_recording import make
 from typer.main import get_command
 from typer.testing import CliRunner, Result
@@ -34,12 +35,39 @@ def test_the_text_that_is_agreed_to_is_printed():
     assert ran.exit_code == 0 and " ".join(ran.output.split()) == " ".join(TEXT.split())
 
 
-def test_nothing_is_recorded_without_a_signature(tmp_path: Path):
-    for typed in ("\n", "x\n"):
-        ran = flywheel(tmp_path, "start", "one", "-q", "x", "--no-speech", typed=typed)
-        assert isinstance(ran.exception, RecordingRefused) and "no signature" in str(ran.exception)
-        assert "While the sign says RECORDING" in ran.output
+@pytest.mark.skipif(sys.platform != "linux", reason="needs an X server")
+def test_nothing_is_recorded_without_a_signature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with a_desk() as desk:
+        monkeypatch.setenv("DISPLAY", desk.env["DISPLAY"])
+        for command, typed in (("start", "\n"), ("start", "x\n"), ("browser", "\n")):
+            chromium = ("--chromium", sys.executable) if command == "browser" else ()
+            ran = flywheel(tmp_path, command, "one", "-q", "x", "--no-speech", *chromium, typed=typed)
+            assert isinstance(ran.exception, RecordingRefused) and "no signature" in str(ran.exception)
+            assert "While the sign says RECORDING" in ran.output
     assert not (tmp_path / "recordings").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="on others there is no display to take away")
+@pytest.mark.parametrize("command", ["start", "browser"])
+def test_nobody_is_asked_to_agree_to_what_cannot_be_recorded(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    words = (command, "one", "-q", "x", *(("--chromium", sys.executable) if command == "browser" else ()))
+
+    def refused(*options: str) -> str:
+        ran = flywheel(tmp_path, *words, *options, typed="Ann Example\n")
+        assert isinstance(ran.exception, RecorderUnavailable) and "While the sign says" not in ran.output
+        return str(ran.exception)
+
+    assert "there are auto" in refused("--recogniser", "no such")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    assert "DISPLAY" in refused("--no-speech")
+    with a_desk() as desk:
+        monkeypatch.setenv("DISPLAY", desk.env["DISPLAY"])
+        assert "no such microphone" in refused("--microphone", "no such microphone")
+    assert not (tmp_path / "recordings").exists()
+    (tmp_path / "recordings" / "one").mkdir(parents=True)
+    ran = flywheel(tmp_path, *words, "--no-speech", typed="Ann Example\n")
+    assert isinstance(ran.exception, RecordingRefused) and "already" in str(ran.exception) and "While the sign says" not in ran.output
 
 
 @pytest.mark.parametrize(
@@ -60,6 +88,8 @@ def test_wrong_options_are_named(options: tuple[str, str], told: str, tmp_path: 
 def test_without_a_microphone_it_names_an_option_that_there_is():
     with pytest.raises(RecorderUnavailable) as refused:
         Microphone("no such microphone").start(lambda sound: None)
+    with pytest.raises(RecorderUnavailable, match="no such microphone"):
+        Microphone.called("no such microphone").check()
     named = {word.strip("(),.") for word in str(refused.value).split() if word.strip("(").startswith("--")}
     record = get_command(app).commands["record"].commands  # type: ignore[attr-defined]
     options = {name: {o for p in record[name].params for o in (*p.opts, *p.secondary_opts)} for name in ("start", "browser")}

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,17 +20,17 @@ from agent.grammars.registry import GRAMMARS
 from agent.prompt import PromptBuilder
 from annotation.recording import edits
 from annotation.recording.bundle import Box, Manifest, RecordedAction, Screen, ScreenElement, Span
-from annotation.recording.enrichment import enrich, vary_query
+from annotation.recording.enrichment import other_wordings, with_reasons
 from annotation.recording.refinement import Refiner, refine_confirmed
 from annotation.recording.replaying import mismatch, replay
-from annotation.recording.samples import observation_of, recorded, variations
+from annotation.recording.samples import observation_of, recorded
 from annotation.recording.store import Store, open_store
 from annotation.recording.upload import Bundle
 from pipelines.cli import app
 from sandbox.actions import Click, Finished, TypeText
 from sandbox.pool import SessionPool
 from sandbox.sources import tasks_in
-from warehouse.errors import ConfigError, RecordingRefused, UploadFailed
+from warehouse.errors import ConfigError, RecordingRefused, WordingFailed
 
 
 def reader(store: Store) -> Callable[[str], bytes | None]:
@@ -43,7 +43,8 @@ def test_each_step_becomes_a_sample_whose_answer_parses_back(name: str, tmp_path
     last = store.manifest().screens[-1].screen_id
     manifest = store.manifest().model_copy(update={"result": "done", "last_screen_id": last})
     builder = PromptBuilder(name)
-    made = recorded(manifest, reader(store), builder)
+    kept: dict[str, bytes] = {}
+    made = recorded(manifest, reader(store), builder, keep=kept.__setitem__)
     assert len(made.samples) == len(STEPS) + 1 and made.left_out == {}
     for row, (_, action, said) in zip(made.samples, STEPS, strict=False):
         *prompt, answer = row["messages"]
@@ -64,7 +65,8 @@ def test_each_step_becomes_a_sample_whose_answer_parses_back(name: str, tmp_path
     finished = builder.grammar.parse(made.samples[-1]["messages"][-1]["content"], seen).actions[0]
     assert isinstance(finished, Finished)
     if builder.shows_screens:
-        assert named == {screen.screen_id for screen in manifest.screens} == set(made.episode.screenshots)
+        assert named == {screen.screen_id for screen in manifest.screens} == set(kept)
+        assert not made.episode.screenshots, "nobody holds all of them"
         assert "i press new" in made.samples[0]["messages"][-1]["content"], "the thought is what was said"
 
 
@@ -78,13 +80,33 @@ def test_steps_that_cannot_be_learned_from_are_counted(tmp_path: Path):
     assert recorded(manifest, lambda _: None, PromptBuilder("doubao")).samples == []
 
 
-def test_the_same_recording_gives_the_same_samples_and_wordings_give_more(tmp_path: Path):
+def test_the_same_recording_gives_the_same_samples_and_other_words_give_more(tmp_path: Path):
     store = make(tmp_path)
     manifest, builder = store.manifest(), PromptBuilder("doubao")
-    ids = [row["sample_id"] for row in recorded(manifest, reader(store), builder).samples]
-    assert ids == [row["sample_id"] for row in recorded(manifest, reader(store), builder).samples]
-    more = variations(manifest, ["Please write Emma a note", manifest.task.query], reader(store), builder)
-    assert len(more) == 2 * len(ids) and set(ids) < {row["sample_id"] for row in more}
+    plain = recorded(manifest, reader(store), builder)
+    politely = manifest.model_copy(update={"task": manifest.task.model_copy(update={"query": "Please write Emma a note"})})
+    first, *rest = manifest.actions
+    assert first.thought is not None
+    because = first.model_copy(update={"thought": first.thought.model_copy(update={"text": "No note to Emma yet, so: New."})})
+    told_why = manifest.model_copy(update={"actions": (because, *rest)})
+    reads: list[str] = []
+
+    def read(screen_id: str) -> bytes:
+        reads.append(screen_id)
+        return store.screen(screen_id)
+
+    made = recorded(manifest, read, builder, also=[politely, manifest, told_why], wrong=[1])
+    assert len(reads) == len(STEPS), "each picture once, however often it is told"
+    assert (plain.variations, made.samples) == ([], [row for row in plain.samples if row["step_index"] != 1])
+    assert made == recorded(manifest, read, builder, also=[politely, manifest, told_why], wrong=[1]), "always the same"
+    assert {(row["origin"], row["domain"], row["episode_id"]) for row in made.variations} == {
+        ("variation", "recorded-expert", made.episode.episode_id)
+    }
+    by_wording = [[row for row in made.variations if ("Please write" in str(row["messages"])) is is_polite] for is_polite in (True, False)]
+    assert [[row["step_index"] for row in rows] for rows in by_wording] == [[0, 2, 3], [0, 2, 3]], "the same steps, and no unchanged copy"
+    answers = [row["messages"][-1]["content"] for row in by_wording[1]]
+    assert "so: New" in answers[0] and answers[1:] == [row["messages"][-1]["content"] for row in made.samples[1:]]
+    assert all("so: New" in str(row["messages"][:-1]) for row in by_wording[1][1:]), "later steps remember it"
 
 
 class Model:
@@ -126,10 +148,11 @@ def test_a_model_words_thoughts_anew_and_its_nonsense_is_left_out(tmp_path: Path
     answers = ('{"text": "First I press New."}', "sorry, no", '```json\n{"text": "' + "x" * 900 + '"}\n```', '{"text": "Once more."}')
     model = Model(*answers)
     with serving(model) as url:
-        refiner = Refiner(url, "tiny", "key")
+        refiner = Refiner(url, "tiny", "key", attempts=2, pause_s=0)
         refined = refiner.refine(manifest.actions)
-        with pytest.raises(UploadFailed):
+        with pytest.raises(WordingFailed, match=r"tiny at .* HTTP 500"):
             refiner.refine(manifest.actions)
+        assert len(model.asked) == len(answers) + 2, "a server that fails is asked once more"
         refiner.close()
     thoughts = [action.thought for action in refined]
     assert [t.text for t in thoughts if t] == ["First I press New.", "now the greeting", "my aunt lives in Bremen", "Once more."]
@@ -139,7 +162,7 @@ def test_a_model_words_thoughts_anew_and_its_nonsense_is_left_out(tmp_path: Path
 
 
 def test_nothing_is_sent_to_a_model_before_the_review_and_what_it_wrote_is_reviewed_again(tmp_path: Path):
-    store, model = make(tmp_path / "recordings", "letter"), Model('{"text": "First I press New."}', *["no"] * 7)
+    store, model = make(tmp_path / "recordings", "letter"), Model('{"text": "First I press New."}', *["no"] * 11)
     with serving(model) as url:
         command = ["record", "refine", "letter", "--url", url, "--model", "tiny", "--home", str(tmp_path)]
         refused = CliRunner().invoke(app, command).exception
@@ -154,6 +177,9 @@ def test_nothing_is_sent_to_a_model_before_the_review_and_what_it_wrote_is_revie
             Bundle(open_store(tmp_path / "recordings", "letter"))
         confirmed = edits.confirm(store)
         assert "0 thoughts" in CliRunner().invoke(app, command).output
+        asked = len(model.asked)
+        assert "0 thoughts" in CliRunner().invoke(app, [*command, "--why"]).output
+        assert "what is\nstill to be done, why this action" in model.asked[asked]["messages"][0]["content"]
         again = open_store(tmp_path / "recordings", "letter")
         assert again.manifest() == confirmed == Bundle(again).manifest, "where nothing changed it stays confirmed"
 
@@ -162,13 +188,12 @@ def test_what_is_changed_while_a_model_words_it_stands(tmp_path: Path):
     store = make(tmp_path)
     edits.confirm(store)
 
-    class Slow(Refiner):
-        def refine(self, actions: Sequence[RecordedAction]) -> list[RecordedAction]:
-            edits.delete_span(open_store(tmp_path, "one"), Span(start_s=9.0, end_s=13.0))
-            return [action.model_copy(update={"thought": None}) for action in actions]
+    def slowly(manifest: Manifest) -> list[RecordedAction]:
+        edits.delete_span(open_store(tmp_path, "one"), Span(start_s=9.0, end_s=13.0))
+        return [action.model_copy(update={"thought": None}) for action in manifest.actions]
 
     with pytest.raises(RecordingRefused, match="was changed while"):
-        refine_confirmed(store, Slow("http://127.0.0.1:9", "tiny"))
+        refine_confirmed(store, slowly)
     assert len(store.manifest().actions) == 3 and all(action.thought for action in store.manifest().actions)
 
 
@@ -196,10 +221,10 @@ def test_a_model_says_why_and_asks_otherwise(tmp_path: Path):
     queries = '{"queries": ["Could you send 3 letters?", "Send 4 letters", "Send 3 letters", "", 7]}'
     with serving(Model(queries, "no", *['{"text": "Emma has no note yet, so I start one."}'] * 4)) as url:
         refiner = Refiner(url, "tiny")
-        assert vary_query(manifest, refiner) == ["Could you send 3 letters?"] and vary_query(manifest, refiner) == []
-        enriched = enrich(manifest, refiner)
+        assert other_wordings(manifest, refiner, 3) == ["Could you send 3 letters?"] and other_wordings(manifest, refiner, 3) == []
+        actions = with_reasons(manifest, refiner)
         refiner.close()
-    thought = enriched.actions[0].thought
+    thought = actions[0].thought
     assert thought is not None and (thought.text, thought.origin) == ("Emma has no note yet, so I start one.", "refined")
     assert thought.raw == "first i press new"
 

@@ -83,6 +83,55 @@ def test_garbage_is_shown_as_it_stands_and_never_composed(grammar: Grammar) -> N
                 composed("because", view.action or "fly", grammar, OBSERVATION)
 
 
+TYPED = {
+    "compact": 'type "hello"', "uitars1": "type(content='hello')", "uitars15": "type(content='hello')", "doubao": "type(content='hello')",
+    "uitars2": "<function=type>\n<parameter=content>hello</parameter>",
+}  # fmt: skip
+
+
+@GRAMMAR
+def test_what_cannot_be_read_says_what_is_wrong_and_how_it_is_written(grammar: Grammar) -> None:
+    def told(action: str) -> str:
+        with pytest.raises(UnreadableAnswer) as refused:
+            composed("because", action, grammar, OBSERVATION)
+        return str(refused.value)
+
+    assert set(TYPED) == set(GRAMMARS)
+    said = told('type [1] "x"')
+    assert f"It is written so: {'<seed:tool_call>' if grammar.name == 'uitars2' else TYPED[grammar.name]}" in said
+    assert TYPED[grammar.name] in said and "click there in a step before" in said
+    assert "double quotes" in said if grammar.name == "compact" else "e.g." not in said
+    assert "Action:" not in said, "the editor holds the action alone"
+    drag = Drag(x=20, y=20, to_x=60, to_y=20)
+    for wrong, right in (("klick [1]", Click(x=20, y=20)), ("hotkey", Hotkey(keys=("ctrl", "c"))), ("drag(x", drag)):
+        if grammar.name == "uitars2" and wrong.startswith("klick"):
+            continue  # there it is an answer in words
+        assert view_of_action(right, grammar, OBSERVATION).action[:60] in told(wrong)
+
+
+def test_reasons_name_what_stands_in_the_wrong_place() -> None:
+    def told(action: str) -> str:
+        with pytest.raises(UnreadableAnswer) as refused:
+            composed(None, action, GRAMMARS["compact"], OBSERVATION)
+        return str(refused.value)
+
+    assert "[1] cannot stand here; the text can" in told('type [1] "x"') and "[4] cannot stand here; the answer can" in told("finished [4]")
+    assert "a quote that never ends" in told('type "x') and 'select [1] "Tokyo"' in told('select "Tokyo" [4]')
+    assert "needs a direction first" in told("scroll [1] down") and "not 'sideways'" in told("scroll sideways")
+    assert "did you mean click?" in told("klick [1]") and "known are" not in told("klick [1]") and "known are" in told("xyzzy")
+
+
+def test_an_action_in_the_wrong_words_does_not_end_the_task() -> None:
+    grammar = GRAMMARS["uitars2"]
+    for meant in ('type [1] "x"', "click(point='1 2')", "klick(start_box='(1,2)')", "wait", "press_home()", "scroll -3"):
+        with pytest.raises(UnreadableAnswer, match="would end the task"):
+            composed(None, meant, grammar, OBSERVATION)
+    for answer in ("1984", "Type B", "click here (the left one)", "Tokyo (Japan)"):
+        assert grammar.parse(composed(None, answer, grammar, OBSERVATION), OBSERVATION).actions == (Finished(answer=answer),)
+    said = "<function=finished>\n<parameter=content>wait</parameter>\n</function>"
+    assert grammar.parse(composed(None, said, grammar, OBSERVATION), OBSERVATION).actions == (Finished(answer="wait"),)
+
+
 @GRAMMAR
 def test_a_thought_that_reads_as_an_action_changes_no_action(grammar: Grammar) -> None:
     click = view_of_action(Click(x=50, y=50), grammar, OBSERVATION)

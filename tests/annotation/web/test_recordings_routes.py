@@ -90,7 +90,9 @@ def test_a_recording_arrives_is_looked_at_judged_and_taken_back(tmp_path: Path, 
             assert (await eve.post(f"{path}/review", say)).status_code == 409, "it is settled"
             told = (await rex.get(path)).json()["reviews"][0]["steps"]
             assert {index: one["is_right"] for index, one in told.items()} == {"0": True, "1": False}
-            taken = take_recording(there.database, PartStore(tmp_path / "parts"), store.cover.recording_id, PromptBuilder("doubao"))
+            parts, kept = PartStore(tmp_path / "parts"), dict[str, bytes]()
+            taken = take_recording(there.database, parts, store.cover.recording_id, PromptBuilder("doubao"), kept.__setitem__)
+            assert kept.keys() == {step.screenshot_id for step in taken.episode.steps}
             assert (len(taken.episode.steps), len(taken.samples), taken.left_out) == (4, 3, {"called wrong": 1})
             assert landed(there) == [("recording", store.cover.recording_id)]
             assert (await other.post(f"{path}/withdraw", {"reason": "mine"})).status_code == 404

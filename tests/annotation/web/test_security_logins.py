@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
+from annotation.storage.attempts import source_of
 from annotation.web import guard
 from annotation.web.access import needs
 from annotation.web.serve import serving
@@ -87,6 +88,39 @@ def test_where_there_is_no_proxy_nobody_says_another_address(tmp_path: Path) -> 
             assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 2
 
     asyncio.run(run())
+
+
+def test_addresses_of_one_network_of_ipv6_count_as_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with site(tmp_path, settings=WebSettings(failures_by_address=5, behind_proxy=True)) as there:
+            guesser = await there.stranger()
+
+            async def attempt(address: str, index: int) -> int:
+                forwarded = {"X-Forwarded-For": address}
+                return (await guesser.post("/api/v1/login", {"name": f"n{index}", "password": "x" * 12}, **forwarded)).status_code
+
+            own = [await attempt(f"2001:db8:1:2:{index}::{index}", index) for index in range(7)]
+            assert own == [401] * 5 + [429] * 2, "whoever has one of them has them all"
+            assert await attempt("2001:db8:1:3::1", 8) == 401, "a neighbour's network is another"
+            mapped = [await attempt(address, 9) for address in ("::ffff:198.51.100.7", "198.51.100.7") * 3]
+            assert mapped == [401] * 5 + [429] and await attempt("198.51.100.8", 10) == 401, "addresses of IPv4 count one by one"
+            with there.database.read() as session:
+                from annotation.storage import audit
+
+                assert "2001:db8:1:2:4::4" in {entry.address for entry in audit.entries(session)}, "what is written down is the address"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("address", "source"),
+    [
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"), ("::1", "::/64"), ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"), ("unknown", "unknown"), ("", ""),
+    ],
+)  # fmt: skip
+def test_what_counts_as_one_caller(address: str, source: str) -> None:
+    assert source_of(address) == source
 
 
 def test_guessing_a_password_is_stopped_and_tells_nothing(tmp_path: Path) -> None:

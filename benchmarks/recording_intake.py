@@ -1,0 +1,147 @@
+"""What it takes to take in a long recording: peak memory and time of the asset `recordings` on an approved one with many pictures, in a
+process of its own.
+
+    python -m benchmarks.recording_intake [--pictures 1000] [--kib 1000]
+
+Pictures are noise, which does not get smaller in a PNG: each has about so many KiB. They lie twice on the disk while it runs, once as the
+person's own recording and once on the server, and a third time in the warehouse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from annotation.recording import edits
+from annotation.recording import store as stores
+from annotation.recording.bundle import Machine, Manifest, RecordedAction, Screen, TaskQuery
+from annotation.recording.consent import sign
+from annotation.recording.store import Store
+from annotation.recording.upload import Bundle
+from annotation.service.recordings import Recordings
+from annotation.storage.database import default_url
+from annotation.storage.logins import Principal
+from annotation.storage.migrating import open_database
+from annotation.storage.parts import PartStore
+from annotation.storage.schema import User
+from annotation.wire.review import SubmitReview
+from sandbox.actions import Click
+from warehouse.home import Home
+from warehouse.identity import bytes_id
+
+WIDTH_PX = 640
+ITERATION = "0001"
+
+
+def make(root: Path, num: int, kib: int) -> Store:
+    """A confirmed recording of `num` clicks, each on a screen of its own."""
+    store, noise = stores.create(root, "long"), np.random.default_rng(0)
+    height = kib * 1024 // (WIDTH_PX * 3)
+    screens, actions = [], []
+    for number in range(num):
+        buffer = io.BytesIO()
+        pixels = noise.integers(0, 256, (height, WIDTH_PX, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(buffer, "PNG", compress_level=0)
+        png = buffer.getvalue()
+        screen_id = bytes_id("screen", png)
+        store.put_screen(screen_id, png)
+        screens.append(Screen(screen_id=screen_id, sha256=sha256(png).hexdigest(), width_px=WIDTH_PX, height_px=height))
+        actions.append(RecordedAction(action=Click(x=10, y=10), start_s=float(number), end_s=number + 0.1, screen_id=screen_id))
+    manifest = Manifest(
+        recording_id=store.cover.recording_id, source="desktop", started_at=datetime.now(UTC), length_s=float(num), track="expert",
+        task=TaskQuery(query="Sort the pictures"), consent=sign("Ann Example", with_microphone=False),
+        machine=Machine(system="Linux", width_px=WIDTH_PX, height_px=height, input_source="x11-record", accessibility=True),
+        actions=tuple(actions), screens=tuple(screens),
+    )  # fmt: skip
+    store.put_manifest(manifest, "recorded")
+    edits.confirm(store)
+    return store
+
+
+def approved(home: Home, store: Store) -> None:
+    """The recording, sent to the home's annotation database and approved there."""
+    database = open_database(default_url(home))
+    people = {role: f"user-{role}" for role in ("annotator", "reviewer")}
+    with database.write() as session:
+        session.add_all(User(user_id=user, name=user, role=role, created_at_s=0.0) for role, user in people.items())
+    ann, bob = (
+        Principal(user_id=user, name=user, role=role, kind="program", digest="", csrf_token=None) for role, user in people.items()
+    )  # fmt: skip
+    bundle, there = Bundle(store), Recordings(database, PartStore.of_home(home))
+
+    async def bytes_of(digest: str) -> AsyncIterator[bytes]:
+        yield bundle.read(digest)
+
+    async def main() -> None:
+        recording_id = bundle.manifest.recording_id
+        for digest in (await there.announce(bundle.announcement(), by=ann)).missing:
+            await there.receive(recording_id, digest, bytes_of(digest), num_bytes=None, by=ann)
+        await there.complete(recording_id, by=ann)
+        await there.review(recording_id, SubmitReview(approves=True, verdict=True), by=bob)
+
+    asyncio.run(main())
+    database.close()
+
+
+def take(root: Path) -> None:
+    """In a fresh process: the asset, and what it took."""
+    import dagster as dg
+
+    from assets.partitions import ITERATIONS
+    from assets.people import recordings
+    from assets.profile import Profile
+    from assets.resources import ProfileResource, WarehouseResource
+    from pipelines import profiles
+
+    class Chat(ProfileResource):
+        def load(self) -> Profile:
+            found = profiles.load("smoke")
+            return found.model_copy(update={"agent": found.agent.model_copy(update={"grammar": "doubao"})})
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(ITERATIONS.name), [ITERATION])
+        resources = {"tables": WarehouseResource(root=str(root)), "profile": Chat()}
+        before, start_s = _peak_mib(), time.process_time()
+        result = dg.materialize([recordings], partition_key=ITERATION, instance=instance, resources=resources)
+    (made,) = result.asset_materializations_for_node("recordings")
+    num = made.metadata["samples"].value
+    took_s = time.process_time() - start_s
+    print(f"{num} samples: peak memory {_peak_mib():.0f} MiB, {before:.0f} before it began; {took_s:.1f} CPU seconds")
+
+
+def _peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pictures", type=int, default=1000)
+    parser.add_argument("--kib", type=int, default=1000)
+    parser.add_argument("--take", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.take is not None:
+        return take(given.take)
+    with tempfile.TemporaryDirectory(prefix="intake-") as folder:
+        home = Home(Path(folder))
+        (home.root / "annotation").mkdir()
+        approved(home, make(home.root / "own", given.pictures, given.kib))
+        command = [sys.executable, "-m", "benchmarks.recording_intake", "--take", folder]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+        print(f"{given.pictures} pictures of {given.kib} KiB: {done.stdout.strip()}")
+
+
+if __name__ == "__main__":
+    main()
