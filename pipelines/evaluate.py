@@ -40,10 +40,14 @@ def evaluate_checkpoint(
         counts = task_counts(run_evaluation(profile, engine, Split(split), per_task, console))
     console.print(success_by_task(counts, f"{engine.policy_id} on {split}"))
     if as_json is not None:
-        total = macro_average(counts)
-        rows = [{**asdict(count), **asdict(wilson(count.num_success, count.num_episodes))} for count in counts]
-        figures = {"policy_id": engine.policy_id, "split": split, "success": asdict(total), "tasks": rows}
-        as_json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        told = {"policy_id": engine.policy_id, "split": split, **success_figures(counts)}
+        as_json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def success_figures(counts: Sequence[TaskCount]) -> dict[str, Any]:
+    """The same for a machine: the mean over tasks, and each task with its interval."""
+    rows = [{**asdict(count), **asdict(wilson(count.num_success, count.num_episodes))} for count in counts]
+    return {"success": asdict(macro_average(counts)), "tasks": rows}
 
 
 def success_by_task(counts: Sequence[TaskCount], title: str) -> RichTable:

@@ -44,8 +44,8 @@ def dry_run(
         print(json.dumps(_as_json(plan, checks, num_iterations), indent=2))
         return 1 if failed else 0
     console.print(_checks_table(profile.name, checks))
-    _print_stages(plan, "seed", plan.seed, console)
-    _print_stages(plan, "iteration 1", plan.first, console)
+    print_stages(plan, "seed", plan.seed, console)
+    print_stages(plan, "iteration 1", plan.first, console)
     for line in _memory_parts(plan):
         console.print(f"  {line}", highlight=False, style="dim")
     if num_iterations > 1:
@@ -83,7 +83,7 @@ def _checks_table(name: str, checks: Sequence[Check]) -> RichTable:
     return table
 
 
-def _print_stages(plan: Plan, title: str, stages: Sequence[StagePlan], console: Console) -> None:
+def print_stages(plan: Plan, title: str, stages: Sequence[StagePlan], console: Console) -> None:
     """A line a stage; two in a narrow terminal, with the work below the name."""
     heading = f"{title}: {in_time(plan.elapsed(stages))}"
     wide = _stages_table(plan, stages, RichTable(title=heading, title_justify="left"), is_narrow=False)
