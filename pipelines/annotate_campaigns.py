@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 from rich.markup import escape
-from rich.table import Table as RichTable
 
 from pipelines.annotation_options import DatabaseOption, opened
 from pipelines.options import HomeOption, console, home_of
+from pipelines.terminal import print_rows
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
-    from annotation.service.campaigns import Campaigns
+    from annotation.service.campaigns import Campaigns, Seen
     from annotation.storage.database import Database
     from warehouse.home import Home
 
@@ -66,15 +66,19 @@ def list_campaigns(database: DatabaseOption = None, home: HomeOption = None) -> 
     place = home_of(home)
     with opened(place, database) as found:
         campaigns = asyncio.run(_campaigns(found, place).list())
-    table = RichTable("campaign", "state", "tasks", "policy", "finished", "twice", "at work", "flagged", "members")
-    for seen in campaigns:
-        one, far = seen.campaign, seen.progress
-        table.add_row(
-            escape(one.name), one.state, escape(", ".join(one.tasks)), escape(one.policy), f"{far.num_finished}/{one.target_count}",
-            f"{far.num_second_finished}/{far.num_second_wanted}", str(far.num_leased), str(far.num_flagged),
-            ", ".join(seen.members) or "everyone",
-        )  # fmt: skip
-    console.print(table)
+    if not campaigns:
+        console.print("no campaigns yet: `flywheel annotate campaign create NAME --tasks …`")
+        return
+    print_rows([_row(seen) for seen in campaigns], console)
+
+
+def _row(seen: Seen) -> dict[str, str]:
+    one, far = seen.campaign, seen.progress
+    return {
+        "campaign": one.name, "state": one.state, "tasks": ", ".join(one.tasks), "policy": one.policy,
+        "finished": f"{far.num_finished}/{one.target_count}", "twice": f"{far.num_second_finished}/{far.num_second_wanted}",
+        "at work": str(far.num_leased), "flagged": str(far.num_flagged), "members": ", ".join(seen.members) or "everyone",
+    }  # fmt: skip
 
 
 @campaign.command()

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from pipelines.options import console
-from pipelines.terminal import counted
+from pipelines.terminal import counted, fits, slim_table
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -190,9 +190,13 @@ def _bar(what: str, total: int) -> Iterator[Tell]:
 
 
 def _print_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = RichTable()
+    wide, slim = (_filled(table, head, rows) for table in (RichTable(), slim_table()))
+    console.print(wide if fits(wide, console) or len(head) == 2 else slim)
+
+
+def _filled(table: RichTable, head: Sequence[str], rows: Sequence[Sequence[str]]) -> RichTable:
     for at, heading in enumerate(head):
         table.add_column(heading, no_wrap=at == 0, justify="left" if at == 0 or len(head) == 2 else "right")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
+    return table

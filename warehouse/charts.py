@@ -66,7 +66,8 @@ def _mark(drawing: Drawing, x: float, axis: Axis, one: Evaluation, estimate: Est
     )
     drawing.polyline([(x, axis.px(estimate.interval.low)), (x, axis.px(estimate.interval.high))], style)
     if other is not None:
-        drawing.circle(x + 20, axis.px(other.mean), 4, f"hollow line {style}", f"{other.mean:.3f} [{other.interval.low:.3f}, {other.interval.high:.3f}]")
+        hollow = f"{other.mean:.3f} [{other.interval.low:.3f}, {other.interval.high:.3f}]"
+        drawing.circle(x + 20, axis.px(other.mean), 4, f"hollow line {style}", hollow)
     drawing.circle(x, axis.px(estimate.mean), 5.5, style, hint)
     drawing.text(x, axis.px(estimate.interval.high) - 6, f"{estimate.mean:.3f}".removeprefix("0"), "small halo", "middle")
 

@@ -115,8 +115,8 @@ _CHECKPOINTS = f"""(
             SELECT checkpoint_id, iteration, checkpoint_role, {_PERCENT} AS success FROM evaluations WHERE split = 'holdout'
             GROUP BY checkpoint_id, iteration, checkpoint_role) GROUP BY checkpoint_id)
          USING (checkpoint_id) GROUP BY checkpoint_id)"""
-"""A checkpoint that a stage passed on, or left as it was (then it is its own parent), or that was released, has several rows: the stage that
-made it names it."""
+"""A checkpoint that a stage passed on, or left as it was (then it is its own parent), or that was released, has several rows: the stage
+that made it names it."""
 
 NODE_KINDS: tuple[NodeKind, ...] = (
     _kind("checkpoint", _CHECKPOINTS, "checkpoint_id", _CHECKPOINT_LABEL),
