@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 from rich.markup import escape
-from rich.table import Table as RichTable
 
 from pipelines.annotation_options import DatabaseOption, opened, server_of
 from pipelines.options import HomeOption, console, home_of
+from pipelines.terminal import print_rows
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,18 +76,21 @@ def list_campaigns(
     if as_json:
         typer.echo(json.dumps([_plain(seen) for seen in campaigns], indent=2))
         return
-    table = RichTable("campaign", "state", "finished", "twice", "now", "tasks, policy, members", box=None, pad_edge=False)
-    for column in table.columns[1:5]:
-        column.no_wrap = True
-    for seen in campaigns:
-        one, far = seen.campaign, seen.progress
-        now = f"{far.num_leased} at work" + (f", {far.num_flagged} flagged" if far.num_flagged else "")
-        what = "; ".join((", ".join(one.tasks), f"policy {one.policy}", ", ".join(seen.members) or "everyone"))
-        twice = f"{far.num_second_finished}/{far.num_second_wanted}"
-        table.add_row(escape(one.name), one.state, f"{far.num_finished}/{one.target_count}", twice, now, escape(what))
-    console.print(table if campaigns else "no campaign yet: `flywheel annotate campaign create NAME --tasks miniwob:quickstart` makes one")
-    if campaigns and (server := server_of(place, database)) is not None:
+    if not campaigns:
+        console.print("no campaign yet: `flywheel annotate campaign create NAME --tasks miniwob:quickstart` makes one")
+        return
+    print_rows([_row(seen) for seen in campaigns], console)
+    if (server := server_of(place, database)) is not None:
         console.print(f"the same as a page: {server.address}/campaigns", highlight=False, soft_wrap=True)
+
+
+def _row(seen: Seen) -> dict[str, str]:
+    one, far = seen.campaign, seen.progress
+    return {
+        "campaign": one.name, "state": one.state, "tasks": ", ".join(one.tasks), "policy": one.policy,
+        "finished": f"{far.num_finished}/{one.target_count}", "twice": f"{far.num_second_finished}/{far.num_second_wanted}",
+        "at work": str(far.num_leased), "flagged": str(far.num_flagged), "members": ", ".join(seen.members) or "everyone",
+    }  # fmt: skip
 
 
 def _plain(seen: Seen) -> dict[str, Any]:

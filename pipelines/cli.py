@@ -22,7 +22,7 @@ from pipelines.sandbox_command import sandbox
 from pipelines.table_commands import export, lineage, replay, restore, sql, withdraw
 from pipelines.tasks_command import tasks
 from pipelines.verdict_command import verdict
-from warehouse.errors import FlywheelError, StorageFull
+from warehouse.errors import ConfigError, FlywheelError, StorageFull
 from warehouse.home import is_full_disk
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: check the profile, print what each stage takes of time, memory, disk.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print the plan for a machine.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Turn the wheel: launch iterations, show them live, end with success by stage and an HTML report."""
@@ -54,19 +55,24 @@ def run(
         from pipelines.plan.dry_run import dry_run as plan_run
 
         place = home_of(home)
-        sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console))
+        sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console, as_json=as_json))
+    if as_json:
+        raise ConfigError("--json goes with --dry-run: what a run made is told by `flywheel status --json`")
     from pipelines.instance import open_instance
     from pipelines.report.build import build_report
     from pipelines.run import turn_until
-    from pipelines.status import read_status, success_table
+    from pipelines.status import lineage_hint, read_status, success_table
 
     place = home_of(home)
     turn_until(iterations, place, *profile_of(place, profile, set_), console)
     warehouse = warehouse_of(place)
     with open_instance(place) as instance:
-        console.print(success_table(read_status(warehouse, instance)))
+        found = read_status(warehouse, instance)
+    console.print(success_table(found))
     report = build_report(warehouse, place, place.reports / "index.html")
-    console.print(f"report: {report}")
+    console.print(f"report: {report}", soft_wrap=True)
+    for line in filter(None, ("flywheel status   what each stage made", lineage_hint(found))):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -110,7 +116,7 @@ def evaluate(
         str | None, typer.Option(help="Report success by growing step budgets: 5,10,20,40 steps, or 0.5x,1x,2x,4x of each task's own.")
     ] = None,
     svg: Annotated[Path | None, typer.Option(help="With --step-budgets: write the curve.")] = None,
-    json_: Annotated[Path | None, typer.Option("--json", help="With --step-budgets: write the figures.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the figures.")] = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
     home: HomeOption = None,
@@ -121,7 +127,9 @@ def evaluate(
     place = home_of(home)
     warehouse, settings = warehouse_of(place), profile_of(place, profile, set_)
     if step_budgets is None:
-        evaluate_checkpoint(warehouse, checkpoint, split, per_task, *settings, console)
+        if svg is not None:
+            raise ConfigError("--svg draws success by step budget: give --step-budgets too, e.g. --step-budgets 0.5x,1x,2x")
+        evaluate_checkpoint(warehouse, checkpoint, split, per_task, *settings, console, as_json=json_)
     else:
         evaluate_budgets(warehouse, checkpoint, split, per_task, step_budgets, *settings, console, svg=svg, as_json=json_)
 

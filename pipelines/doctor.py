@@ -189,7 +189,8 @@ def check_desktop() -> Check:
         mend = f"For desktop sessions: apt-get install --no-install-recommends {' '.join(lacking)}"
         return Check(name="desktop", status="warn", found=f"{len(lacking)} packages are not installed", mend=mend)
     large = [app.name for app in APPS.values() if app.is_full and not missing_packages([app.name])]
-    return Check(name="desktop", status="ok", found=f"the small applications are there; of the large ones {', '.join(large) or 'none'}")
+    also = f"and {', '.join(large)}" if large else "not the large ones, LibreOffice and Wine, which few tasks want (docs/desktop.md)"
+    return Check(name="desktop", status="ok", found=f"the small applications are there, {also}")
 
 
 def check_gpu() -> Check:
@@ -283,7 +284,7 @@ def check_ports(ports: dict[str, int]) -> Check:
     """Only `flywheel ui` wants these very ports; a run takes whichever is free."""
     taken = [f"{port} ({user})" for user, port in ports.items() if not _is_free(port)]
     if not taken:
-        return Check(name="ports", status="ok", found=", ".join(f"{port} ({user})" for user, port in ports.items()) + " are free")
+        return Check(name="ports", status="ok", found="free: " + ", ".join(f"{port} ({user})" for user, port in ports.items()))
     mend = "Fine if it is `flywheel ui` itself; else end the program that has it, or take another port: flywheel ui --port 3001"
     return Check(name="ports", status="warn", found=f"in use: {', '.join(taken)}", mend=mend)
 

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, made_home, overrides, profile_of, warehouse_of
+from pipelines.terminal import fits, slim_table
 from warehouse.errors import ConfigError, IterationLocked
 
 if TYPE_CHECKING:
@@ -120,16 +121,8 @@ def _print_explanation(found: Explanation) -> None:
     if (found.stored_route, found.stored_reason) != (found.route, found.reason):
         stored = "not routed" if found.stored_route is None else f"{found.stored_route}  {found.stored_reason}"
         console.print(f"stored: {escape(stored)}; the line above is what the rules given say now", soft_wrap=True)
-    table = RichTable("judge", "rule", "score", "threshold", "", "why")
-    for told in found.judgements:
-        threshold = f"{told.threshold:.4g}" + ("" if told.threshold == told.stored_threshold else f" (stored {told.stored_threshold:.4g})")
-        word = "abstains" if told.abstains else "passed" if told.passed else "failed"
-        verdict = word + (", decided" if told.decided else "")
-        table.add_row(
-            f"{told.judge} v{told.judge_version}", f"{told.effect} {told.precedence}", f"{told.score:.4g}", threshold, verdict,
-            escape("; ".join(told.reasons)),
-        )  # fmt: skip
-    console.print(table)
+    wide, slim = (_judgements(found, table) for table in (RichTable(), slim_table()))
+    console.print(wide if fits(wide, console) else slim)
     for change in found.changes:
         console.print(f"{change.judge} at a threshold of {change.threshold:.6g} → {change.route}: {escape(change.reason)}", soft_wrap=True)
     if not found.changes:
@@ -141,6 +134,28 @@ def _print_explanation(found: Explanation) -> None:
         console.print(f"{use.table} {use.sample_id} step {use.step_index} ({use.origin}{state}): {where}{learned}", soft_wrap=True)
     if not found.uses:
         console.print("no sample was cut from it")
+    told = "all that it was made from, and what was made from it"
+    console.print(f"flywheel lineage {found.episode_id} --direction both   {told}", highlight=False, soft_wrap=True)
+
+
+def _judgements(found: Explanation, table: RichTable) -> RichTable:
+    """A row a verdict, in the order in which they are asked."""
+    for heading in ("judge", "rule", "score", "threshold", "", "why"):
+        min_width = len("contamination v1") if heading == "judge" else None
+        table.add_column(heading, no_wrap=heading in ("rule", "score"), overflow="fold", min_width=min_width)
+    for told in found.judgements:
+        threshold = f"{told.threshold:.4g}" + ("" if told.threshold == told.stored_threshold else f" (stored {told.stored_threshold:.4g})")
+        word = "abstains" if told.abstains else "passed" if told.passed else "failed"
+        table.add_row(
+            f"{told.judge} v{_version(told.judge_version)}", f"{told.effect} {told.precedence}", f"{told.score:.4g}", threshold,
+            f"[bold]{word}, decided[/]" if told.decided else word, escape("; ".join(told.reasons)),
+        )  # fmt: skip
+    return table
+
+
+def _version(of: str) -> str:
+    """A person's is the moment of the word: to the minute is enough to read."""
+    return of[:16].replace("T", " ") if of[10:11] == "T" else of
 
 
 def _print_rerouted(result: Rerouted, dry_run: bool) -> None:

@@ -17,16 +17,23 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from pipelines.terminal import counted, print_rows, slim_table
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.holdouts import Holdouts
-from sandbox.imported.source import task_of
+from sandbox.imported.source import SOURCE, task_of
 from sandbox.imported.spec import ImportedTask
 from sandbox.imported.store import TaskSet, check_name, read_set, set_names, write_set
+from sandbox.task import Split, Task
 from warehouse.errors import ConfigError, DesktopMissing, DeviceMissing, SandboxError, TaskError
 from warehouse.home import Home
 
 ROWS_SHOWN = 20
 CHECK_LIMIT_S = 180.0
+ALL_SPLITS = "every split"
+HOW_TO_TRAIN = (
+    ". The split is a hash of what a task asks and checks, so that nothing is reported on what was learned from: of more tasks, about 80 % "
+    "are for training"
+)
 
 
 def import_task_files(
@@ -54,6 +61,7 @@ def import_task_files(
         has_changed = before is None or task_set.set_id != before.set_id
     _tell(found, console, verbose=verbose)
     _tell_holdouts(home, chosen, found.tasks, before, console, held_out=held_out)
+    _tell_splits(home, chosen, found.tasks, console, held_out=held_out, verbose=verbose)
     what = "would be written" if dry_run else "is written" if has_changed else "was imported already: nothing changed"
     console.print(f"set {escape(chosen)} {what}. A profile names it: tasks.lists: \\['imported:{escape(chosen)}']", highlight=False)
     return found
@@ -99,8 +107,8 @@ async def _trouble(pool: Any, task_set: TaskSet, imported: ImportedTask) -> str 
 
 def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
     console.print(
-        f"{len(found.records)} records: {len(found.tasks)} tasks, {found.num_runnable} of them run here, "
-        f"{len(found.tasks) - found.num_runnable} do not; {found.num_duplicates} duplicates, {len(found.malformed)} malformed."
+        f"{counted(len(found.records), 'record')}: {counted(len(found.tasks), 'task')}, {found.num_runnable} of them run here, "
+        f"{len(found.tasks) - found.num_runnable} do not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
     )
     _counts("does not run because it", found.reasons.items(), console)
     _counts("mapped with a loss", found.notes.items(), console)
@@ -139,6 +147,47 @@ def _tell_holdouts(
         console.print(f"not held out, because each split has seeds of them of its own: {pages} pages", highlight=False)
 
 
+def _tell_splits(
+    home: Home, name: str, tasks: Sequence[ImportedTask], console: Console, *, held_out: bool, verbose: bool
+) -> None:
+    """Which split each task that runs is in, and why: what is not trained on must not come as a surprise."""
+    holdouts = Holdouts.read(home, without=name)
+    found = [(task, _split_of(name, task, holdouts)) for task in tasks if task.is_runnable]
+    if not found:
+        return
+    counts = Counter(split for _, split in found)
+    told = ", ".join(f"{counts[split]} {split}" for split in (*Split, ALL_SPLITS) if counts[split])
+    console.print(f"splits: {told}", highlight=False)
+    table = slim_table()
+    for heading in ("task", "split", "why"):
+        table.add_column(heading, overflow="fold")
+    for task, split in found[: None if verbose else ROWS_SHOWN]:
+        table.add_row(escape(task.spec.name), split, escape(_why(task, holdouts, held_out=held_out)))
+    console.print(table)
+    if len(found) > ROWS_SHOWN and not verbose:
+        console.print(f"{len(found) - ROWS_SHOWN} more: --verbose, or `flywheel import sets {escape(name)}`", highlight=False)
+    if not counts[Split.TRAIN] and not counts[ALL_SPLITS]:
+        told = "" if held_out else HOW_TO_TRAIN
+        console.print(f"[bold]Nothing of this set is trained on[/]: its tasks are only evaluated on{told}", highlight=False)
+
+
+def _split_of(name: str, task: ImportedTask, holdouts: Holdouts) -> str:
+    """The split of a whole task, as sandbox/imported/source.py lists it."""
+    if task.spec.kind == "page":
+        return ALL_SPLITS
+    is_held_out = task.held_out or holdouts.holder(task.spec) is not None
+    return Task(source=SOURCE, name=f"{name}:{task.spec.name}", domain=task.spec.kind, max_steps=1, held_out=is_held_out).split(0)
+
+
+def _why(task: ImportedTask, holdouts: Holdouts, *, held_out: bool) -> str:
+    if task.spec.kind == "page":
+        return "a page: each split has seeds of its own"
+    if task.held_out:
+        return f"never trained on: {'--held-out' if held_out else 'its hash is among the 20 % that are kept for evaluation'}"
+    holder = holdouts.holder(task.spec)
+    return "trained on" if holder is None else f"never trained on: the set {holder} holds it out"
+
+
 def _counts(heading: str, counts: Iterable[tuple[str, int]], console: Console) -> None:
     rows = Counter(dict(counts)).most_common()
     if not rows:
@@ -161,10 +210,7 @@ def show_task_sets(home: Home, name: str | None, console: Console, *, as_json: b
     if not rows:
         console.print("no task sets yet: `flywheel import tasks --help`")
         return
-    table = Table(*(heading.replace("_", " ") for heading in rows[0]))
-    for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
-    console.print(table)
+    print_rows([{heading.replace("_", " "): str(value) for heading, value in row.items()} for row in rows], console)
 
 
 def _set_rows(home: Home) -> list[dict[str, Any]]:
@@ -192,6 +238,7 @@ def _task_rows(task_set: TaskSet, holdouts: Holdouts) -> list[dict[str, Any]]:
     return [
         {
             "name": task.spec.name, "kind": task.spec.kind, "held_out": _held_out(task, holdouts),
+            "split": _split_of(task_set.name, task, holdouts) if task.is_runnable else "",
             "runs": "yes" if task.is_runnable else "; ".join(task.not_runnable), "where": task.where, "instruction": task.spec.instruction,
         }
         for task in task_set.tasks.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +12,8 @@ import pyarrow.compute as pc
 from duckdb import DuckDBPyConnection
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as RichTable
 
+from pipelines.terminal import counted, print_rows
 from warehouse import registry
 from warehouse.errors import CheckpointError, ConfigError, IterationLocked, UnknownId, UnknownTable
 from warehouse.locks import LOOKED_AT_S, FileLock
@@ -22,9 +23,9 @@ from warehouse.tables import Warehouse, check_iteration
 
 ROWS_SHOWN = 200
 CELL_CHARS = 80
-_UNBOUNDED = 10_000
-"""columns of a terminal that cuts nothing."""
 DIRECTIONS: dict[str, Literal["up", "down", "both"]] = {"up": "up", "down": "down", "both": "both"}
+MACROS = {"up": ("ancestors",), "down": ("descendants",), "both": ("ancestors", "descendants")}
+"""table functions of `flywheel sql` that go that way."""
 
 
 def run_query(warehouse: Warehouse, query: str, as_of: str | None, as_json: bool, console: Console) -> None:
@@ -35,39 +36,18 @@ def run_query(warehouse: Warehouse, query: str, as_of: str | None, as_json: bool
         for row in table.to_pylist():
             print(json.dumps(row, default=str))
         return
-    rows = [{escape(name): escape(_cell(value)) for name, value in row.items()} for row in table.slice(0, ROWS_SHOWN).to_pylist()]
-    wide = RichTable(*(escape(name) for name in table.column_names))
-    for row in rows:
-        wide.add_row(*row.values())
-    if not rows:
-        console.print(f"no rows of {escape(', '.join(table.column_names))}")
-    elif console.measure(wide, options=console.options.update(width=_UNBOUNDED)).maximum <= console.width:
-        console.print(wide)
+    rows = [{name: _cell(value) for name, value in row.items()} for row in table.slice(0, ROWS_SHOWN).to_pylist()]
+    if rows:
+        print_rows(rows, console)
     else:
-        _print_upright(rows, console)
+        console.print(f"no rows of {escape(', '.join(table.column_names))}")
     if table.num_rows > ROWS_SHOWN:
-        console.print(f"{_counted(table.num_rows - ROWS_SHOWN, 'more row')}; add `limit`, or --json for all")
-
-
-def _print_upright(rows: list[dict[str, str]], console: Console) -> None:
-    """A line a value, for rows that are wider than the terminal."""
-    for index, row in enumerate(rows, start=1):
-        console.rule(f"row {index}", align="left", style="dim")
-        grid = RichTable.grid(padding=(0, 2))
-        grid.add_column(no_wrap=True, style="bold")
-        grid.add_column(overflow="fold")
-        for name, value in row.items():
-            grid.add_row(name, value)
-        console.print(grid)
+        console.print(f"{counted(table.num_rows - ROWS_SHOWN, 'more row')}; add `limit`, or --json for all")
 
 
 def _cell(value: object) -> str:
     text = f"<{len(value)} bytes>" if isinstance(value, bytes) else str(value)
     return text if len(text) <= CELL_CHARS else text[: CELL_CHARS - 1] + "…"
-
-
-def _counted(num: int, noun: str) -> str:
-    return f"{num} {noun}{'s' * (num != 1)}"
 
 
 def checkpoint_folder(warehouse: Warehouse, name: str) -> Path:
@@ -83,22 +63,28 @@ def checkpoint_folder(warehouse: Warehouse, name: str) -> Path:
 
 
 def show_lineage(
-    warehouse: Warehouse, identity: str, direction: str, depth: int | None, svg: Path | None, mermaid: Path | None, console: Console
-) -> None:
-    """Print a lineage tree; draw it where asked."""
-    from warehouse.lineage import trace
+    warehouse: Warehouse, identity: str, direction: str, depth: int | None, svg: Path | None, mermaid: Path | None, console: Console, *,
+    show_all: bool = False, as_json: bool = False,
+) -> None:  # fmt: skip
+    """Print a lineage tree; draw it where asked. Raises ConfigError for an unknown direction, UnknownId."""
+    from warehouse.lineage import MAX_NODES, MOST_SHOWN, SHOWN_PER_RELATION, trace
 
     way = DIRECTIONS.get(direction)
     if way is None:
         raise ConfigError(f"--direction {direction!r}: {', '.join(DIRECTIONS)} are allowed")
-    graph = trace(connect(warehouse), identity, direction=way, depth=depth)
-    console.print(graph.to_tree())
-    if svg is not None:
-        svg.write_text(graph.to_svg())
-        console.print(f"drawn: {svg}")
-    if mermaid is not None:
-        mermaid.write_text(graph.to_mermaid())
-        console.print(f"written: {mermaid}")
+    limits = (None, MOST_SHOWN) if show_all else (SHOWN_PER_RELATION, MAX_NODES)
+    graph = trace(connect(warehouse), identity, direction=way, depth=depth, limit_per_relation=limits[0], max_nodes=limits[1])
+    if as_json:
+        print(json.dumps({**asdict(graph), "nodes": [asdict(node) for node in graph.nodes.values()]}, indent=2))
+    else:
+        console.print(graph.to_tree())
+        if graph.omitted or graph.is_cut:
+            ids = " and ".join(f"\"from {macro}('{graph.start.id}')\"" for macro in MACROS[way])
+            console.print(f"Where there are many, a few are shown: --all shows all, flywheel sql {ids} lists their ids", soft_wrap=True)
+    for path, drawn in ((svg, graph.to_svg), (mermaid, graph.to_mermaid)):
+        if path is not None:
+            path.write_text(drawn(), encoding="utf-8")
+            Console(stderr=True).print(f"written: {path}")
 
 
 def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, as_of: str | None, console: Console) -> None:
@@ -107,7 +93,7 @@ def export_data(warehouse: Warehouse, output: Path, format_: str, dataset: str, 
 
     _check_as_of(warehouse, as_of)
     exported = export(warehouse, output, format=format_, dataset=dataset, as_of=as_of)
-    console.print(f"{_counted(exported.num_rows, 'row')} in {output}")
+    console.print(f"{counted(exported.num_rows, 'row')} in {output}")
 
 
 def _check_as_of(warehouse: Warehouse, as_of: str | None) -> None:
@@ -179,7 +165,7 @@ def _purge(warehouse: Warehouse, console: Console) -> None:
     finally:
         lock.release()
     for erased in purged:
-        console.print(f"{_counted(erased.num_rows, 'row')} of {erased.table} erased, {_counted(erased.num_files, 'file')} removed")
+        console.print(f"{counted(erased.num_rows, 'row')} of {erased.table} erased, {counted(erased.num_files, 'file')} removed")
     if not purged:
         console.print("nothing to erase")
 

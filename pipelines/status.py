@@ -4,17 +4,21 @@ Dagster which of them have closed; printed by the CLI.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import dagster as dg
 import duckdb
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from assets.iteration_keys import next_key
 from assets.partitions import ITERATIONS
+from pipelines.terminal import counted
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.query import connect
-from warehouse.stages import rank
+from warehouse.stages import SEED_ITERATION, rank
 from warehouse.tables import Warehouse
 
 
@@ -41,6 +45,8 @@ class StageStatus(BaseModel):
     stage: str
     artefact: str
     note: str
+    same_as: str = ""
+    """ITERATION/STAGE that made these very weights or this very dataset first, where this stage made none of its own"""
 
 
 class IterationStatus(BaseModel):
@@ -67,14 +73,13 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     """The status of everything in the warehouse; empty where nothing has run."""
     con, opened = connect(warehouse), instance.get_dynamic_partitions(str(ITERATIONS.name))
     keys = [row[0] for row in con.execute("select distinct iteration from checkpoints order by 1").fetchall()]
-    success = _successes(con)
+    success, first_made = _successes(con), dict[str, str]()
     iterations = []
     for key in keys:
+        made = con.execute("select stage, checkpoint_id, note from checkpoints where iteration = ?", [key]).fetchall()
         checkpoints = [
-            StageStatus(stage=stage, artefact=checkpoint, note=note)
-            for stage, checkpoint, note in con.execute(
-                "select stage, checkpoint_id, note from checkpoints where iteration = ? order by stage", [key]
-            ).fetchall()
+            StageStatus(stage=stage, artefact=checkpoint, note=note, same_as=_made_before(first_made, checkpoint, f"{key}/{stage}"))
+            for stage, checkpoint, note in sorted(made, key=lambda row: rank(row[0]))
         ]
         datasets = dict(con.execute("select distinct stage, dataset_id from datasets where iteration = ?", [key]).fetchall())
         routes = dict(con.execute("select route, count(*) from routes where iteration = ? group by 1 order by 1", [key]).fetchall())
@@ -94,6 +99,12 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
             )
         )
     return Status(home=str(warehouse.home.root), iterations=iterations)
+
+
+def _made_before(first_made: dict[str, str], artefact: str, where: str) -> str:
+    """Who made this before; remembers who made it first."""
+    before = first_made.setdefault(artefact, where)
+    return "" if before == where else before
 
 
 def _successes(con: duckdb.DuckDBPyConnection) -> dict[str, list[Success]]:
@@ -119,8 +130,8 @@ def _successes(con: duckdb.DuckDBPyConnection) -> dict[str, list[Success]]:
 
 def success_table(status: Status, split: str = REPORTED_SPLIT) -> RichTable:
     """Success by iteration and stage, for the terminal."""
-    table = RichTable(title=f"Greedy success on the {split} split (mean over tasks, 95 % interval)")
-    for column in ("iteration", "policy", "success", "interval", "episodes"):
+    table = RichTable(title=f"Greedy success on the {split} split, mean over tasks", title_justify="left")
+    for column in ("iteration", "policy", "success", "95 % interval", "solved"):
         table.add_column(column, justify="left" if column in ("iteration", "policy") else "right")
     for iteration in status.iterations:
         for item in iteration.success:
@@ -128,28 +139,58 @@ def success_table(status: Status, split: str = REPORTED_SPLIT) -> RichTable:
                 table.add_row(
                     iteration.iteration,
                     item.role,
-                    f"{item.mean:.3f} ± {item.standard_error:.3f}",
+                    f"{item.mean:.3f}",
                     f"{item.low:.3f} – {item.high:.3f}",
-                    f"{item.num_success}/{item.num_episodes}",
+                    f"{item.num_success} of {item.num_episodes}",
                 )
     return table
 
 
 def print_status(status: Status, console: Console) -> None:
-    """Iterations, what each stage made, where its episodes went, and success."""
+    """Iterations, what each stage made, where its episodes went, success, and where to read on."""
     if not status.iterations:
-        console.print(f"nothing has run in {status.home}; `flywheel run` turns the wheel")
+        console.print(f"nothing has run in {status.home}; `flywheel run` turns the wheel", soft_wrap=True)
         return
-    table = RichTable(title=f"The wheel in {status.home}")
-    for column in ("iteration", "stage", "artefact"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("note")
+    done = sum(iteration.complete for iteration in status.iterations if iteration.iteration != SEED_ITERATION)
+    console.print(f"The wheel in {status.home}: {counted(done, 'iteration')} complete\n", highlight=False, soft_wrap=True)
     for iteration in status.iterations:
-        datasets = [StageStatus(stage=stage, artefact=dataset, note="") for stage, dataset in iteration.datasets.items()]
-        for item in sorted([*datasets, *iteration.checkpoints], key=lambda item: rank(item.stage)):
-            table.add_row(iteration.iteration, item.stage, item.artefact, item.note)
-        if iteration.routes:
-            routes = ", ".join(f"{num} {route}" for route, num in iteration.routes.items())
-            table.add_row(iteration.iteration, "routing", "", routes)
-    console.print(table)
-    console.print(success_table(status))
+        console.print(_heading(iteration), highlight=False)
+        console.print(_stages(iteration))
+        console.print()
+    if any(item.split == REPORTED_SPLIT for iteration in status.iterations for item in iteration.success):
+        console.print(success_table(status))
+    told = "flywheel report   the same as pages, with curves, routing, episodes to read, a drawing of it all"
+    for line in filter(None, (told, lineage_hint(status))):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _heading(iteration: IterationStatus) -> str:
+    if iteration.iteration == SEED_ITERATION:
+        return "[bold]seed[/]" + ("" if iteration.complete else ": not complete; `flywheel run` goes on from here")
+    state = "complete" if iteration.complete else "not complete; `flywheel run` goes on from here"
+    return f"[bold]iteration {iteration.iteration}[/]: {state}"
+
+
+def _stages(iteration: IterationStatus) -> RichTable:
+    """A line a stage, and below it why it made what it made."""
+    grid = RichTable.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    datasets = [StageStatus(stage=stage, artefact=dataset, note="") for stage, dataset in iteration.datasets.items()]
+    for item in sorted([*datasets, *iteration.checkpoints], key=lambda item: rank(item.stage)):
+        same = f"the weights of {item.same_as.removeprefix(f'{iteration.iteration}/')}" if item.same_as else ""
+        told = ": ".join(part for part in (same, item.note) if part)
+        grid.add_row(f"  {item.stage}", item.artefact + (f"\n[dim]{escape(told)}[/]" if told else ""))
+    if iteration.routes:
+        grid.add_row("  routing", f"{counted(sum(iteration.routes.values()), 'episode')}: " + _routes(iteration.routes))
+    return grid
+
+
+def _routes(routes: Mapping[str, int]) -> str:
+    return ", ".join(f"{num} {'' if route == 'withheld' else 'to '}{route}" for route, num in routes.items())
+
+
+def lineage_hint(status: Status) -> str:
+    """The command that shows what the newest release was made from; empty where nothing was released."""
+    released = [each.iteration for each in status.iterations if any(item.stage == "released_policy" for item in each.checkpoints)]
+    return f"flywheel lineage {released[-1]}/released_policy   all that this policy was made from, back to the seed" if released else ""

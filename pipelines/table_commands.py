@@ -35,14 +35,17 @@ def lineage(
     ],
     direction: Annotated[str, typer.Option(help="up: what it was made from; down: what was made from it; both.")] = "up",
     depth: Annotated[int | None, typer.Option(min=1, help="How many generations \\[default: all].")] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="Follow everything \\[default: the first three of many alike].")] = False,
     svg: Annotated[Path | None, typer.Option(help="Write a drawing.")] = None,
     mermaid: Annotated[Path | None, typer.Option(help="Write Mermaid text.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print nodes and edges for a machine.")] = False,
     home: HomeOption = None,
 ) -> None:
     """From a checkpoint to each sample, episode, step and task behind it, or forward again."""
     from pipelines.query_command import show_lineage
 
-    show_lineage(warehouse_of(made_home(home)), identity, direction, depth, svg, mermaid, console)
+    warehouse = warehouse_of(made_home(home))
+    show_lineage(warehouse, identity, direction, depth, svg, mermaid, console, show_all=show_all, as_json=as_json)
 
 
 def export(

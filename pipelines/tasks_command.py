@@ -19,11 +19,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from pipelines.options import console
+from pipelines.terminal import counted, fits, slim_table
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
     from sandbox.supply_report import Supply, Tell
     from sandbox.task import Task
+
+NAME_CHARS = 34
+"""of a task's name on a line, indented; longer ones go on below."""
 
 tasks = typer.Typer(invoke_without_command=True)
 
@@ -104,19 +108,28 @@ def _row(task: Task, what: str) -> dict[str, Any]:
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    table = RichTable()
-    for heading in ("name", "source", "domain", "held out"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("steps", justify="right")
-    table.add_column("what it is", no_wrap=console.is_terminal, overflow="ellipsis")
+    """By source and domain, so that a line is left for what the task is."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        is_held_out = "yes" if row["held_out"] else ""
-        table.add_row(
-            escape(row["name"]), row["source"], row["domain"], is_held_out, str(row["max_steps"]), escape(row["what"])
-        )  # fmt: skip
-    if rows:
-        console.print(table)
-    console.print(f"{len(rows)} task{'s' * (len(rows) != 1)}")
+        groups.setdefault((row["source"], row["domain"]), []).append(row)
+    name_chars = min(NAME_CHARS, 2 + max((len(row["name"]) for row in rows), default=0))
+    for (source, domain), members in groups.items():
+        console.print(f"[bold]{escape(source)}[/], domain {escape(domain)}: {counted(len(members), 'task')}", highlight=False)
+        console.print(_lines_of(members, name_chars))
+        console.print()
+    console.print(f"{counted(len(rows), 'task')}{'; --json tells ids and kinds' if rows else ''}", highlight=False)
+
+
+def _lines_of(rows: Sequence[dict[str, Any]], name_chars: int) -> RichTable:
+    """What is never trained on says so; nothing is cut."""
+    table = RichTable.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=name_chars, overflow="fold")
+    table.add_column(width=len("120 steps"), justify="right", no_wrap=True, style="dim")
+    table.add_column(ratio=1)
+    for row in rows:
+        mark = "[yellow]held out:[/] " if row["held_out"] else ""
+        table.add_row(f"  {escape(row['name'])}", counted(row["max_steps"], "step"), mark + escape(row["what"]))
+    return table
 
 
 @tasks.command()
@@ -177,9 +190,13 @@ def _bar(what: str, total: int) -> Iterator[Tell]:
 
 
 def _print_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    table = RichTable()
+    wide, slim = (_filled(table, head, rows) for table in (RichTable(), slim_table()))
+    console.print(wide if fits(wide, console) or len(head) == 2 else slim)
+
+
+def _filled(table: RichTable, head: Sequence[str], rows: Sequence[Sequence[str]]) -> RichTable:
     for at, heading in enumerate(head):
         table.add_column(heading, no_wrap=at == 0, justify="left" if at == 0 or len(head) == 2 else "right")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
+    return table

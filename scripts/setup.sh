@@ -85,6 +85,16 @@ is_current() {
         "$venv/bin/python" -c '' >/dev/null 2>&1
 }
 
+torch_build() { # says which build of torch comes, so that nobody on a machine without a GPU takes it for a mistake
+    if [ -n "${FLYWHEEL_TORCH_INDEX:-}" ]; then
+        echo "the build that FLYWHEEL_TORCH_INDEX names"
+    elif [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null; then
+        echo "pip's default build. It runs on this CPU; there is nothing to do (a smaller one is an option: docs/environment.md)"
+    else
+        echo "pip's default build"
+    fi
+}
+
 install_packages() {
     # A half-written package looks installed to pip: what was cut off is not mended but made anew.
     if [ -e "$unfinished" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then make_venv; fi
@@ -97,10 +107,7 @@ install_packages() {
     rm -f "$stamp"
 
     pip_install --upgrade pip
-    if [ -z "${FLYWHEEL_TORCH_INDEX:-}" ] && [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null; then
-        say "no NVIDIA GPU here: FLYWHEEL_TORCH_INDEX may name an index of CPU builds, where pip's own would give the large CUDA one"
-    fi
-    say "installing $(grep '^torch==' constraints.txt), the largest package, by itself (constraints.txt says why)"
+    say "installing $(grep '^torch==' constraints.txt), the largest package, by itself: $(torch_build)"
     pip_install --no-deps ${FLYWHEEL_TORCH_INDEX:+--index-url "$FLYWHEEL_TORCH_INDEX"} torch
     say "installing the rest of constraints.txt: a few minutes the first time"
     pip_install --build-constraint constraints.txt -e '.[dev]'

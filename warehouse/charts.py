@@ -61,12 +61,13 @@ def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = REPORTED_SPLIT
 def _mark(drawing: Drawing, x: float, axis: Axis, one: Evaluation, estimate: Estimate, other: Estimate | None) -> None:
     style = _role_style(one.role)
     hint = (
-        f"{one.iteration} {role_name(one.role)}: {estimate.mean:.3f} ± {estimate.standard_error:.3f} "
-        f"[{estimate.interval.low:.3f}, {estimate.interval.high:.3f}], {estimate.num_episodes} episodes, {one.checkpoint_id}"
+        f"{one.iteration} {role_name(one.role)}: {estimate.mean:.3f} [{estimate.interval.low:.3f}, {estimate.interval.high:.3f}], "
+        f"{estimate.num_episodes} episodes, {one.checkpoint_id}"
     )
     drawing.polyline([(x, axis.px(estimate.interval.low)), (x, axis.px(estimate.interval.high))], style)
     if other is not None:
-        drawing.circle(x + 20, axis.px(other.mean), 4, f"hollow line {style}", f"{other.mean:.3f} ± {other.standard_error:.3f}")
+        hollow = f"{other.mean:.3f} [{other.interval.low:.3f}, {other.interval.high:.3f}]"
+        drawing.circle(x + 20, axis.px(other.mean), 4, f"hollow line {style}", hollow)
     drawing.circle(x, axis.px(estimate.mean), 5.5, style, hint)
     drawing.text(x, axis.px(estimate.interval.high) - 6, f"{estimate.mean:.3f}".removeprefix("0"), "small halo", "middle")
 

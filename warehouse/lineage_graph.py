@@ -142,7 +142,9 @@ def _line(node: Node) -> str:
     style = STYLES.get(node.kind, "white")
     where = f" [dim]({node.iteration}/{node.stage})[/dim]" if node.iteration else ""
     label = f" {escape(node.label)}" if node.label else ""
-    return f"[{style}]{node.kind}[/{style}] {escape(node.id)}{label}{where}"
+    says_its_kind = node.id == node.kind or node.id.startswith(f"{node.kind}-")
+    name = f"[{style}]{escape(node.id)}[/]" if says_its_kind else f"[{style}]{node.kind}[/] {escape(node.id)}"
+    return f"{name}{label}{where}"
 
 
 def _count(count: int, kind: str) -> str:

@@ -104,7 +104,10 @@ _CHECKPOINT_LABEL = "stage || coalesce(', holdout ' || success, '') || coalesce(
 _STEP_LABEL = "coalesce(json_extract_string(try_cast(action AS JSON), '$.kind'), 'action') || ' at step ' || step_index"
 _SAMPLE_LABEL = "origin || ', ' || domain || CASE WHEN withdrawn THEN ', withdrawn' ELSE '' END"
 _CHECKPOINTS = f"""(
-    WITH named AS (SELECT *, row_number() OVER (PARTITION BY checkpoint_id ORDER BY iteration, note <> '', stage) AS place FROM checkpoints)
+    WITH named AS (
+        SELECT *, row_number() OVER (
+            PARTITION BY checkpoint_id ORDER BY iteration, list_contains(parents, checkpoint_id), note <> '', stage) AS place
+        FROM checkpoints)
     SELECT checkpoint_id, arg_min(iteration, place) AS iteration, arg_min(stage, place) AS stage,
            string_agg(iteration || '/' || stage, ', ' ORDER BY place) FILTER (place > 1) AS others, any_value(success) AS success
     FROM named LEFT JOIN (
@@ -112,7 +115,8 @@ _CHECKPOINTS = f"""(
             SELECT checkpoint_id, iteration, checkpoint_role, {_PERCENT} AS success FROM evaluations WHERE split = 'holdout'
             GROUP BY checkpoint_id, iteration, checkpoint_role) GROUP BY checkpoint_id)
          USING (checkpoint_id) GROUP BY checkpoint_id)"""
-"""A checkpoint that a stage passed on, or that was released, has several rows: the first that is no pass-on names it."""
+"""A checkpoint that a stage passed on, or left as it was (then it is its own parent), or that was released, has several rows: the stage
+that made it names it."""
 
 NODE_KINDS: tuple[NodeKind, ...] = (
     _kind("checkpoint", _CHECKPOINTS, "checkpoint_id", _CHECKPOINT_LABEL),

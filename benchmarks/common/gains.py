@@ -27,8 +27,11 @@ def judged(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def success(row: Row) -> str:
+    """With its standard error; with its interval where every task is solved always or never, and the error would be 0."""
     estimate = macro_average([TaskCount(**count) for count in row["counts"]])
-    return f"{estimate.mean:.3f} ± {estimate.standard_error:.3f}"
+    interval = estimate.interval
+    sure = f"± {estimate.standard_error:.3f}" if estimate.standard_error else f"({interval.low:.3f} to {interval.high:.3f})"
+    return f"{estimate.mean:.3f} {sure}"
 
 
 def gain(rows: Iterable[Row], before: Iterable[Row]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
-from rich.table import Table
+from rich.padding import Padding
+from rich.table import Table as RichTable
 
 from pipelines import profiles
 from pipelines.doctor import Check, Status
@@ -16,6 +19,7 @@ from pipelines.plan.plan import Plan, StagePlan, in_bytes
 from pipelines.plan.planner import make_plan
 from pipelines.plan.preflight import preflight
 from pipelines.plan.workload import Measured, measure
+from pipelines.terminal import fits, slim_table
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.stages import is_rl
@@ -26,16 +30,22 @@ SHOWN_PARTS_FROM = 1e8
 _STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
-def dry_run(home: Home, profile_name: str, overrides: Mapping[str, Any], num_iterations: int, console: Console) -> int:
+def dry_run(
+    home: Home, profile_name: str, overrides: Mapping[str, Any], num_iterations: int, console: Console, *, as_json: bool = False
+) -> int:
     """Print checks and plan; returns the exit status: 1 where a check failed. Raises ConfigError for a profile that is not valid,
     CheckpointError for a policy whose shape cannot be read."""
     profile = profiles.load(profile_name, overrides)
     shape, source = policy_shape(profile)
     plan = make_plan(profile, shape, see_machine(profile), _measured(home))
     checks = preflight(profile, plan, source, home, num_iterations)
+    failed = [check.name for check in checks if check.status == "fail"]
+    if as_json:
+        print(json.dumps(_as_json(plan, checks, num_iterations), indent=2))
+        return 1 if failed else 0
     console.print(_checks_table(profile.name, checks))
-    console.print(_stages_table(plan, "seed", plan.seed))
-    console.print(_stages_table(plan, "iteration 1", plan.first))
+    print_stages(plan, "seed", plan.seed, console)
+    print_stages(plan, "iteration 1", plan.first, console)
     for line in _memory_parts(plan):
         console.print(f"  {line}", highlight=False, style="dim")
     if num_iterations > 1:
@@ -43,9 +53,19 @@ def dry_run(home: Home, profile_name: str, overrides: Mapping[str, Any], num_ite
     console.print(_in_all(plan, num_iterations), highlight=False)
     for line in rests_on(plan):
         console.print(f"  {line}", highlight=False, style="dim")
-    failed = [check.name for check in checks if check.status == "fail"]
     console.print(f"[bold red]It cannot run like this yet[/]: mend {', '.join(failed)} first." if failed else "It can run here.")
     return 1 if failed else 0
+
+
+def _as_json(plan: Plan, checks: Sequence[Check], num_iterations: int) -> dict[str, Any]:
+    """Seconds and bytes; `later` is an iteration after the first."""
+    return {
+        "profile": plan.profile.name, "iterations": num_iterations, "can_run": all(check.status != "fail" for check in checks),
+        "seconds": plan.seconds(num_iterations), "disk_bytes": plan.disk_bytes(num_iterations), "gpus": plan.gpus_needed,
+        "checks": [asdict(check) for check in checks],
+        "stages": {name: [asdict(stage) for stage in getattr(plan, name)] for name in ("seed", "first", "later")},
+        "rests_on": rests_on(plan),
+    }  # fmt: skip
 
 
 def _measured(home: Home) -> Measured:
@@ -55,30 +75,52 @@ def _measured(home: Home) -> Measured:
         return measure(con)
 
 
-def _checks_table(name: str, checks: Sequence[Check]) -> Table:
-    table = Table("part", "", "found", title=f"profile {name}: checks", title_justify="left")
+def _checks_table(name: str, checks: Sequence[Check]) -> RichTable:
+    table = RichTable("part", "", "found", title=f"profile {name}: checks", title_justify="left")
     for check in checks:
         mend = f"\n[dim]→ {escape(check.mend)}[/]" if check.mend else ""
         table.add_row(check.name, f"[{_STYLES[check.status]}]{check.status}[/]", escape(check.found) + mend)
     return table
 
 
-def _stages_table(plan: Plan, title: str, stages: Sequence[StagePlan]) -> Table:
+def print_stages(plan: Plan, title: str, stages: Sequence[StagePlan], console: Console) -> None:
+    """A line a stage; two in a narrow terminal, with the work below the name."""
+    heading = f"{title}: {in_time(plan.elapsed(stages))}"
+    wide = _stages_table(plan, stages, RichTable(title=heading, title_justify="left"), is_narrow=False)
+    console.print(wide if fits(wide, console) else _stages_table(plan, stages, slim_table(heading), is_narrow=True))
+    console.print()
+
+
+def _stages_table(plan: Plan, stages: Sequence[StagePlan], table: RichTable, *, is_narrow: bool) -> RichTable:
+    """Columns that say the same of every stage are left out."""
     on_gpus = bool(plan.machine.num_gpus)
-    table = Table(title=f"{title}: {in_time(plan.elapsed(stages))}", title_justify="left")
-    has_server = bool(plan.profile.plan.server_gpus)
-    table.add_column("stage", no_wrap=True)
-    table.add_column("work")
-    numbers = ("processes", *(("GPUs",) if on_gpus else ()), "tokens", "GPU memory" if on_gpus else "memory")
-    for column in (*numbers, *(("server's",) if has_server else ()), "disk", "time"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns: dict[str, Callable[[StagePlan], str]] = {
+        "processes": lambda stage: str(stage.num_processes),
+        "GPUs": lambda stage: f"{stage.num_gpus or ''}",
+        "tokens": lambda stage: _short(stage.tokens) if stage.tokens else "",
+        "GPU memory" if on_gpus else "memory": lambda stage: "" if on_gpus and not stage.num_gpus else in_bytes(stage.memory_bytes),
+        "server's": lambda stage: in_bytes(stage.server_bytes) if stage.server_bytes else "",
+        "disk": lambda stage: in_bytes(stage.disk_bytes) if stage.disk_bytes >= 1 else "",
+        "time": lambda stage: in_time(stage.seconds),
+    }
+    every = (*plan.seed, *plan.first)
+    if not on_gpus:
+        del columns["GPUs"]
+    if not plan.profile.plan.server_gpus:
+        del columns["server's"]
+    if all(stage.num_processes == 1 or stage.num_processes == stage.num_gpus for stage in every):
+        del columns["processes"]
+    if is_narrow:
+        table.add_column("stage and its work")
+    else:
+        table.add_column("stage", no_wrap=True)
+        table.add_column("work", no_wrap=True)
+    for heading in columns:
+        table.add_column(heading.replace(" ", "\n") if is_narrow else heading, justify="right", no_wrap=True)
     for stage in stages:
-        server = [in_bytes(stage.server_bytes) if stage.server_bytes else ""] if has_server else []
-        gpus = [f"{stage.num_gpus or ''}"] if on_gpus else []
-        memory = "" if on_gpus and not stage.num_gpus else in_bytes(stage.memory_bytes)
-        disk = in_bytes(stage.disk_bytes) if stage.disk_bytes >= 1 else ""
-        tokens = _short(stage.tokens) if stage.tokens else ""
-        table.add_row(stage.stage, stage.amount, str(stage.num_processes), *gpus, tokens, memory, *server, disk, in_time(stage.seconds))
+        below = Group(stage.stage, Padding(stage.amount, (0, 0, 0, 2), style="dim"))
+        head = (below,) if is_narrow else (stage.stage, stage.amount)
+        table.add_row(*head, *(told(stage) for told in columns.values()))
     return table
 
 

@@ -15,6 +15,7 @@ import duckdb
 from assets.profile import Profile
 from models.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
+from pipelines.terminal import counted
 from pipelines.workers.context import pool_tasks
 from sandbox.task import Task
 from warehouse.stages import joint_name, rl_stage
@@ -87,7 +88,7 @@ class Workload:
         settings = self._profile.seed_data
         tasks = self._trained(self._profile.tasks.domains)
         return [
-            Work(stage="seed_tutorials", kind="small", amount=f"{settings.tutorials:,} texts"),
+            Work(stage="seed_tutorials", kind="small", amount=counted(settings.tutorials, "text")),
             Work(stage="seed_policy", kind="small", amount="random weights" if self._profile.policy.source == "quickstart" else "taken in"),
             self._acting("seed_demonstrations", tasks, settings.demonstrations_per_task, screens=True, oracle=True),
         ]
@@ -167,7 +168,7 @@ class Workload:
         prompt, pictures = (0.0, 0.0) if oracle else self.prompt_tokens(steps)
         return Work(
             stage=stage, kind="acting", num_episodes=num, num_steps=num * steps, keeps_screens=screens, with_flow=with_flow,
-            amount=amount or f"{num:,} episodes of {len(tasks)} tasks", prompt_tokens=prompt, image_tokens=pictures,
+            amount=amount or f"{counted(num, 'episode')} of {counted(len(tasks), 'task')}", prompt_tokens=prompt, image_tokens=pictures,
             response_tokens=0.0 if oracle else self.response_tokens,
         )  # fmt: skip
 
@@ -197,7 +198,7 @@ class Workload:
         merge, tasks = self._profile.merge, self._profile.tasks
         num = len(tasks.specialists) + (len(tasks.joint) if merge.include_joint else 0)
         if merge.weights is not None or num == 1:
-            return Work(stage="merged_policy", kind="small", amount=f"{num} specialists")
+            return Work(stage="merged_policy", kind="small", amount=counted(num, "specialist"))
         # A round of refinement tries the neighbours of the best: some share moved from each one to each other.
         candidates = math.comb(merge.grid_steps + num - 1, num - 1) + merge.refine_rounds * num * (num - 1)
         amount = f"{candidates} candidates x {merge.instances_per_task} a task"

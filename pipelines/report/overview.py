@@ -78,7 +78,8 @@ def _gain(evaluated: Sequence[Evaluation]) -> list[Tile]:
     for label, one in (("seed SFT", start), (f"after iteration {int(end.iteration)}" if end else "", end)):
         if one is not None:
             estimate = one.success
-            note = f"± {estimate.standard_error:.3f}, {estimate.num_episodes} episodes of {estimate.num_tasks} tasks"
+            interval = f"[{estimate.interval.low:.3f}, {estimate.interval.high:.3f}]"
+            note = f"{interval}, {estimate.num_episodes} episodes of {estimate.num_tasks} tasks"
             result.append(Tile(label=label, value=f"{estimate.mean:.3f}", note=note))
     if start is not None and end is not None:
         gain = difference(start.success, end.success)

@@ -7,16 +7,15 @@ from __future__ import annotations
 import random
 import shlex
 from functools import cache
-from importlib import resources
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.actions import Action
 from sandbox.android.instance import AndroidInstance, AndroidMoment, Check
 from sandbox.android.oracles import ORACLES
 from sandbox.task import Task
+from sandbox.task_file import TaskFile, read_task_file
 from warehouse.errors import ConfigError, TaskError
 
 SOURCE = "android"
@@ -58,27 +57,16 @@ class TaskEntry(BaseModel):
     held_out: bool = False
 
 
-class TaskFile(BaseModel):
+class AndroidFile(TaskFile[TaskEntry]):
     """tasks.yaml as a whole."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     packages: tuple[str, ...]
-    groups: dict[str, tuple[str, ...]]
-    tasks: dict[str, TaskEntry]
 
 
 @cache
-def task_file() -> TaskFile:
+def task_file() -> AndroidFile:
     """The parsed tasks.yaml. Raises ConfigError where it is malformed or names what there is not."""
-    text = (resources.files("sandbox.android") / "tasks.yaml").read_text(encoding="utf-8")
-    try:
-        parsed = TaskFile.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"sandbox/android/tasks.yaml is malformed: {error}") from error
-    named = {name for group in parsed.groups.values() for name in group}
-    if unknown := sorted(named - set(parsed.tasks)):
-        raise ConfigError(f"Groups of sandbox/android/tasks.yaml name tasks without an entry: {', '.join(unknown)}.")
+    parsed = read_task_file("sandbox.android", AndroidFile)
     if unknown := sorted({entry.oracle for entry in parsed.tasks.values()} - set(ORACLES)):
         raise ConfigError(f"sandbox/android/tasks.yaml names unknown oracles: {', '.join(unknown)}; there are {sorted(ORACLES)}.")
     return parsed
@@ -87,14 +75,12 @@ def task_file() -> TaskFile:
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `settings`, `contacts`; None means all. Raises ConfigError for another."""
     parsed = task_file()
-    if group is not None and group not in parsed.groups:
-        raise ConfigError(f"Android has no task group {group!r}. Groups in tasks.yaml: {', '.join(parsed.groups)}.")
     return {
         name: Task(
             source=SOURCE, name=name, domain=DOMAIN, max_steps=entry.max_steps, held_out=entry.held_out, version=VERSION
         )
-        for name, entry in parsed.tasks.items()
-        if group is None or name in parsed.groups[group]
+        for name in parsed.members(group, "Android")
+        for entry in [parsed.tasks[name]]
     }  # fmt: skip
 
 

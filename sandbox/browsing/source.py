@@ -23,7 +23,7 @@ from sandbox.page_task import PageMoment, PageSettings, PageState, Progress, Web
 from sandbox.session import Verdict
 from sandbox.supply import Facts
 from sandbox.task import Task
-from sandbox.terminal.source import TaskFile, read_tasks
+from sandbox.task_file import TaskEntry, TaskFile, load_plain, read_task_file
 from warehouse.errors import TaskError
 
 SOURCE = "browsing"
@@ -34,13 +34,13 @@ STEP_TIME_MS = 50.0
 
 
 @cache
-def task_file() -> TaskFile:
-    return read_tasks("sandbox.browsing", FAMILIES)
+def task_file() -> TaskFile[TaskEntry]:
+    return read_task_file("sandbox.browsing", TaskFile[TaskEntry], FAMILIES)
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `small`, `almanac`, `docs`, `all`. Raises ConfigError for another."""
-    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION)
+    return load_plain(task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION)
 
 
 def family_of(task: Task) -> Family:

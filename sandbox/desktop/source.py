@@ -5,16 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import resources
 from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.desktop import tasks_editor, tasks_files, tasks_large, tasks_windows
 from sandbox.desktop.instance import Instance
 from sandbox.task import Task
-from warehouse.errors import ConfigError, TaskError
+from sandbox.task_file import TaskFile, read_task_file
+from warehouse.errors import TaskError
 from warehouse.identity import stable_seed
 
 SOURCE = "desktop"
@@ -56,36 +55,19 @@ class TaskEntry(BaseModel):
     ends_when_solved: Annotated[bool, Field(description="the episode ends as soon as the verifier is content")] = False
 
 
-class TaskFile(BaseModel):
-    """tasks.yaml as a whole."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    groups: dict[str, tuple[str, ...]]
-    tasks: dict[str, TaskEntry]
-
-
 @cache
-def task_file() -> TaskFile:
+def task_file() -> TaskFile[TaskEntry]:
     """The parsed tasks.yaml. Raises ConfigError where it is malformed or names a task that it or MAKERS does not hold."""
-    text = (resources.files("sandbox.desktop") / "tasks.yaml").read_text(encoding="utf-8")
-    try:
-        parsed = TaskFile.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"sandbox/desktop/tasks.yaml is malformed: {error}") from error
-    named = {name for names in parsed.groups.values() for name in names}
-    if unknown := sorted((named - set(parsed.tasks)) | (set(parsed.tasks) ^ set(MAKERS))):
-        raise ConfigError(f"sandbox/desktop/tasks.yaml and source.py do not agree on these tasks: {', '.join(unknown)}.")
-    return parsed
+    return read_task_file("sandbox.desktop", TaskFile[TaskEntry], MAKERS)
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `small`, `light`; None means all. Raises ConfigError for another."""
     entries = task_file()
-    if group is not None and group not in entries.groups:
-        raise ConfigError(f"The desktop has no task group {group!r}. Groups in tasks.yaml: {', '.join(entries.groups)}.")
-    names = entries.tasks if group is None else entries.groups[group]
-    return {name: Task(source=SOURCE, name=name, domain=DOMAIN, max_steps=entries.tasks[name].max_steps, version=VERSION) for name in names}
+    return {
+        name: Task(source=SOURCE, name=name, domain=DOMAIN, max_steps=entries.tasks[name].max_steps, version=VERSION)
+        for name in entries.members(group, "The desktop")
+    }
 
 
 def entry(task: Task) -> TaskEntry:

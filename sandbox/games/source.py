@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.actions import ACTION, Action
@@ -26,6 +24,7 @@ from sandbox.page_task import PageMoment, PageSettings, PageState
 from sandbox.session import Verdict
 from sandbox.supply import Facts
 from sandbox.task import Task
+from sandbox.task_file import TaskFile, read_task_file
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
 SOURCE = "games"
@@ -52,35 +51,21 @@ class TaskEntry(BaseModel):
     held_out: bool = False
 
 
-class TaskFile(BaseModel):
+class GamesFile(TaskFile[TaskEntry]):
     """tasks.yaml as a whole. The group `all` is every task of the file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    groups: dict[str, tuple[str, ...]]
-    tasks: dict[str, TaskEntry]
-
-    def members(self, group: str) -> tuple[str, ...]:
+    def names(self, group: str) -> tuple[str, ...]:
         """Names of a group's tasks in file order, without suffix. Raises ConfigError for an unknown group."""
-        if group == "all":
-            return tuple(self.tasks)
-        if group not in self.groups:
+        if group not in (*self.groups, "all"):
             known = ", ".join(f"{name}, {name}{ELEMENTS_SUFFIX}" for name in [*self.groups, "all"])
             raise ConfigError(f"The games have no task group {group!r}. Groups in sandbox/games/tasks.yaml: {known}.")
-        return self.groups[group]
+        return self.members(group, "The games")
 
 
 @cache
-def task_file() -> TaskFile:
+def task_file() -> GamesFile:
     """The parsed tasks.yaml. Raises ConfigError where it is malformed, or names a game or a task that is not there."""
-    text = (resources.files("sandbox.games") / "tasks.yaml").read_text(encoding="utf-8")
-    try:
-        parsed = TaskFile.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"sandbox/games/tasks.yaml is malformed: {error}") from error
-    for group, names in parsed.groups.items():
-        if unknown := sorted(set(names) - set(parsed.tasks)):
-            raise ConfigError(f"Group {group!r} of sandbox/games/tasks.yaml names tasks without an entry: {', '.join(unknown)}.")
+    parsed = read_task_file("sandbox.games", GamesFile)
     if unknown := sorted({entry.game for entry in parsed.tasks.values()} - set(recorded_versions())):
         raise ConfigError(f"sandbox/games/tasks.yaml names games that versions.json does not know: {', '.join(unknown)}.")
     return parsed
@@ -99,7 +84,7 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
     if generated is not None:
         return {name + suffix: _task(name + suffix, families()[name]) for name in generated}
     entries = task_file()
-    return {name + suffix: _task(name + suffix, entries.tasks[name]) for name in entries.members(group)}
+    return {name + suffix: _task(name + suffix, entries.tasks[name]) for name in entries.names(group)}
 
 
 def _task(name: str, entry: TaskEntry | Family) -> Task:

@@ -14,7 +14,7 @@ from sandbox.hybrid.tasks import HybridInstance, HybridMaker
 from sandbox.page_task import PageSettings, WebSettings
 from sandbox.supply import Facts
 from sandbox.task import Task
-from sandbox.terminal.source import TaskFile, read_tasks
+from sandbox.task_file import TaskEntry, TaskFile, load_plain, read_task_file
 from sandbox.terminal.tasks import seeded
 from warehouse.errors import TaskError
 
@@ -39,20 +39,16 @@ KINDS: Mapping[str, HybridMaker] = {
 
 
 @cache
-def task_file() -> TaskFile:
-    return read_tasks("sandbox.hybrid", KINDS)
+def task_file() -> TaskFile[TaskEntry]:
+    return read_task_file("sandbox.hybrid", TaskFile[TaskEntry], KINDS)
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: `small`, `generated`, `generated-small`; `all`, the tasks of the file; None is these and the
     generated ones. Raises ConfigError for another."""
-    composed_ones = {
-        name: Task(source=SOURCE, name=name, domain=DOMAIN, version=VERSION, max_steps=FAMILIES[name].max_steps)
-        for name in (FAMILIES if group is None else GROUPS.get(group, ()))
-    }
-    if group in GROUPS:
-        return composed_ones
-    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION) | composed_ones
+    return load_plain(
+        task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION, families=FAMILIES, family_groups=GROUPS
+    )  # fmt: skip
 
 
 def facts(task: Task, seed: int) -> Facts | None:

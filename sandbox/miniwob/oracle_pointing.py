@@ -178,22 +178,21 @@ def draw_digit(screen: Screen) -> Action | None:
 
 def find_link_in_tabs(screen: Screen) -> Action | None:
     """Look through the tabs in order, beginning after the open one, until the link shows."""
-    link = screen.first("link", text=screen.quote())
-    tabs = screen.all("tab")
-    if link is not None:
-        return click(link)
-    open_index = next((i for i, tab in enumerate(tabs) if "selected" in tab.states), len(tabs) - 1)
-    return click(tabs[(open_index + 1) % len(tabs)]) if tabs else None
+    return _find_link(screen, "tab", "selected")
 
 
 def find_link_in_sections(screen: Screen) -> Action | None:
     """Open the sections in order, beginning after the open one, until the link shows."""
+    return _find_link(screen, "header", "expanded")
+
+
+def _find_link(screen: Screen, role: str, is_open: str) -> Action | None:
     link = screen.first("link", text=screen.quote())
-    headers = screen.all("header")
     if link is not None:
         return click(link)
-    open_index = next((i for i, header in enumerate(headers) if "expanded" in header.states), len(headers) - 1)
-    return click(headers[(open_index + 1) % len(headers)]) if headers else None
+    parts = screen.all(role)
+    open_index = next((i for i, part in enumerate(parts) if is_open in part.states), len(parts) - 1)
+    return click(parts[(open_index + 1) % len(parts)]) if parts else None
 
 
 def ticket(screen: Screen) -> Action | None:

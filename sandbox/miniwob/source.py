@@ -15,15 +15,15 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.actions import Action
 from sandbox.miniwob.oracles import oracle_action
 from sandbox.page_task import PageMoment, PageSettings, PageState
 from sandbox.session import Verdict
 from sandbox.task import Task
-from warehouse.errors import ConfigError, TaskError
+from sandbox.task_file import TaskFile, read_task_file
+from warehouse.errors import TaskError
 
 SOURCE = "miniwob"
 SUCCESS_REWARD = 0.999
@@ -101,35 +101,10 @@ class TaskEntry(BaseModel):
     fresh_page: Annotated[bool, Field(description="a restart keeps something, as a scrolled text or a focus ring")] = False
 
 
-class TaskFile(BaseModel):
-    """tasks.yaml as a whole. The group `wide` is every task of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    groups: dict[str, tuple[str, ...]]
-    tasks: dict[str, TaskEntry]
-
-    def members(self, group: str | None) -> tuple[str, ...]:
-        """Names of a group's tasks in file order; None and `wide` mean all. Raises ConfigError for an unknown group."""
-        if group is None or group == "wide":
-            return tuple(self.tasks)
-        if group not in self.groups:
-            raise ConfigError(f"MiniWoB has no task group {group!r}. Groups in tasks.yaml: {', '.join([*self.groups, 'wide'])}.")
-        return self.groups[group]
-
-
 @cache
-def task_file() -> TaskFile:
+def task_file() -> TaskFile[TaskEntry]:
     """The parsed tasks.yaml. Raises ConfigError where it is malformed or a group names a task that it does not hold."""
-    text = (resources.files("sandbox.miniwob") / "tasks.yaml").read_text(encoding="utf-8")
-    try:
-        parsed = TaskFile.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"sandbox/miniwob/tasks.yaml is malformed: {error}") from error
-    for group, names in parsed.groups.items():
-        if unknown := sorted(set(names) - set(parsed.tasks)):
-            raise ConfigError(f"Group {group!r} of sandbox/miniwob/tasks.yaml names tasks without an entry: {', '.join(unknown)}.")
-    return parsed
+    return read_task_file("sandbox.miniwob", TaskFile[TaskEntry])
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
@@ -145,7 +120,7 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
             held_out=entries.tasks[name].held_out,
             version=version,
         )
-        for name in entries.members(group)
+        for name in entries.members(group, "MiniWoB", everything="wide")
     }
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import tarfile
 from random import Random
 
+from sandbox.terminal.archives import archive
 from sandbox.terminal.draw import PEOPLE, PLACES, code, lines, text, things
 from sandbox.terminal.search import Document
 from sandbox.terminal.tasks import Absent, Folder, Holds, Instance, Mode, Names, Prints, bash, call, edit, python
@@ -117,7 +115,7 @@ def unpack_and_find(rng: Random) -> Instance:
     goal = Holds(path="code.txt", text=secret)
     return Instance(
         instruction="One of the notes in bundle.tar.gz tells a code. Write the code, and nothing else, into code.txt.",
-        files={"bundle.tar.gz": _archive(files)}, goals=[goal],
+        files={"bundle.tar.gz": archive(files)}, goals=[goal],
         steps=[bash("tar -xzf bundle.tar.gz", Holds(path=f"{keeper}/note.txt", text=files[f"{keeper}/note.txt"])),
                bash("grep -r 'the code is' ."), bash(f"echo {secret} > code.txt", goal)],
     )  # fmt: skip
@@ -195,14 +193,3 @@ def look_up(rng: Random) -> Instance:
 
 def _settings(limits: dict[str, int]) -> str:
     return "\n".join(f"[{name}]\nmax = {limit}\nmin = 0\n" for name, limit in limits.items())
-
-
-def _archive(files: dict[str, str]) -> bytes:
-    """A .tar.gz whose bytes depend on nothing but the files."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for path, content in sorted(files.items()):
-            entry = tarfile.TarInfo(path)
-            entry.size = len(content.encode())
-            archive.addfile(entry, io.BytesIO(content.encode()))
-    return gzip.compress(packed.getvalue(), mtime=0)

@@ -6,18 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from typing import Annotated
-
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandbox.supply import Facts
 from sandbox.task import Task
+from sandbox.task_file import TaskEntry, TaskFile, load_plain, read_task_file
 from sandbox.terminal import kinds_files, kinds_long, kinds_small, kinds_work
 from sandbox.terminal.generated.families import FAMILIES, GROUPS, composed
 from sandbox.terminal.tasks import Instance, Maker, seeded
-from warehouse.errors import ConfigError, TaskError
+from warehouse.errors import TaskError
 
 SOURCE = "terminal"
 DOMAIN = "terminal"
@@ -65,70 +61,17 @@ KINDS: Mapping[str, Maker] = {
 }
 
 
-class TaskEntry(BaseModel):
-    """One task's line in tasks.yaml."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_steps: Annotated[int, Field(ge=1, le=100)]
-    held_out: bool = False
-
-
-class TaskFile(BaseModel):
-    """A tasks.yaml as a whole. The group `all` is every task of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    groups: dict[str, tuple[str, ...]]
-    tasks: dict[str, TaskEntry]
-
-    def members(self, group: str | None, where: str) -> tuple[str, ...]:
-        """Names of a group's tasks in file order; None means all. Raises ConfigError for an unknown group."""
-        if group is None or group == "all":
-            return tuple(self.tasks)
-        if group not in self.groups:
-            raise ConfigError(f"{where} has no task group {group!r}. Its groups: {', '.join([*self.groups, 'all'])}.")
-        return self.groups[group]
-
-    def load(self, group: str | None, *, source: str, domain: str, version: str) -> dict[str, Task]:
-        """A group's tasks by name, in file order. Raises ConfigError for an unknown group."""
-        return {
-            name: Task(source=source, name=name, domain=domain, version=version, max_steps=entry.max_steps, held_out=entry.held_out)
-            for name in self.members(group, f"The source {source}")
-            for entry in [self.tasks[name]]
-        }
-
-
-def read_tasks(package: str, known: Mapping[str, object]) -> TaskFile:
-    """The parsed tasks.yaml of a package. Raises ConfigError where it is malformed or names what nothing makes."""
-    where = f"{package.replace('.', '/')}/tasks.yaml"
-    try:
-        parsed = TaskFile.model_validate(yaml.safe_load((resources.files(package) / "tasks.yaml").read_text(encoding="utf-8")))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"{where} is malformed: {error}") from error
-    for group, names in parsed.groups.items():
-        if unknown := sorted(set(names) - set(parsed.tasks)):
-            raise ConfigError(f"Group {group!r} of {where} names tasks without an entry: {', '.join(unknown)}.")
-    if strays := sorted(set(parsed.tasks) ^ set(known)):
-        raise ConfigError(f"{where} and the functions that make its tasks do not fit together: {', '.join(strays)}.")
-    return parsed
-
-
 @cache
-def task_file() -> TaskFile:
-    return read_tasks("sandbox.terminal", KINDS)
+def task_file() -> TaskFile[TaskEntry]:
+    return read_task_file("sandbox.terminal", TaskFile[TaskEntry], KINDS)
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
     """Tasks by name, in file order. Groups: those of tasks.yaml, `generated`, `generated-small`; `all`, the tasks of the file; None is
     these and the generated ones. Raises ConfigError for another."""
-    composed_ones = {
-        name: Task(source=SOURCE, name=name, domain=DOMAIN, version=VERSION, max_steps=FAMILIES[name].max_steps)
-        for name in (FAMILIES if group is None else GROUPS.get(group, ()))
-    }
-    if group in GROUPS:
-        return composed_ones
-    return task_file().load(group, source=SOURCE, domain=DOMAIN, version=VERSION) | composed_ones
+    return load_plain(
+        task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION, families=FAMILIES, family_groups=GROUPS
+    )  # fmt: skip
 
 
 def facts(task: Task, seed: int) -> Facts | None:

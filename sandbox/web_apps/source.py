@@ -5,15 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
-
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sandbox.page_task import PageSettings, WebSettings
 from sandbox.supply import Facts
 from sandbox.task import Split, Task
+from sandbox.task_file import TaskFile, read_task_file
 from sandbox.web_apps.compose import instances
 from sandbox.web_apps.drafts import Family
 from sandbox.web_apps.tasks import WebInstance, reference_of
@@ -32,27 +29,10 @@ MAX_RANKED_SEED = 4_000
 """Seeds up to this one take the instances in turn; larger ones draw."""
 
 
-class TaskFile(BaseModel):
-    """tasks.yaml as a whole. The group `all` is every task of the file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    groups: dict[str, tuple[str, ...]]
-    tasks: dict[str, Family]
-
-
 @cache
-def task_file() -> TaskFile:
+def task_file() -> TaskFile[Family]:
     """Raises ConfigError where it is malformed, or a group names a task that is not there."""
-    text = (resources.files("sandbox.web_apps") / "tasks.yaml").read_text(encoding="utf-8")
-    try:
-        parsed = TaskFile.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"sandbox/web_apps/tasks.yaml is malformed: {error}") from error
-    for group, names in parsed.groups.items():
-        if unknown := sorted(set(names) - set(parsed.tasks)):
-            raise ConfigError(f"Group {group!r} of sandbox/web_apps/tasks.yaml names tasks without an entry: {', '.join(unknown)}.")
-    return parsed
+    return read_task_file("sandbox.web_apps", TaskFile[Family])
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -105,6 +106,19 @@ def test_rows_wider_than_the_terminal_are_printed_upright(tmp_path: Path, monkey
     assert narrow.split() == ["│", "a", "│", "b", "│"]
 
 
+def test_lineage_says_how_to_see_what_it_leaves_out(tmp_path: Path):
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    members = [{"dataset_id": "dataset-1", "kind": "ct", "sample_id": f"sample-{i}", "component": "x", "weight": 1.0} for i in range(9)]
+    warehouse.replace_partition("datasets", members, iteration="0001", stage="ct_dataset")
+    command = ["lineage", "dataset-1", "--home", str(tmp_path / "home")]
+    said = " ".join(CliRunner().invoke(cli.app, command).output.split())
+    assert "… 6 more ct_samples" in said and "--all shows all" in said and "\"from ancestors('dataset-1')\"" in said
+    whole = CliRunner().invoke(cli.app, [*command, "--all"]).output
+    assert whole.count("sample-") == 9 and "more" not in whole and "--all" not in whole
+    told = json.loads(CliRunner().invoke(cli.app, [*command, "--all", "--json"]).stdout)
+    assert len(told["nodes"]) == 10 and len(told["edges"]) == 9 and told["start"] == ["dataset", "dataset-1"]
+
+
 @pytest.mark.slow
 def test_a_run_without_a_browser_says_so_before_anything_is_worked(fails: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(tmp_path / "nowhere"))
@@ -120,6 +134,7 @@ def test_what_nobody_knows_is_named(fails: Say, command: str):
 
 def test_other_wrong_words_are_named_with_what_is_allowed(fails: Say, tmp_path: Path):
     assert "holdout" in fails("eval", "0001/merged_policy", "--split", "train")
+    assert "--step-budgets" in fails("eval", "0001/merged_policy", "--svg", str(tmp_path / "curve.svg"))
     assert "trl" in fails("export", str(tmp_path / "out"), "--format", "csv")
     assert "dataset-unknown" in fails("export", str(tmp_path / "out"), "--dataset", "dataset-unknown")
     assert "up" in fails("lineage", "episode-unknown", "--direction", "sideways")

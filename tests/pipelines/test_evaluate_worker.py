@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agent.policy import Policy, Prompt, Response
 from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest
 from models.engine_choice import EngineChoice
+from pipelines.evaluate import success_by_task, success_figures
 from pipelines.work_folder import work_folder
 from pipelines.workers import context as contexts
 from pipelines.workers import evaluate, initialise
@@ -20,6 +23,7 @@ from warehouse import registry
 from warehouse.errors import ModelError
 from warehouse.home import Home
 from warehouse.query import connect
+from warehouse.statistics import TaskCount
 
 
 class Looking:
@@ -91,3 +95,14 @@ def test_greedy_requests_ask_for_screens_where_prompts_show_them(agent: dict[str
     acting = ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), agent=AgentSettings.model_validate(agent))
     requests = evaluate.greedy_requests(acting, "policy-looking", Split.EVAL, 1)
     assert requests and {request.screenshots for request in requests} == {shows}
+
+
+def test_success_is_told_with_intervals_that_know_how_few_the_episodes_are() -> None:
+    counts = [TaskCount(task="always", num_success=1, num_episodes=1), TaskCount(task="never", num_success=0, num_episodes=2)]
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(success_by_task(counts, "policy-1 on eval"))
+    said = console.export_text()
+    assert "0.207 – 1.000" in said and "0.000 – 0.658" in said and "1 of 3" in said and "±" not in said
+    told = success_figures(counts)
+    assert told["success"]["mean"] == 0.5 and [row["task"] for row in told["tasks"]] == ["always", "never"]
+    assert told["tasks"][0]["high"] == 1.0 and told["tasks"][0]["low"] == pytest.approx(0.207, abs=1e-3)

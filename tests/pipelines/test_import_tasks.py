@@ -56,6 +56,25 @@ def test_tasks_are_imported_counted_and_listed(task_file: Path, home: Path) -> N
     assert rows["good"] == "yes" and "live site" in rows["site"]
 
 
+def test_it_is_said_which_split_each_task_is_in_and_why(task_file: Path, home: Path, tmp_path: Path) -> None:
+    said = flywheel("tasks", "plain", task_file)
+    lines = {line.split()[0]: line for line in said.splitlines() if line.split()[1:2] in (["train"], ["eval"], ["holdout"])}
+    rows = {row["name"]: row["split"] for row in json.loads(flywheel("sets", "my-tasks", "--json"))}
+    assert rows == {"good": rows["good"], "solved": "train", "broken": "train", "site": ""} and rows["good"] in ("eval", "holdout")
+    assert {name: line.split()[1] for name, line in lines.items()} == {name: split for name, split in rows.items() if split}
+    assert "its hash is among the 20 %" in lines["good"] and "never" not in lines["solved"] and "Nothing of this set" not in said
+    listed = {task.name: task for task in tasks_of("imported:my-tasks")}
+    assert {name: task.split(0) for name, task in listed.items()} == {f"my-tasks:{name}": split for name, split in rows.items() if split}
+
+    alone = tmp_path / "alone.yaml"
+    alone.write_text("tasks:\n" + TASKS.strip().splitlines()[1])
+    said = flywheel("tasks", "plain", alone)
+    assert "1 record: 1 task, 1 of them run" in said
+    assert "Nothing of this set is trained on" in said and "about 80 % are for training" in " ".join(said.split())
+    said = flywheel("tasks", "plain", task_file, "--name", "bench", "--held-out")
+    assert said.count("never trained on: --held-out") == 3 and "about 80 %" not in said
+
+
 def test_a_check_sets_every_task_up_and_finds_those_that_cannot_be_used(task_file: Path, home: Path) -> None:
     said = flywheel("tasks", "plain", task_file, "--name", "checked", "--check", "--verbose")
     assert "is solved before it begins" in said and "its setup fails" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,9 +20,9 @@ from models.shapes import KNOWN_CONFIGS, shape_of
 from pipelines import cli, profiles
 from pipelines.doctor import Check
 from pipelines.plan import preflight
-from pipelines.plan.dry_run import dry_run, in_time, rests_on
+from pipelines.plan.dry_run import dry_run, in_time, print_stages, rests_on
 from pipelines.plan.givens import policy_shape
-from pipelines.plan.plan import GIB, Machine, Plan
+from pipelines.plan.plan import GIB, Machine, Plan, in_bytes
 from pipelines.plan.planner import make_plan
 from pipelines.plan.server_check import check_server
 from pipelines.plan.workload import Measured, Workload, measure
@@ -333,6 +334,30 @@ def test_a_dry_run_prints_checks_and_plan_and_leaves_nothing(folder: Path, tmp_p
     for words in ("profile smoke: checks", "seed_demonstrations", "rl_forms", "a later iteration", "In all, 2 iterations", "It can run"):
         assert words in text
     assert "Lengths are assumed" in text and not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("name", ["quickstart", "full-7b"])
+def test_eighty_columns_show_every_stage_and_figure_whole(name: str) -> None:
+    card = Machine(num_cores=64, num_gpus=8, gpu_memory_bytes=80 * GIB) if name == "full-7b" else CPU
+    plan, console = plan_of(name, card), Console(width=80, file=io.StringIO(), record=True)
+    print_stages(plan, "iteration 1", plan.first, console)
+    text = console.export_text()
+    assert "…" not in text and max(map(len, text.splitlines())) <= 80
+    together = " ".join(text.split())
+    for stage in plan.first:
+        assert stage.stage in together and stage.amount.split(",")[0].split(" of ")[0] in together
+        assert in_time(stage.seconds) in together and (in_bytes(stage.disk_bytes) in together or stage.disk_bytes < 1)
+    assert "processes" not in text, "what is one of every stage, or as many as it has GPUs, is no column"
+
+
+def test_a_plan_for_a_machine_has_the_same_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(preflight, "check_programs", lambda profile: [])
+    ran = CliRunner().invoke(cli.app, ["run", "--dry-run", "--json", "--profile", "smoke", "--iterations", "2", "--home", str(tmp_path)])
+    told = json.loads(ran.output)
+    assert ran.exit_code == 0 and told["can_run"] and told["iterations"] == 2 and {"seed", "first", "later"} == set(told["stages"])
+    assert {"rl_forms", "merged_policy"} < {stage["stage"] for stage in told["stages"]["first"]} and told["seconds"] > 0
+    with pytest.raises(ConfigError, match="--json goes with --dry-run"):
+        CliRunner().invoke(cli.app, ["run", "--json", "--home", str(tmp_path)], catch_exceptions=False)
 
 
 def test_the_command_says_by_its_status_whether_it_can_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

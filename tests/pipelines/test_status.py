@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
-from pipelines.status import read_status
+from rich.console import Console
+
+from pipelines.status import print_status, read_status
 from warehouse import registry
 
 
@@ -37,3 +40,43 @@ def test_each_dataset_stage_names_its_own_snapshot(place):
     )
     (status,) = read_status(place.warehouse, place.instance).iterations
     assert status.datasets == {"ct_dataset": "dataset-1", "sft_dataset": "dataset-2"}
+
+
+def register(place: Any, iteration: str, stage: str, checkpoint: str) -> None:
+    folder = place.home.checkpoints / iteration / stage
+    registry.register(place.warehouse, iteration=iteration, stage=stage, checkpoint_id=checkpoint, folder=folder)
+
+
+def told(place: Any, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO())
+    print_status(read_status(place.warehouse, place.instance), console)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_what_kept_its_weights_says_whose_they_are(place):
+    for stage, checkpoint in (("sft_model", "checkpoint-s"), ("rl_forms", "checkpoint-s"), ("merged_policy", "checkpoint-m")):
+        register(place, "0001", stage, checkpoint)
+    source = registry.made_by(place.warehouse, "0001", "merged_policy")
+    registry.pass_on(place.warehouse, source, iteration="0001", stage="released_policy", note="there is nothing to lose to " * 4)
+    register(place, "0002", "ct_model", "checkpoint-m")
+    first, second = read_status(place.warehouse, place.instance).iterations
+    assert {item.stage: item.same_as for item in (*first.checkpoints, *second.checkpoints) if item.same_as} == {
+        "rl_forms": "0001/sft_model", "released_policy": "0001/merged_policy", "ct_model": "0001/merged_policy",
+    }  # fmt: skip
+    said = told(place)
+    assert "the weights of sft_model" in said and "the weights of 0001/merged_policy" in said
+    assert "flywheel lineage 0001/released_policy" in said
+    assert all(f"  {stage}" in said for stage in ("rl_forms", "released_policy")) and "checkpoint-s" in said and "…" not in said
+    assert "iteration 0001: not complete; `flywheel run` goes on from here" in said
+
+
+def test_success_of_a_few_episodes_is_told_with_its_interval(place):
+    """One of one is no certainty, and an error of ±0 would say so."""
+    register(place, "0001", "sft_model", "checkpoint-s")
+    row = {
+        "checkpoint_role": "sft_model", "checkpoint_id": "checkpoint-s", "task_id": "task-1", "task_name": "click", "domain": "pointing",
+        "split": "holdout", "num_episodes": 1, "num_success": 1, "num_crashed": 0,
+    }  # fmt: skip
+    place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluations")
+    said = told(place)
+    assert "0.207 – 1.000" in said and "1 of 1" in said and "±" not in said

@@ -56,9 +56,15 @@ def test_group_domain_and_search_narrow_what_is_listed():
     assert listed("--search", "no such words") == []
 
 
-def test_the_table_counts_what_it_shows():
-    ran = CliRunner().invoke(cli.app, ["tasks", "--list", "hybrid:small"], env={"COLUMNS": "140"})
-    assert ran.exit_code == 0 and "note-code" in ran.stdout and ran.stdout.endswith("2 tasks\n")
+def test_the_list_counts_what_it_shows_and_cuts_nothing_at_eighty_columns():
+    ran = CliRunner().invoke(cli.app, ["tasks", "--list", "hybrid:small"], env={"COLUMNS": "80"})
+    assert ran.exit_code == 0 and "hybrid, domain hybrid: 2 tasks" in ran.stdout and "\n2 tasks; --json" in ran.stdout
+    everything = CliRunner().invoke(cli.app, ["tasks"], env={"COLUMNS": "80"}).stdout
+    assert max(map(len, everything.splitlines())) <= 80
+    together = " ".join(everything.split())
+    rows = listed()
+    assert [row["name"] for row in rows if f"{row['name']} {row['max_steps']} steps" not in together] == []
+    assert sum(row["held_out"] for row in rows) == together.count("steps held out: ")
 
 
 @pytest.mark.parametrize(

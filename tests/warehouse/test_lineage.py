@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -10,8 +11,10 @@ import duckdb
 import pytest
 from rich.console import Console
 
+from warehouse import registry
 from warehouse.catalogue import TABLES
 from warehouse.errors import UnknownId
+from warehouse.home import Home
 from warehouse.lineage import iterations_graph, resolve, trace
 from warehouse.lineage_graph import LineageGraph, NodeId
 from warehouse.query import connect
@@ -100,6 +103,22 @@ def test_labels_say_when_by_whom_and_how_well(con: duckdb.DuckDBPyConnection) ->
     assert nodes[NodeId("dataset", "data-ct-1")].label == "20 ct samples"
     assert nodes[NodeId("step", "ep-bad#1")].label == "click at step 1"
     assert nodes[NodeId("annotation", "note-1")].label == "oracle relabel: override"
+
+
+def test_who_left_weights_as_they_were_does_not_name_them(tmp_path: Path) -> None:
+    """A specialist that kept its start, and a merge that is one specialist, are their own parents; "merged" comes before "rl" in a list."""
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    for stage, checkpoint, parents in (
+        ("sft_model", "checkpoint-s", ["checkpoint-c"]), ("rl_forms", "checkpoint-s", ["checkpoint-s"]),
+        ("rl_pointing", "checkpoint-p", ["checkpoint-s"]), ("merged_policy", "checkpoint-p", ["checkpoint-s", "checkpoint-p"]),
+    ):  # fmt: skip
+        folder = warehouse.home.checkpoints / stage
+        registry.register(warehouse, iteration="0001", stage=stage, checkpoint_id=checkpoint, folder=folder, parents=parents)
+    with connect(warehouse) as own:
+        graph = trace(own, "0001/merged_policy", direction="up")
+    labels = {node.id: node.label for node in graph.nodes.values() if node.label}
+    assert labels == {"checkpoint-p": "rl_pointing, also 0001/merged_policy", "checkpoint-s": "sft_model, also 0001/rl_forms"}
+    assert _text(graph).startswith("checkpoint-p rl_pointing"), "an id that says its kind is not told it again"
 
 
 def test_many_neighbours_are_counted_and_not_followed(con: duckdb.DuckDBPyConnection) -> None:

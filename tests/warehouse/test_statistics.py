@@ -14,6 +14,7 @@ from warehouse.statistics import (
     difference,
     macro_average,
     mcnemar_exact,
+    paired_difference,
     release_gate,
     wilson,
     z_value,
@@ -98,6 +99,30 @@ def test_paired_comparison_is_deterministic_and_antisymmetric() -> None:
     assert forward.difference.mean == pytest.approx((10 / 40 + 3 / 10) / 2) and backward.difference.mean == -forward.difference.mean
     assert forward.difference.interval.low <= forward.difference.mean <= forward.difference.interval.high
     assert forward.p_worse > 0.9 and backward.p_worse < 0.05
+
+
+@pytest.mark.parametrize(
+    ("both", "first", "second", "neither", "low", "high"),
+    [
+        (14, 5, 0, 22, 0.011, 0.226),  # data of Altman et al. 2000, Statistics with Confidence, table 6.2
+        (1, 1, 7, 12, -0.507, -0.026),  # data of Fagerland, Lydersen & Laake 2014, airway hyper-responsiveness
+    ],
+)
+def test_a_paired_difference_is_newcombes_method_10(both: int, first: int, second: int, neither: int, low: float, high: float) -> None:
+    pairs = [(True, True)] * both + [(True, False)] * first + [(False, True)] * second + [(False, False)] * neither
+    sides = ({("t", place): pair[side] for place, pair in enumerate(pairs)} for side in (0, 1))
+    interval = paired_difference(*sides).interval
+    assert interval.low == pytest.approx(low, abs=6e-4) and interval.high == pytest.approx(high, abs=6e-4)
+
+
+def test_pairs_that_are_all_alike_prove_little_when_they_are_few() -> None:
+    """A bootstrap of them has no width at all."""
+    few, many = ({(task, i): True for task in "ab" for i in range(num)} for num in (2, 50))
+    for won, margin in ((few, 0.45), (many, 0.04)):
+        lost = dict.fromkeys(won, False)
+        same, gain = compare_paired(won, won).difference, compare_paired(won, lost).difference
+        assert same.mean == 0 and same.interval.low < -margin and same.interval.high > margin
+        assert gain.mean == 1 and gain.interval.high == 1 and 0 < gain.interval.low < 1 - margin
 
 
 def test_gate_releases_what_does_not_lose() -> None:

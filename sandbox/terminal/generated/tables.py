@@ -5,14 +5,13 @@ that brings the rows back as lines whose fields awk tells apart.
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
+from sandbox.terminal.archives import archive
 from sandbox.terminal.draw import PEOPLE, PLACES, THINGS
 
 Format = Literal["csv", "text", "log", "records", "list"]
@@ -134,17 +133,6 @@ def _pack(
     about = f"The files in {subject}.tar.gz hold {subject}, in parts that belong together."
     look = f"tar -tzf {subject}.tar.gz; tar -xzOf {subject}.tar.gz | head -n 3"
     return {f"{subject}.tar.gz": archive(parts)}, _Where(about=about, cat=f"tar -xzOf {subject}.tar.gz", look=look)
-
-
-def archive(files: dict[str, str]) -> bytes:
-    """A .tar.gz whose bytes depend on nothing but the files."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as made:
-        for path, content in sorted(files.items()):
-            entry = tarfile.TarInfo(path)
-            entry.size = len(content.encode())
-            made.addfile(entry, io.BytesIO(content.encode()))
-    return gzip.compress(packed.getvalue(), mtime=0)
 
 
 def _records(columns: Sequence[Column], rows: Sequence[Row]) -> list[dict[str, str | int]]:
