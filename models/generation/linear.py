@@ -20,24 +20,24 @@ MOST_PACKED_BYTES = 2**30
 
 
 class Weight:
-    """A matrix (out, in) to multiply with. It must not change afterwards."""
+    """A matrix (out, in) to multiply with, and what is added then. They must not change afterwards."""
 
-    __slots__ = ("_packed", "matrix")
+    __slots__ = ("_packed", "bias", "matrix")
 
-    def __init__(self, matrix: Tensor, *, pack: bool = True) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
+        self.matrix, self.bias = matrix, bias
         self._packed: Tensor | None = None
         if has_onednn(matrix):
             self._packed = torch.ops.mkldnn._reorder_linear_weight(matrix) if pack else matrix
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (…, in) times the matrix: (…, out)."""
+        """x (…, in) times the matrix, plus the bias: (…, out)."""
         if self._packed is not None:
             num_rows = x.numel() // x.shape[-1]
             if num_rows * self.matrix.numel() >= SMALLEST_WORK and (self._packed is not self.matrix or num_rows >= UNPACKED_ROWS):
-                product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+                product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
                 return product
-        return functional.linear(x, self.matrix)
+        return functional.linear(x, self.matrix, self.bias)
 
 
 def has_onednn(matrix: Tensor) -> bool:
@@ -63,10 +63,7 @@ class _PackedLinear(nn.Linear):
         return made.train(layer.training)
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.packed is None:
-            return super().forward(input)
-        product = self.packed(input)
-        return product if self.bias is None else product + self.bias
+        return super().forward(input) if self.packed is None else self.packed(input)
 
 
 def pack_linears(model: nn.Module) -> None:
@@ -80,5 +77,5 @@ def pack_linears(model: nn.Module) -> None:
     fits = sum(layer.weight.numel() * layer.weight.element_size() for _, _, layer in layers) <= MOST_PACKED_BYTES
     for parent, name, layer in layers:
         packed = layer if isinstance(layer, _PackedLinear) else _PackedLinear.of(layer)
-        packed.packed = Weight(layer.weight.detach(), pack=fits)
+        packed.packed = Weight(layer.weight.detach(), None if layer.bias is None else layer.bias.detach(), pack=fits)
         setattr(parent, name, packed)
