@@ -30,7 +30,6 @@ from models.generation.rows import Request
 from tests.models.generation_helpers import EOS, IMAGE, TEXT, reference, run, scheduler_of
 from warehouse.errors import ModelError
 
-
 Family = tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int]]], int]
 """A model, its n-th image as tensors and as tokens, and the dimension in which images are joined."""
 PATCHES: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
