@@ -26,13 +26,12 @@ from models.chat import ChatCodec
 from models.checkpoint import read_card
 from models.families import load_codec, load_policy
 from models.generation.backend import Backend
+from models.generation.decoder_backend import DecoderBackend, runs_fast
 from models.generation.hf_backend import HuggingFaceBackend
 from models.generation.rows import Request, Row
 from models.generation.scheduler import Counts, Scheduler
 from models.generation.settings import EngineSettings
-from models.generation.shift_backend import ShiftBackend, runs_fast
 from models.generation.values import response_values
-from models.shift_qwen3 import ShiftQwen3ForCausalLM
 from models.tokenizer import WordCodec
 from warehouse.errors import ModelError
 
@@ -84,8 +83,7 @@ class EmbeddedEngine:
         self._codec: ChatCodec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
         self._critic = copy.deepcopy(critic).eval() if critic is not None else None
         settings, eos = settings or EngineSettings(), frozenset(self._codec.eos_token_ids)
-        is_fast = isinstance(own, ShiftQwen3ForCausalLM) and runs_fast(own)
-        backend: Backend = ShiftBackend(cast(ShiftQwen3ForCausalLM, own), eos) if is_fast else HuggingFaceBackend(own, eos)
+        backend: Backend = (DecoderBackend if runs_fast(own) else HuggingFaceBackend)(own, eos)
         self._scheduler = Scheduler(backend, settings, policy_id=checkpoint_id, version=version)
         self._answers: dict[Row, Future[Response]] = {}
         self._watchers: dict[Row, _Watcher] = {}

@@ -99,7 +99,7 @@ KNOWN_CONFIGS: dict[str, Config] = {
 
 _ATTENTION = {
     "qwen2": "bias", "qwen2_vl": "bias", "qwen2_5_vl": "bias", "qwen2_vl_text": "bias", "qwen2_5_vl_text": "bias",
-    "qwen3": "norm", "shift_qwen3": "norm", "llama": "plain", "mistral": "plain",
+    "qwen3": "norm", "qwen3_vl": "norm", "qwen3_vl_text": "norm", "shift_qwen3": "norm", "llama": "plain", "mistral": "plain",
 }  # fmt: skip
 """What a kind's attention has beside its four matrices: biases on queries, keys and values; norms on queries and keys; nothing."""
 
@@ -139,21 +139,33 @@ def _is_tied(config: Config, text: Config) -> bool:
     return bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
 
 
+_TOWER_DEFAULTS: dict[str, tuple[int, int, int, int]] = {
+    "qwen2_vl": (32, 1280, 0, 14), "qwen2_5_vl": (32, 3584, 3420, 14), "qwen3_vl": (27, 1152, 4304, 16),
+}  # fmt: skip
+"""Layers, width, inner width and patch that a tower's class has where its configuration says nothing."""
+
+
 def _tower(kind: str, vision: Config) -> VisionShape:
-    """The vision tower of Qwen2-VL (layer norms, two-matrix MLP) or Qwen2.5-VL (root-mean-square norms, gated MLP), and its merger.
-    What a configuration leaves out is the class's default."""
-    is_new = kind == "qwen2_5_vl"
-    width = int(vision.get("hidden_size", 3584) if is_new else vision.get("embed_dim", 1280))
-    inner = int(vision.get("intermediate_size", 3420) if is_new else width * vision.get("mlp_ratio", 4))
-    out = int(vision.get("out_hidden_size", 3584) if is_new else vision.get("hidden_size", 3584))
-    layers, patch, merge = int(vision.get("depth", 32)), int(vision.get("patch_size", 14)), int(vision.get("spatial_merge_size", 2))
-    channels, frames = int(vision.get("in_channels", vision.get("in_chans", 3))), int(vision.get("temporal_patch_size", 2))
+    """The vision tower of Qwen2-VL and Qwen3-VL (layer norms, two-matrix MLP) or Qwen2.5-VL (root-mean-square norms, gated MLP), and its
+    merger. Qwen3-VL's has learned positions, and a merger more for each layer of the decoder that hears it (deepstack)."""
+    layers, width, inner, patch = _TOWER_DEFAULTS[kind]
+    layers, patch = int(vision.get("depth", layers)), int(vision.get("patch_size", patch))
+    width = int(vision.get("embed_dim" if kind == "qwen2_vl" else "hidden_size", width))
+    inner = int(width * vision.get("mlp_ratio", 4)) if kind == "qwen2_vl" else int(vision.get("intermediate_size", inner))
+    out = int(vision.get("hidden_size" if kind == "qwen2_vl" else "out_hidden_size", 3584))
+    merge, frames = int(vision.get("spatial_merge_size", 2)), int(vision.get("temporal_patch_size", 2))
+    channels = int(vision.get("in_channels", vision.get("in_chans", 3)))
+    is_gated = kind == "qwen2_5_vl"
     attention = 4 * width * width + 4 * width
-    mlp = 3 * width * inner + 2 * inner + width if is_new else 2 * width * inner + inner + width
-    norms = 2 * width if is_new else 4 * width
+    mlp = 3 * width * inner + 2 * inner + width if is_gated else 2 * width * inner + inner + width
+    norm = width if is_gated else 2 * width
     merged = width * merge**2
-    merger = (width if is_new else 2 * width) + merged * merged + merged + merged * out + out
+    merger = merged * merged + merged + merged * out + out
+    other = channels * frames * patch**2 * width + norm + merger
+    if kind == "qwen3_vl":
+        positions, heard = int(vision.get("num_position_embeddings", 2304)), len(vision.get("deepstack_visual_indexes", (8, 16, 24)))
+        other += width + positions * width + heard * (2 * merged + merger)
     return VisionShape(
         patch_px=patch, merge=merge, hidden_size=width, intermediate_size=inner, num_layers=layers,
-        num_parameters=channels * frames * patch**2 * width + layers * (attention + mlp + norms) + merger,
+        num_parameters=layers * (attention + mlp + 2 * norm) + other,
     )  # fmt: skip

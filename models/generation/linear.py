@@ -1,11 +1,14 @@
-"""Products with weight matrices on a CPU, in float32, by oneDNN where there is enough to do.
+"""Products with weight matrices on a CPU, in float32, by the library and from the order in memory that are fastest there.
 
-PyTorch's own way is MKL, which on an AMD EPYC with AVX-512 reaches half of what oneDNN does (benchmarks/generation.py --part products).
-A call of oneDNN's costs a little more, so small products stay where they are; other types, other devices and a PyTorch without oneDNN go
-the ordinary way.
+PyTorch's own way is MKL on a matrix as training has it, row after row. Answers are a few rows at a time, for which MKL is 1.3 to 1.7 times
+as fast where the matrix lies in memory column after column, on an Intel Xeon with AVX-512. On an AMD EPYC with AVX-512 MKL reaches half of
+what oneDNN does; there products go through oneDNN, but the small ones, for a call of it costs a little more. benchmarks/generation.py
+--part products measures it. Other types, other devices and a PyTorch without oneDNN go the ordinary way.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -20,32 +23,46 @@ MOST_PACKED_BYTES = 2**30
 
 
 class Weight:
-    """A matrix (out, in) to multiply with. It must not change afterwards."""
+    """A matrix (out, in) to multiply with, and what is added then. They must not change afterwards. `pack`: keep a copy of the matrix in
+    the order that is fastest to multiply with, where there is one."""
 
-    __slots__ = ("_packed", "matrix")
+    __slots__ = ("_packed", "bias", "matrix")
 
-    def __init__(self, matrix: Tensor, *, pack: bool = True) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
+        self.matrix, self.bias = matrix, bias
         self._packed: Tensor | None = None
-        if has_onednn(matrix):
+        if not is_arranged(matrix):
+            return
+        if is_intel():
+            self.matrix = matrix.t().contiguous().t() if pack else matrix
+        elif has_onednn():
             self._packed = torch.ops.mkldnn._reorder_linear_weight(matrix) if pack else matrix
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (…, in) times the matrix: (…, out)."""
+        """x (…, in) times the matrix, plus the bias: (…, out)."""
         if self._packed is not None:
             num_rows = x.numel() // x.shape[-1]
             if num_rows * self.matrix.numel() >= SMALLEST_WORK and (self._packed is not self.matrix or num_rows >= UNPACKED_ROWS):
-                product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
+                product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
                 return product
-        return functional.linear(x, self.matrix)
+        return functional.linear(x, self.matrix, self.bias)
 
 
-def has_onednn(matrix: Tensor) -> bool:
-    """Whether a product with this matrix can go through oneDNN."""
+def is_arranged(matrix: Tensor) -> bool:
+    """Whether products with this matrix may gain by another library or order than the ordinary ones."""
+    return matrix.device.type == "cpu" and matrix.dtype == torch.float32
+
+
+@cache
+def is_intel() -> bool:
+    """Whether MKL is on its own ground."""
+    return "Intel" in str(torch.cpu.get_capabilities().get("cpu_name"))
+
+
+@cache
+def has_onednn() -> bool:
     return (
-        matrix.device.type == "cpu"
-        and matrix.dtype == torch.float32
-        and torch.backends.mkldnn.is_available()
+        torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
@@ -63,10 +80,7 @@ class _PackedLinear(nn.Linear):
         return made.train(layer.training)
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.packed is None:
-            return super().forward(input)
-        product = self.packed(input)
-        return product if self.bias is None else product + self.bias
+        return super().forward(input) if self.packed is None else self.packed(input)
 
 
 def pack_linears(model: nn.Module) -> None:
@@ -75,10 +89,10 @@ def pack_linears(model: nn.Module) -> None:
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if isinstance(child, nn.Linear) and type(child) in (nn.Linear, _PackedLinear) and has_onednn(child.weight)
+        if isinstance(child, nn.Linear) and type(child) in (nn.Linear, _PackedLinear) and is_arranged(child.weight)
     ]
     fits = sum(layer.weight.numel() * layer.weight.element_size() for _, _, layer in layers) <= MOST_PACKED_BYTES
     for parent, name, layer in layers:
         packed = layer if isinstance(layer, _PackedLinear) else _PackedLinear.of(layer)
-        packed.packed = Weight(layer.weight.detach(), pack=fits)
+        packed.packed = Weight(layer.weight.detach(), None if layer.bias is None else layer.bias.detach(), pack=fits)
         setattr(parent, name, packed)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from PIL import Image
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Idefics3Config, Idefics3ForConditionalGeneration, PreTrainedTokenizerFast
@@ -68,14 +70,17 @@ def chat_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=end, pad_token=end, chat_template=template)
 
 
-def small_idefics3() -> tuple[Idefics3ForConditionalGeneration, VisionCodec, Idefics3Processor]:
-    """One vision layer and two of text; tiles of 32 pixels, four tokens each."""
+def small_idefics3(
+    config_class: Any = Idefics3Config, model_class: Any = Idefics3ForConditionalGeneration
+) -> tuple[Any, VisionCodec, Idefics3Processor]:
+    """One vision layer and two of text; tiles of 32 pixels, four tokens each. SmolVLM takes the same settings."""
     rows = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
     control = ("<|im_start|>", "<end_of_utterance>", "<image>", "<fake_token_around_image>", "<global-img>", *rows)
     tokenizer = chat_tokenizer(IDEFICS3, control, "<end_of_utterance>")
     images = Idefics3ImageProcessorPil(size={"longest_edge": 64}, max_image_size={"longest_edge": 32}, do_image_splitting=True)
     processor = Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=IDEFICS3)
-    config = Idefics3Config(
+    torch.manual_seed(0)
+    config = config_class(
         vision_config={
             "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8,
         },
@@ -86,7 +91,7 @@ def small_idefics3() -> tuple[Idefics3ForConditionalGeneration, VisionCodec, Ide
         },
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"), scale_factor=2, pad_token_id=0, tie_word_embeddings=False,
     )  # fmt: skip
-    return Idefics3ForConditionalGeneration(config).eval(), VisionCodec(tokenizer, TileReader(processor)), processor
+    return model_class(config).eval(), VisionCodec(tokenizer, TileReader(processor)), processor
 
 
 def png(width_px: int, height_px: int, colour: str | tuple[int, int, int]) -> bytes:

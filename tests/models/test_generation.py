@@ -7,29 +7,54 @@ import copy
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, MambaForCausalLM, MistralConfig, MistralForCausalLM
+from peft import LoraConfig
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from models.generation.backend import Backend, load_whole
+from models.generation.decoder_backend import DecoderBackend, runs_fast
 from models.generation.hf_backend import HuggingFaceBackend
-from models.generation.shift_backend import ShiftBackend
 from tests.models.generation_helpers import EOS, TEXT, VOCABULARY, reference, requests, run, scheduler_of
 from warehouse.errors import ModelError
 
-KINDS = ("shift, fast", "shift, general", "llama", "sliding window")
+KINDS = ("shift, fast", "llama, fast", "qwen2, fast", "qwen3, fast", "shift, general", "llama", "sliding window")
 
 
 @pytest.fixture(scope="module")
 def models(make_model: Callable[..., Any]) -> dict[str, Any]:
     torch.manual_seed(0)
-    shift, _ = make_model()
+    shift, llama = make_model()[0], unlike(LlamaForCausalLM(LlamaConfig(**TEXT)))
     return {
-        "shift, fast": shift, "shift, general": shift, "llama": LlamaForCausalLM(LlamaConfig(**TEXT)).eval(),
+        "shift, fast": shift, "shift, general": copy.deepcopy(shift), "llama, fast": llama, "llama": copy.deepcopy(llama),
+        "qwen2, fast": unlike(Qwen2ForCausalLM(Qwen2Config(**TEXT, tie_word_embeddings=True))),
+        "qwen3, fast": unlike(Qwen3ForCausalLM(Qwen3Config(**TEXT, head_dim=12))),
         "sliding window": MistralForCausalLM(MistralConfig(**TEXT, sliding_window=8)).eval(),
     }  # fmt: skip
+
+
+def unlike(model: Any) -> PreTrainedModel:
+    """Norm weights and biases begin as ones and zeros, which hide where they are left out."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() == 1:
+                weight.normal_(0.7, 0.3)
+    model.eval()
+    return cast(PreTrainedModel, model)
 
 
 @pytest.fixture(params=KINDS)
@@ -38,7 +63,7 @@ def kind(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def backend_of(models: dict[str, Any], kind: str) -> Backend:
-    return (ShiftBackend if kind == "shift, fast" else HuggingFaceBackend)(models[kind], frozenset([EOS]))
+    return (DecoderBackend if kind.endswith(", fast") else HuggingFaceBackend)(models[kind], frozenset([EOS]))
 
 
 def test_log_probabilities_are_those_that_were_sampled_from(models: dict[str, Any], kind: str) -> None:
@@ -120,7 +145,7 @@ def test_a_conversation_goes_on_after_a_burst_gave_its_memory_back(models: dict[
 @pytest.mark.parametrize("running_rows", ["recompute", "continue"])
 def test_weights_change_between_two_tokens(make_model: Callable[..., Any], running_rows: str) -> None:
     first, second = make_model()[0], make_model(seed=1)[0]
-    for backend in (ShiftBackend(make_model()[0], frozenset([EOS])), HuggingFaceBackend(make_model()[0], frozenset([EOS]))):
+    for backend in (DecoderBackend(make_model()[0], frozenset([EOS])), HuggingFaceBackend(make_model()[0], frozenset([EOS]))):
         scheduler = scheduler_of(backend, running_rows=running_rows)
         asked = requests(4, max_new_tokens=12, temperature=1.0)
         rows = [backend.open(replace(request, conversation=f"episode-{index}")) for index, request in enumerate(asked)]
@@ -169,6 +194,18 @@ def test_refuses_models_whose_past_is_no_list_of_keys() -> None:
         HuggingFaceBackend(MambaForCausalLM(config), frozenset([EOS]))
 
 
+def test_the_fast_backend_is_given_what_it_can_run(models: dict[str, Any]) -> None:
+    assert all(runs_fast(models[kind]) for kind in ("shift, fast", "llama, fast", "qwen2, fast", "qwen3, fast"))
+    assert not runs_fast(models["sliding window"])
+    assert not runs_fast(copy.deepcopy(models["llama, fast"]).to(torch.bfloat16)), "its rounding would be another's"
+    assert not runs_fast(LlamaForCausalLM(LlamaConfig(**TEXT, hidden_act="gelu")))
+    stretched = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    assert not runs_fast(LlamaForCausalLM(LlamaConfig(**TEXT, rope_parameters=stretched)))
+    adapted = LlamaForCausalLM(LlamaConfig(**TEXT))
+    adapted.add_adapter(LoraConfig(target_modules=["q_proj"]))
+    assert not runs_fast(adapted), "an adapter is no part of its layer's matrix"
+
+
 @pytest.mark.parametrize("kind", ["llama"])
 def test_runs_in_bfloat16(models: dict[str, Any], kind: str) -> None:
     model = LlamaForCausalLM(LlamaConfig(**TEXT)).eval()
@@ -185,7 +222,7 @@ def test_runs_in_bfloat16(models: dict[str, Any], kind: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_runs_on_an_accelerator_as_on_the_cpu(models: dict[str, Any], kind: str, dtype: torch.dtype) -> None:
     model = copy.deepcopy(models[kind]).to("cuda", dtype)
-    there = scheduler_of((ShiftBackend if kind == "shift, fast" else HuggingFaceBackend)(model, frozenset([EOS])))
+    there = scheduler_of(backend_of({kind: model}, kind))
     here = models[kind]
     for turn in range(2):
         asked = [replace(request, conversation=str(index)) for index, request in enumerate(requests(12, seed=turn // 2, temperature=1.0))]

@@ -1,4 +1,4 @@
-"""Generation with images, by tiny models of two families: seen once, never mistaken, refused where they do not fit."""
+"""Generation with images, by tiny models of every family that is known: seen once, never mistaken, refused where they do not fit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from transformers import (
     Idefics3ForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
 )
 
 from models.generation.hf_backend import HuggingFaceBackend
@@ -24,15 +30,16 @@ from models.generation.rows import Request
 from tests.models.generation_helpers import EOS, IMAGE, TEXT, reference, run, scheduler_of
 from warehouse.errors import ModelError
 
+Family = tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int]]], int]
+"""A model, its n-th image as tensors and as tokens, and the dimension in which images are joined."""
+PATCHES: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
 
-def qwen() -> tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int]]], int]:
-    vision = {
-        "depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "mlp_ratio": 2, "patch_size": 4, "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-    }  # fmt: skip
+
+def qwen(config_class: Any = Qwen2VLConfig, model_class: Any = Qwen2VLForConditionalGeneration, **vision: Any) -> Family:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    config = Qwen2VLConfig(
-        text_config={**TEXT, "rope_parameters": rope}, vision_config=vision, image_token_id=IMAGE, video_token_id=IMAGE + 1,
+    vision = {**PATCHES, **(vision or {"embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2})}
+    config = config_class(
+        text_config={**TEXT, "head_dim": 8, "rope_parameters": rope}, vision_config=vision, image_token_id=IMAGE, video_token_id=IMAGE + 1,
         vision_start_token_id=IMAGE + 2, vision_end_token_id=IMAGE + 3,
     )  # fmt: skip
 
@@ -42,26 +49,46 @@ def qwen() -> tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int
         tokens = [IMAGE + 2, *[IMAGE] * (height * width // 4), IMAGE + 3]
         return {"pixel_values": pixels, "image_grid_thw": torch.tensor([[1, height, width]])}, tokens
 
-    return Qwen2VLForConditionalGeneration(config).eval(), image, 0
+    return model_class(config).eval(), image, 0
 
 
-def idefics() -> tuple[Any, Callable[[int], tuple[dict[str, torch.Tensor], list[int]]], int]:
+def qwen2_5() -> Family:
+    """Its vision tower looks through windows."""
+    return qwen(
+        Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, hidden_size=32, intermediate_size=48, out_hidden_size=32, window_size=16,
+        fullatt_block_indexes=[1],
+    )  # fmt: skip
+
+
+def qwen3() -> Family:
+    """Its vision tower is heard in several layers of the decoder (deepstack)."""
+    return qwen(
+        Qwen3VLConfig, Qwen3VLForConditionalGeneration, hidden_size=32, intermediate_size=48, out_hidden_size=32,
+        num_position_embeddings=64, deepstack_visual_indexes=[0, 1],
+    )  # fmt: skip
+
+
+def idefics(config_class: Any = Idefics3Config, model_class: Any = Idefics3ForConditionalGeneration) -> Family:
     vision = {
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 16, "patch_size": 4,
     }  # fmt: skip
     text = {"model_type": "llama", **TEXT}
-    config = Idefics3Config(text_config=text, vision_config=vision, image_token_id=IMAGE, scale_factor=2)
+    config = config_class(text_config=text, vision_config=vision, image_token_id=IMAGE, scale_factor=2)
 
     def image(seed: int) -> tuple[dict[str, torch.Tensor], list[int]]:
         pixels = torch.randn(1, 1, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
         tensors = {"pixel_values": pixels, "pixel_attention_mask": torch.ones(1, 1, 16, 16, dtype=torch.long)}
         return tensors, [108, *[IMAGE] * 4, 109]
 
-    return Idefics3ForConditionalGeneration(config).eval(), image, 1
+    return model_class(config).eval(), image, 1
 
 
-@pytest.mark.parametrize("family", [qwen, idefics])
-def test_images_are_seen_once_and_never_mistaken(family: Callable[[], Any]) -> None:
+def smolvlm() -> Family:
+    return idefics(SmolVLMConfig, SmolVLMForConditionalGeneration)
+
+
+@pytest.mark.parametrize("family", [qwen, qwen2_5, qwen3, idefics, smolvlm])
+def test_images_are_seen_once_and_never_mistaken(family: Callable[[], Family]) -> None:
     torch.manual_seed(0)
     model, image, joined_in = family()
     scheduler = scheduler_of(HuggingFaceBackend(model, frozenset([EOS])))

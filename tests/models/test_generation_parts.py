@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
+from models.generation import linear
 from models.generation.arena import Snapshot
 from models.generation.conversations import Conversations
-from models.generation.linear import SMALLEST_WORK, Weight, has_onednn, pack_linears
+from models.generation.linear import SMALLEST_WORK, Weight
 from models.generation.rows import Row
 from models.generation.sampling import choose, nucleus
 from tests.models.generation_helpers import VOCABULARY, requests
@@ -58,16 +61,20 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
     assert torch.equal(nucleus(logprobs, torch.ones(4)), logprobs)
 
 
-def test_large_products_give_the_same_numbers() -> None:
+@pytest.mark.parametrize("on_intel", [True, False])
+def test_products_give_the_same_numbers_however_a_matrix_is_kept(monkeypatch: pytest.MonkeyPatch, on_intel: bool) -> None:
+    monkeypatch.setattr(linear, "is_intel", lambda: on_intel)
     generator = torch.Generator().manual_seed(0)
     matrix, x = torch.randn(80, 64, generator=generator), torch.randn(3, SMALLEST_WORK // 80 // 64, 64, generator=generator)
-    for pack in (True, False):
-        torch.testing.assert_close(Weight(matrix, pack=pack)(x), x @ matrix.T, atol=1e-4, rtol=1e-4)
-        assert torch.equal(Weight(matrix, pack=pack)(x[:, :1]), torch.nn.functional.linear(x[:, :1], matrix))
-    assert not has_onednn(matrix.bfloat16())
+    bias = torch.randn(80, generator=generator)
+    for pack, some in itertools.product((True, False), (x, x[:, :1])):
+        torch.testing.assert_close(Weight(matrix, pack=pack)(some), some @ matrix.T, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(Weight(matrix, bias, pack=pack)(some), some @ matrix.T + bias, atol=1e-4, rtol=1e-4)
+    halved = matrix.bfloat16()
+    assert Weight(halved).matrix is halved, "other types go the ordinary way"
     model = torch.nn.Sequential(torch.nn.Linear(64, 80), torch.nn.Linear(80, 8, bias=False))
     expected, names = model(x), list(model.state_dict())
     for _ in range(2):  # again, as after a change of weights
-        pack_linears(model)
+        linear.pack_linears(model)
         torch.testing.assert_close(model(x), expected, atol=1e-4, rtol=1e-4)
     assert list(model.state_dict()) == names

@@ -16,6 +16,10 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
 )
 
 from models.seed_policy import seed_policy
@@ -64,8 +68,23 @@ def test_text_models_are_counted_to_the_parameter(tied: bool) -> None:
     with torch.device("meta"):
         qwen = Qwen2ForCausalLM(Qwen2Config(**TEXT, tie_word_embeddings=tied))
         llama = LlamaForCausalLM(LlamaConfig(**TEXT, tie_word_embeddings=tied))
-    for model in (qwen, llama):
+        third = Qwen3ForCausalLM(Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=tied))
+    for model in (qwen, llama, third):
         assert shape_of(model.config.to_dict()).num_parameters == count(model)
+
+
+@pytest.mark.parametrize("heard", [[], [0, 2]])
+def test_a_tower_that_several_layers_hear_is_counted_to_the_parameter(heard: list[int]) -> None:
+    vision = {
+        "depth": 3, "hidden_size": 32, "intermediate_size": 50, "num_heads": 4, "patch_size": 8, "out_hidden_size": 48,
+        "num_position_embeddings": 64, "deepstack_visual_indexes": heard,
+    }  # fmt: skip
+    with torch.device("meta"):
+        config = Qwen3VLConfig(text_config={**TEXT, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True)
+        model = Qwen3VLForConditionalGeneration(config)
+    shape = shape_of(config.to_dict())
+    assert shape.num_parameters == count(model)
+    assert shape.vision is not None and shape.vision.num_parameters == count(model.model.visual)
 
 
 def test_the_tiny_policy_is_counted_to_the_parameter() -> None:

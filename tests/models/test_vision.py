@@ -33,10 +33,11 @@ from models.supervised.config import SupervisedConfig
 from models.supervised.run import TrainingSample, train_supervised
 from models.tokenizer import WordCodec
 from models.training_forward import hidden_where, weighted_loss
-from models.vision import VisionCodec, collate_vision, vision_inputs
+from models.vision import PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs
 from sandbox.actions import Click
 from sandbox.task import Task
 from tests.models.chat_models import chat_tokenizer, png, small_idefics3
+from tests.models.vision_models import VISION_MODELS
 from warehouse.errors import ConfigError, ModelError
 
 IMAGES = {"red": png(160, 210, "red"), "blue": png(120, 60, "blue"), "green": png(64, 64, "green")}
@@ -107,9 +108,9 @@ def _batch(codec: ChatCodec, chats: list[EncodedChat]) -> tuple[Tensor, Tensor, 
     return ids, wanted, collate_vision([chat.vision for chat in chats])
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "idefics3"])
-def test_rows_of_a_batch_see_their_own_images(family: str, qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
-    model, codec = qwen if family == "qwen2_vl" else small_idefics3()[:2]
+@pytest.mark.parametrize("family", VISION_MODELS)
+def test_rows_of_a_batch_see_their_own_images(family: str) -> None:
+    model, codec = VISION_MODELS[family]()
     chats = [codec.encode(messages, IMAGES) for messages in (CHAT, BLIND, ONE)]
     ids, wanted, vision = _batch(codec, chats)
     together = hidden_where(model, ids, wanted, vision=vision)
@@ -121,11 +122,9 @@ def test_rows_of_a_batch_see_their_own_images(family: str, qwen: tuple[Qwen2VLFo
     torch.testing.assert_close(together, whole, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "idefics3"])
-def test_a_saved_checkpoint_opens_as_it_was(
-    family: str, tmp_path: Path, qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]
-) -> None:
-    model, codec = qwen if family == "qwen2_vl" else small_idefics3()[:2]
+@pytest.mark.parametrize("family", VISION_MODELS)
+def test_a_saved_checkpoint_opens_as_it_was(family: str, tmp_path: Path) -> None:
+    model, codec = VISION_MODELS[family]()
     folder = tmp_path / "one"
     save(folder, model, codec, stage="seed_policy", iteration="0000")
     opened, reader = load_policy(folder), load_codec(folder)
@@ -142,6 +141,10 @@ def test_a_saved_checkpoint_opens_as_it_was(
     for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja", *processor):
         assert first[name] == second[name]
     assert processor
+
+
+def test_every_family_that_is_known_is_tested() -> None:
+    assert set(VISION_MODELS) == {*PATCH_FAMILIES, *TILE_FAMILIES}
 
 
 def test_families_are_told_apart_by_their_folders(seed_checkpoint: Path, tmp_path: Path) -> None:
@@ -165,8 +168,9 @@ def _samples(codec: VisionCodec) -> list[EncodedSample]:
     return [EncodedSample(token_ids=ids, loss_weights=w, screenshot_ids=shown) for (ids, w), shown in zip(encoded, names, strict=True)]
 
 
-def test_the_loss_of_a_batch_is_the_models_own(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
-    model, codec = qwen
+@pytest.mark.parametrize("family", VISION_MODELS)
+def test_the_loss_of_a_batch_is_the_models_own(family: str) -> None:
+    model, codec = VISION_MODELS[family]()
     batch = tensors(_samples(codec), codec.pad_token_id, pixels=lambda names: codec.vision(names, IMAGES))
     losses, num = 0.0, 0
     for messages in (CHAT, BLIND, ONE):
@@ -179,9 +183,10 @@ def test_the_loss_of_a_batch_is_the_models_own(qwen: tuple[Qwen2VLForConditional
         tensors(_samples(codec), codec.pad_token_id)
 
 
-def test_reinforcement_learning_sees_what_the_policy_saw(qwen: tuple[Qwen2VLForConditionalGeneration, VisionCodec]) -> None:
+@pytest.mark.parametrize("family", VISION_MODELS)
+def test_reinforcement_learning_sees_what_the_policy_saw(family: str) -> None:
     """Log-probabilities and values of a batch of steps with images are those of each step alone, and depend on the image."""
-    model, codec = qwen
+    model, codec = VISION_MODELS[family]()
 
     def step(messages: tuple[Message, ...], images: dict[str, bytes]) -> TrajectoryStep:
         prompt = codec.encode(messages[:-1], images)
