@@ -66,7 +66,7 @@ def judge(
     con.execute(f"create or replace temp view steps_to_read as from steps {f'where iteration <= {quoted(iteration)}' if iteration else ''}")
     (num_new,) = con.execute("select count(*) filter (is_new) from episodes_to_judge").fetchall()[0]
     with Spool(con, spool, num_new, part_episodes) as facts:
-        con.execute(f"create or replace temp table actions as {_ACTIONS.read_text()}")
+        con.execute(f"create or replace temp table actions as {_with_settings(_ACTIONS.read_text(), config)}")
         facts.keep("deeds", _with_settings(_DEEDS.read_text(), config))
         con.execute(_KEYS)
         con.execute(_TYPICAL)
@@ -140,7 +140,7 @@ from episodes_to_judge where is_solved and $limit is not null
 _TYPED = """
 create or replace temp table typed_words as
 select n, step_index, generate_subscripts(typed, 1) as place, unnest(typed) as word, lower(word) as wanted
-from all_deeds where is_new and len(typed) > 0
+from all_deeds where typed is not null
 """
 _SCREENS_TO_READ = """
 create or replace temp table screens_to_read as

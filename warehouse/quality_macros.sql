@@ -22,11 +22,6 @@ create or replace temp macro names(found) as array_to_string(
 create or replace temp macro is_verb(word) as
     regexp_full_match(word, 'click|type|press|scroll|drag|select|double_click|right_click|run|wait|finished');
 create or replace temp macro first_word(text) as regexp_extract(text, '^\S+');
--- Whether it is plain that a thought (as it stands before `Action`) does not contradict an action: it begins with the same word and names
--- its one element, if there is one. That is most answers of a compact grammar; of the others `contradiction` tells.
-create or replace temp macro agrees(thought, action, done) as
-    starts_with(ltrim(thought[9:]), split_part(ltrim(action), ' ', 1) || ' ') and starts_with(thought, 'Thought ')
-    and (not contains(thought, '[') or len(done) = 0 or (len(done) = 1 and contains(thought, '[' || done[1] || ']')));
 -- In what a thought contradicts its action, as far as both name elements or verbs; null where it does not.
 create or replace temp macro contradiction(thought, action, done) as case
     when len(done) > 0 and contains(thought, '[') and len(indices(thought)) > 0 and not list_has_all(indices(thought), done)
