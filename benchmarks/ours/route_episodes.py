@@ -51,8 +51,6 @@ def peak_mb() -> float:
 
 def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
     """Judge, store the verdicts as Parquet, route, store the routes."""
-    spool = work / "spool"
-    spool.mkdir()
     with duckdb.connect() as con:
         con.execute(f"set memory_limit = '{memory}'")
         con.execute("set temp_directory = ?", [str(work / "duckdb")])
@@ -64,7 +62,7 @@ def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
         began, cpu = time.perf_counter(), time.process_time()
         num_verdicts = 0
         writer: pq.ParquetWriter | None = None
-        for part in judge(con, QualityConfig(), spool=spool):
+        for part in judge(con, QualityConfig(), cache=work / "cache"):
             placed = part.append_column("iteration", pa.repeat("0001", len(part))).append_column("stage", pa.repeat("verdicts", len(part)))
             writer = writer or pq.ParquetWriter(work / "verdicts.parquet", placed.schema, compression="zstd")
             writer.write_table(placed)
