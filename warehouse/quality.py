@@ -141,8 +141,8 @@ from episodes_to_judge where is_solved and $limit is not null
 """
 _TYPED = """
 create or replace temp table typed_words as
-select n, step_index, generate_subscripts(typed, 1) as place, unnest(typed) as word, lower(word) as wanted
-from deeds where typed is not null
+select n, step_index, generate_subscripts(words, 1) as place, unnest(words) as word, lower(word) as wanted
+from deeds join actions on text = typed where typed is not null
 """
 _SCREENS_TO_READ = """
 create or replace temp table screens_to_read as

@@ -23,12 +23,14 @@ cut as (select *, case when element is null then string_split(response, '"') end
 parted as (select *, case when element is null then string_split(unquoted(response, pieces), 'Action') end as parts from cut),
 read as (
     select
-        *, parts[-1] as action_text,
-        case len(parts) when 2 then parts[1] when 1 then '' else array_to_string(parts[:-2], 'Action') end as thought_text
+        *, case len(parts) when 2 then thought_of(parts[1]) when 1 then '' else thought_of(array_to_string(parts[:-2], 'Action')) end as thought,
+        stripped(parts[-1]) as act
     from parted
 ),
 named as (
-    select *, case when element is not null then [element] when contains(action_text, '[') then indices(action_text) else [] end as done
+    select
+        *, case when element is null then indices(thought) end as said,
+        case when element is not null then [element] when contains(act, '[') then indices(act) else [] end as done
     from read
 )
 select
@@ -36,8 +38,8 @@ select
     -- the action as the policy meant it: element numbers where the answer names them, else pixels on an 8-pixel grid
     hash(gist, done, case when len(done) > 0 then 0::ubigint else pixels end) as signature,
     is_active,
-    element is not null or regexp_matches(response, '\S') as is_written,
+    case when element is not null then true else regexp_matches(response, '\S') end as is_written,
     invalid,
-    case when is_new and element is null then contradiction(thought_of(thought_text), stripped(action_text), done) end as contradicts,
-    case when is_new and may_pass then words end as typed
+    case when is_new and element is null then contradiction(thought, said, act, done) end as contradicts,
+    case when is_new and may_pass and words is not null then text end as typed
 from named join actions using (text)
