@@ -110,8 +110,7 @@ def _rows(con: duckdb.DuckDBPyConnection, config: QualityConfig, asked: Sequence
 
 _EPISODES_TO_JUDGE = f"""
 create or replace temp table episodes_to_judge as
-select (row_number() over (order by not is_new, episode_id) - 1)::integer as n, *
-from (
+with recorded as (
     select
         episode_id, iteration, stage, purpose, task_id, split, coalesce(instruction, '') as instruction, outcome, reward,
         $iteration is null or iteration = $iteration as is_new, coalesce(reward, 0) >= $solved as is_solved,
@@ -119,8 +118,15 @@ from (
             or episode_id in (select episode_id from annotations where origin = 'human' and not withdrawn) as may_pass
     from episodes
     where purpose in {ROUTED_PURPOSES} and ($iteration is null or iteration <= $iteration)
+),
+recorded_twice as (select episode_id from recorded group by episode_id having count(*) > 1),
+first_recorded as (
+    from recorded anti join recorded_twice using (episode_id)
+    union all
+    from recorded semi join recorded_twice using (episode_id)
     qualify row_number() over (partition by episode_id order by iteration, purpose, stage) = 1
 )
+select (row_number() over (order by not is_new, episode_id) - 1)::integer as n, * from first_recorded
 """
 _KEYS = """
 create or replace temp table keys as
