@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from warehouse.near_duplicates import Documents, similar_pairs
 from warehouse.quality_config import QualityConfig
+from warehouse.scan import execute_within_memory
 from warehouse.screen_hashes import ScreenHashes, distance
 
 EXHAUSTIVE = 256
@@ -82,14 +83,14 @@ class _Member:
 
 def find_twins(con: duckdb.DuckDBPyConnection) -> None:
     """The table `twins`: episodes with the same task, instruction and actions as others, from `episodes_to_judge` and `keys`."""
-    con.execute(_TWINS)
+    execute_within_memory(con, _TWINS)
 
 
 def nearest(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> pa.Table:
     """(n, similarity, other) of the episodes that have an original like them, from the tables `twins` and `screens`."""
-    con.execute(_MIXED, {"always": config.min_novelty == 0})
+    execute_within_memory(con, _MIXED, {"always": config.min_novelty == 0})
     tables = [con.sql(_ALIKE).to_arrow_table().cast(NEAREST_SCHEMA)]
-    con.execute(_MIXED_SCREENS, {"exhaustive": EXHAUSTIVE})
+    execute_within_memory(con, _MIXED_SCREENS, {"exhaustive": EXHAUSTIVE})
     (num_steps,) = con.execute("select count(*) from mixed_screens").fetchall()[0]
     num_chunks = math.ceil(num_steps / CHUNK_STEPS)
     for chunk in range(num_chunks):

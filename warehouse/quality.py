@@ -24,7 +24,7 @@ from warehouse.errors import ConfigError
 from warehouse.filter_rows import EXTRAS_SCHEMA
 from warehouse.patterns import matches_any, quoted
 from warehouse.quality_config import QualityConfig
-from warehouse.scan import connect_to_scan
+from warehouse.scan import connect_to_scan, execute_within_memory
 from warehouse.screen_hashes import ScreenHashes
 from warehouse.tables import Warehouse
 from warehouse.verdict_rows import Judge, judges, verdict_rows
@@ -60,28 +60,29 @@ def judge(
     """
     _check_patterns(con, config)
     con.execute(MACROS.read_text())
-    con.execute(_EPISODES_TO_JUDGE, {"iteration": iteration, "solved": config.success_threshold, "unverified": list(unverified)})
+    asking = {"iteration": iteration, "solved": config.success_threshold, "unverified": list(unverified)}
+    _make(con, "episodes_to_judge", _EPISODES_TO_JUDGE, config, **asking)
     con.execute(f"create or replace temp view steps_to_read as from steps {f'where iteration <= {quoted(iteration)}' if iteration else ''}")
     _make(con, "actions", _ACTIONS, config)
     _make(con, "deeds", _DEEDS, config)
-    con.execute(_KEYS)
-    con.execute(_TYPICAL)
-    con.execute(_RANKS, {"limit": config.max_solved_per_task})
-    con.execute(_TYPED)
+    _make(con, "keys", _KEYS, config)
+    _make(con, "typical", _TYPICAL, config)
+    _make(con, "ranks", _RANKS, config, limit=config.max_solved_per_task)
+    _make(con, "typed_words", _TYPED, config)
     duplicates.find_twins(con)
-    con.execute(_SCREENS_TO_READ)
+    _make(con, "screens_to_read", _SCREENS_TO_READ, config)
     _make(con, "screens", _SCREENS, config)
     screens = ScreenHashes(con, cache / "screen_hashes")
     con.register("nearest", duplicates.nearest(con, config, screens))
+    _make(con, "leaks", _LEAKS, config)
     _make(con, "faults", _FAULTS, config)
-    con.execute(_LEAKS)
     _make(con, "judged_episodes", _EPISODES, config)
     asked = judges(config, _extra_judges(con, config, screens))
     yield from _rows(con, config, asked, part_episodes)
 
 
-def _make(con: duckdb.DuckDBPyConnection, table: str, query: str, config: QualityConfig) -> None:
-    con.execute(f"create or replace temp table {table} as {_with_settings(query, config)}")
+def _make(con: duckdb.DuckDBPyConnection, table: str, query: str, config: QualityConfig, **parameters: Any) -> None:
+    execute_within_memory(con, f"create or replace temp table {table} as {_with_settings(query, config)}", parameters)
 
 
 def _extra_judges(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> list[Judge]:
@@ -98,8 +99,8 @@ def _extra_judges(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens
 
 def _rows(con: duckdb.DuckDBPyConnection, config: QualityConfig, asked: Sequence[Judge], part_episodes: int) -> Iterator[pa.Table]:
     scores, reasons = (_with_settings(query, config) for query in (_SCORES, _REASONS))
-    for name in con.execute("select distinct judge from extras").fetchall():
-        scores = f"select s.*, x.score as {name[0]} from ({scores}) s left join (from extras where judge = '{name[0]}') x using (n)"
+    for (name,) in con.execute("select distinct judge from extras").fetchall():
+        scores = f"select s.*, x.score as {name} from ({scores}) s left join (from extras where judge = '{name}') x using (n)"
     (num,) = con.execute("select count(*) from judged_episodes").fetchall()[0]
     for first in range(0, num, part_episodes):
         last = first + part_episodes - 1
@@ -109,7 +110,6 @@ def _rows(con: duckdb.DuckDBPyConnection, config: QualityConfig, asked: Sequence
 
 
 _EPISODES_TO_JUDGE = f"""
-create or replace temp table episodes_to_judge as
 with recorded as (
     select
         episode_id, iteration, stage, purpose, task_id, split, coalesce(instruction, '') as instruction, outcome, reward,
@@ -129,35 +129,29 @@ first_recorded as (
 select (row_number() over (order by not is_new, episode_id) - 1)::integer as n, * from first_recorded
 """
 _KEYS = """
-create or replace temp table keys as
 select
     n, count(*) as num_steps, bit_xor(hash(step_index, signature)) as actions_key, count(*) filter (is_written) as num_written,
     count(*) filter (is_active) as num_active, arg_max(is_active, step_index) as ends_active
 from deeds group by n
 """
 _TYPICAL = """
-create or replace temp table typical as
 select e.task_id, median(coalesce(k.num_steps, 0))::double as typical_steps
 from episodes_to_judge e left join keys k using (n) where e.is_solved group by e.task_id
 """
 _RANKS = """
-create or replace temp table ranks as
 select n, row_number() over (partition by iteration, task_id order by episode_id) as rank
 from episodes_to_judge where is_solved and $limit is not null
 """
 _TYPED = """
-create or replace temp table typed_words as
 select n, step_index, generate_subscripts(words, 1) as place, unnest(words) as word, lower(word) as wanted
 from deeds join actions on text = typed where typed is not null
 """
 _SCREENS_TO_READ = """
-create or replace temp table screens_to_read as
 select n, episode_id, iteration, stage, is_new, words, n in (select n from twins) as is_twin
 from episodes_to_judge left join (select n, list(distinct wanted) as words from typed_words group by n) using (n)
 where is_new or is_twin
 """
 _LEAKS = """
-insert into faults
 with first_images as (select n, min(step_index) as first_image from screens where has_image group by n),
 read as (select n, unnest(read) as wanted, min(step_index) as first_read from screens where len(read) > 0 group by n, wanted),
 told as (
@@ -170,7 +164,7 @@ told as (
     where coalesce(first_image > step_index, true) and coalesce(first_read > step_index, true)
 ),
 first_told as (select n, reason, min((step_index, source, place)) as place from told group by n, reason)
-select n, 'leak', row_number() over (partition by n order by place), reason from first_told
+select n, 'leak' as judge, row_number() over (partition by n order by place) as place, reason from first_told
 """
 """Reasons of the leak filter. A word that its own prompt lacks may stand in an earlier one."""
 

@@ -1,7 +1,7 @@
 -- What is known of each episode to judge: one row an episode, of which its scores are made (quality_scores.sql).
 --
 --   episodes_to_judge   (n, episode_id, iteration, task_id, split, outcome, reward, is_solved, is_new, …)
---   faults              quality_faults.sql, and the reasons of the filter `leak`
+--   faults              quality_faults.sql
 --   keys                (n, num_steps, num_written, num_active, ends_active): counts of an episode's steps
 --   typical             (task_id, typical_steps): median length of a task's solved episodes
 --   nearest             (n, similarity, other); ranks (n, rank): what needs more than the episode itself

@@ -1,6 +1,7 @@
--- What is wrong with single steps of the episodes to judge: (n, judge, place, reason), a row a fault. Few rows.
+-- What is wrong with the steps of the episodes to judge: (n, judge, place, reason), a row a fault. Few rows.
 --
 --   deeds, screens   what quality_deeds.sql and quality_screens.sql know of each step; those of earlier episodes are not looked at
+--   leaks            reasons of the filter `leak`, as rows of this kind
 --
 -- Steps of an episode are numbered from 0 without a gap. Only a screen that an episode saw twice can make it idle or loop.
 with again as (
@@ -24,3 +25,4 @@ told as (
             and (not s.is_blank or s.n in (select n from screens where is_new and not is_blank))
 )
 select n, judge, place, 'step ' || place || reason as reason from told
+union all from leaks

@@ -1,6 +1,6 @@
 """Filters and routing of Flywheel over a folder of Parquet files, as one process: prints rows, seconds, peak memory and a digest as JSON.
 
-    python -m benchmarks.ours.route_episodes FOLDER [--memory 2GB]
+    python -m benchmarks.ours.route_episodes FOLDER [--memory 2GB] [--threads 1]
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--memory", default="2GB")
+    parser.add_argument("--threads", type=int, help="all cores unless told")
     arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="route-", dir=arguments.folder.parent))
     try:
-        print(json.dumps(measure(arguments.folder, work, arguments.memory)))
+        print(json.dumps(measure(arguments.folder, work, arguments.memory, arguments.threads)))
     finally:
         shutil.rmtree(work)
 
@@ -49,10 +50,12 @@ def peak_mb() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
+def measure(folder: Path, work: Path, memory: str, threads: int | None) -> dict[str, object]:
     """Judge, store the verdicts as Parquet, route, store the routes."""
     with duckdb.connect() as con:
         con.execute(f"set memory_limit = '{memory}'")
+        if threads is not None:
+            con.execute(f"set threads = {threads}")
         con.execute("set temp_directory = ?", [str(work / "duckdb")])
         con.execute("set preserve_insertion_order = false")
         for table in ("episodes", "steps"):
