@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import duckdb
 import pyarrow as pa
@@ -104,12 +104,6 @@ qualify row_number() over (partition by episode_id, judge order by iteration des
 def _routes(con: duckdb.DuckDBPyConnection, heard: str, iteration: str | None) -> pa.Table:
     con.execute(f"create or replace temp view heard as {heard}")
     return con.sql(QUERY.read_text(), params={"iteration": iteration}).to_arrow_table()
-
-
-def route_iteration(con: duckdb.DuckDBPyConnection, iteration: str, config: RoutingConfig | None = None) -> list[dict[str, Any]]:
-    """Rows of the table `routes` for one iteration."""
-    rows: list[dict[str, Any]] = route(con, config, iteration=iteration).to_pylist()
-    return rows
 
 
 def reason_label(reason: str) -> str:
