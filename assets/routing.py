@@ -2,6 +2,7 @@
 corrected steps become samples of D_SFT and D_CT. The rules are warehouse/routing.sql; the filters are warehouse/quality.py.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import dagster as dg
@@ -14,7 +15,7 @@ from warehouse.charts import routing_flow
 from warehouse.quality import iteration_verdicts
 from warehouse.query import connect
 from warehouse.routed_samples import store_routed_samples
-from warehouse.routing import route_iteration
+from warehouse.routing import route
 from warehouse.samples import samples_from_routes
 from warehouse.svg import as_markdown
 from warehouse.verdict_tally import VerdictTally
@@ -60,16 +61,15 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     rules = settings.routing
     read = {table: warehouse.version(table) for table in ("episodes", "steps", "annotations", "verdicts")}
-    routes = route_iteration(connect(warehouse), iteration, rules)
+    routes = route(connect(warehouse), rules, iteration=iteration)
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
-    counts = {"episodes": len(routes)}
-    for row in routes:
-        counts[row["route"]] = counts.get(row["route"], 0) + 1
+    destinations = routes["route"].to_pylist()
+    counts = {"episodes": len(destinations), **Counter(destinations)}
     con = connect(warehouse)
     flow = picture(as_markdown(routing_flow(con, iteration)))
     yield dg.MaterializeResult(
         asset_key="routes",
-        data_version=data_version(sorted((row["episode_id"], row["route"]) for row in routes)),
+        data_version=data_version(list(zip(routes["episode_id"].to_pylist(), destinations, strict=True))),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
     samples = samples_from_routes(con, iteration, salvage=settings.salvage)

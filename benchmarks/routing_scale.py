@@ -3,7 +3,8 @@
 Synthetic episodes with the column shapes of real ones (benchmarks/common/episodes.py) are made once under --root. Each contestant is a
 process of its own, start-up left out, and prints its seconds, processor seconds and peak resident memory; all must give every episode the
 same route and the same score of each of eleven filters (one digest). Ours also gives reasons and stores a row a filter; the others hold
-what they found in memory. The floor is DuckDB reading the text columns and counting their characters. Peers run on what they can hold:
+what they found in memory. Ours runs three times: on all cores, on one thread (the peers use one for most of their way), and with little
+memory. The floor is DuckDB reading the text columns and counting their characters. Peers run on what they can hold:
 --pandas and --datasets name their largest size in episodes. `datasets` gets one row an episode with lists of its steps, prompts flattened
 to text, made beforehand and not timed. It runs in a venv of its own under .bench/.
 
@@ -67,7 +68,10 @@ def run(name: str, command: list[str], cwd: Path | None = None) -> dict[str, Any
 def measure(folder: Path, num_episodes: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = [floor(folder)]
     steps = rows[0]["steps"]
-    rows.append(run("flywheel", [sys.executable, "-m", "benchmarks.ours.route_episodes", str(folder), "--memory", arguments.memory]))
+    ours = [sys.executable, "-m", "benchmarks.ours.route_episodes", str(folder)]
+    rows.append(run("flywheel", [*ours, "--memory", arguments.memory]))
+    rows.append(run("flywheel, one thread", [*ours, "--memory", arguments.memory, "--threads", "1"]))
+    rows.append(run(f"flywheel, {arguments.little_memory}", [*ours, "--memory", arguments.little_memory]))
     if num_episodes <= arguments.pandas:
         rows.append(run("pandas", [sys.executable, "filter_pandas.py", str(folder.absolute())], PEERS))
     if num_episodes <= arguments.datasets:
@@ -103,6 +107,7 @@ def main() -> None:
     parser.add_argument("--pandas", type=int, default=100_000, help="largest size that pandas is asked for")
     parser.add_argument("--datasets", type=int, default=100_000, help="largest size that datasets is asked for")
     parser.add_argument("--memory", default="2GB", help="DuckDB's limit")
+    parser.add_argument("--little-memory", default="512MB", help="a limit that rows have to be put aside for")
     parser.add_argument("--keep", action="store_true", help="keep the episodes that were made")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

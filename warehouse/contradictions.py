@@ -20,5 +20,5 @@ def contradictions_in(responses: Sequence[str]) -> list[str | None]:
         found = con.execute("""
             with parts as (select i, string_split(unquoted(response, string_split(response, '"')), 'Action') as parts from responses),
             texts as (select i, stripped(parts[-1]) as action, thought_of(array_to_string(parts[:-2], 'Action')) as thought from parts)
-            select contradiction(thought, action, indices(action)) from texts order by i""").fetchall()
+            select contradiction(thought, indices(thought), action, indices(action)) from texts order by i""").fetchall()
     return [row[0] for row in found]

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from warehouse.near_duplicates import Documents, similar_pairs
 from warehouse.quality_config import QualityConfig
+from warehouse.scan import execute_within_memory
 from warehouse.screen_hashes import ScreenHashes, distance
 
 EXHAUSTIVE = 256
@@ -45,7 +46,7 @@ where e.outcome <> 'crashed' and e.split = 'train' qualify num > 1
 """
 _MIXED = """
 create or replace temp table mixed_buckets as
-with keyed as (select n, bit_xor(hash(step_index, state)) as screens_key from all_screens semi join twins using (n) group by n)
+with keyed as (select n, bit_xor(hash(step_index, state)) as screens_key from screens semi join twins using (n) group by n)
 select bucket from twins join keyed using (n) group by bucket
 having $always or min(screens_key) <> max(screens_key) or min(purpose) <> max(purpose)
 """
@@ -60,7 +61,7 @@ _MIXED_SCREENS = """
 create or replace temp table mixed_screens as
 with placed as (
     select t.*, s.step_index, s.picture, s.lines, num <= $exhaustive and min(state) over w = max(state) over w as is_same
-    from all_screens s join twins t using (n) semi join mixed_buckets using (bucket) window w as (partition by bucket, step_index)
+    from screens s join twins t using (n) semi join mixed_buckets using (bucket) window w as (partition by bucket, step_index)
 )
 select * exclude (picture, lines), case when not is_same then picture end as picture, case when not is_same then lines end as lines
 from placed
@@ -82,14 +83,14 @@ class _Member:
 
 def find_twins(con: duckdb.DuckDBPyConnection) -> None:
     """The table `twins`: episodes with the same task, instruction and actions as others, from `episodes_to_judge` and `keys`."""
-    con.execute(_TWINS)
+    execute_within_memory(con, _TWINS)
 
 
 def nearest(con: duckdb.DuckDBPyConnection, config: QualityConfig, screens: ScreenHashes) -> pa.Table:
-    """(n, similarity, other) of the episodes that have an original like them, from the tables `twins` and `all_screens`."""
-    con.execute(_MIXED, {"always": config.min_novelty == 0})
+    """(n, similarity, other) of the episodes that have an original like them, from the tables `twins` and `screens`."""
+    execute_within_memory(con, _MIXED, {"always": config.min_novelty == 0})
     tables = [con.sql(_ALIKE).to_arrow_table().cast(NEAREST_SCHEMA)]
-    con.execute(_MIXED_SCREENS, {"exhaustive": EXHAUSTIVE})
+    execute_within_memory(con, _MIXED_SCREENS, {"exhaustive": EXHAUSTIVE})
     (num_steps,) = con.execute("select count(*) from mixed_screens").fetchall()[0]
     num_chunks = math.ceil(num_steps / CHUNK_STEPS)
     for chunk in range(num_chunks):

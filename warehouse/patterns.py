@@ -7,23 +7,28 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+_MARKUP = "<>[]()\" \n"
+"""Characters that every other word of a page begins or ends with: to look for them first is no help."""
+
 
 def matches_any(column: str, patterns: Sequence[str]) -> str:
     """SQL for whether any of the regular expressions matches. Where a pattern has a literal in every match, that is looked for first: it
     is some ten times faster than most expressions."""
     tests = []
     for pattern in patterns:
-        needed = required_literal(pattern)
+        needed = required_literal(pattern).lstrip(_MARKUP)
         first = f"{_holds(column, needed)} and " if needed else ""
         tests.append(f"({first}regexp_matches({column}, {quoted(pattern)}))")
     return f"({' or '.join(tests)})" if tests else "false"
 
 
 def _holds(column: str, literal: str) -> str:
-    """RE2 finds an expression's literal beginning several bytes at a time; `contains` compares at every byte, and DuckDB would make one of
-    an expression that is a literal, hence the end that matches anything."""
-    if len(literal) == 1:
-        return f"contains({column}, {quoted(literal)})"
+    """SQL for whether a text holds a literal, or at least its rarer end. `contains` jumps to the first character that can begin it, which
+    is fastest by far where that is rare; from there on it compares at every byte, where RE2 takes several at a time. DuckDB would make
+    `contains` of an expression that is a literal, hence the end that matches anything."""
+    rare = next((i for i, character in enumerate(literal) if not character.islower() and character not in _MARKUP), None)
+    if rare is not None:
+        return f"contains({column}, {quoted(literal[rare:])})"
     return f"regexp_matches({column}, {quoted(re.escape(literal) + '.?')})"
 
 

@@ -2,7 +2,7 @@
 --
 --   text       the action as it is stored, '' for none
 --   gist       hash of it without coordinates; pixels: hash of the coordinates on an 8-pixel grid
---   typed      the words that it writes
+--   words      the longer words that it writes, null for none
 with texts as (
     select
         text,
@@ -31,5 +31,6 @@ select
     hash(case when is_several then flatten(list_transform(fields, lambda f: on_grid(f[5:8]))) else on_grid(single[5:8]) end) as pixels,
     case when is_several then len(list_filter(fields, lambda f: is_active_kind(f[1]))) > 0 else is_active_kind(single[1]) end as is_active,
     case when wrong is not null then coalesce(wrong[2], 'invalid action') end as invalid,
-    case when is_several then array_to_string(list_transform(fields, lambda f: words_written(f)), ' ') else words_written(single) end as typed
+    nullif(long_words(case when is_several then array_to_string(list_transform(fields, lambda f: words_written(f)), ' ')
+        else words_written(single) end, $leak_min_letters), []) as words
 from understood

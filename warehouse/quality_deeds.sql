@@ -5,27 +5,41 @@
 --   steps_to_read       the table `steps`, as far as it may matter
 --
 -- $name stands for a literal that warehouse/quality.py puts there. Hashes are of 64 bits and compared inside one run only.
+-- Most answers of the compact grammar are plain: thought and action begin with the same word and name the same one element. One expression
+-- finds those, and what else an answer may be is read piece by piece for the others only.
 with placed as (
-    select e.n, e.is_new, e.may_pass, s.step_index, s.response, coalesce(s.action, '') as text, string_split(s.response, '"') as pieces
+    select
+        e.n, e.is_new, e.may_pass, s.step_index, s.response, coalesce(s.action, '') as text,
+        regexp_extract(s.response, '^Thought ([a-z_]+) (?:[^"\[]|"[^"]*")*\[(\d+)\] Action ([a-z_]+) \[(\d+)\]$',
+            ['said', 'shown', 'verb', 'element']) as plain
     from steps_to_read s
     join episodes_to_judge e on e.episode_id = s.episode_id and e.iteration = s.iteration and e.stage = s.stage
 ),
-parted as (select *, string_split(unquoted(response, pieces), 'Action') as parts from placed),
+weighed as (
+    select * exclude (plain), case when plain.said = plain.verb and plain.shown = plain.element then nullif(plain.element, '') end as element
+    from placed
+),
+cut as (select *, case when element is null then string_split(response, '"') end as pieces from weighed),
+parted as (select *, case when element is null then string_split(unquoted(response, pieces), 'Action') end as parts from cut),
 read as (
     select
-        *, parts[-1] as action_text,
-        case len(parts) when 2 then parts[1] when 1 then '' else array_to_string(parts[:-2], 'Action') end as thought_text
+        *, case len(parts) when 2 then thought_of(parts[1]) when 1 then '' else thought_of(array_to_string(parts[:-2], 'Action')) end as thought,
+        stripped(parts[-1]) as act
     from parted
 ),
-named as (select *, case when contains(action_text, '[') then indices(action_text) else [] end as done from read)
+named as (
+    select
+        *, case when element is null then indices(thought) end as said,
+        case when element is not null then [element] when contains(act, '[') then indices(act) else [] end as done
+    from read
+)
 select
     n, step_index, is_new,
     -- the action as the policy meant it: element numbers where the answer names them, else pixels on an 8-pixel grid
     hash(gist, done, case when len(done) > 0 then 0::ubigint else pixels end) as signature,
     is_active,
-    regexp_matches(response, '\S') as is_written,
+    case when element is not null then true else regexp_matches(response, '\S') end as is_written,
     invalid,
-    case when is_new and not agrees(thought_text, action_text, done)
-        then contradiction(thought_of(thought_text), stripped(action_text), done) end as contradicts,
-    case when is_new and may_pass and typed <> '' then long_words(typed, $leak_min_letters) end as typed
+    case when is_new and element is null then contradiction(thought, said, act, done) end as contradicts,
+    case when is_new and may_pass and words is not null then text end as typed
 from named join actions using (text)

@@ -22,16 +22,11 @@ create or replace temp macro names(found) as array_to_string(
 create or replace temp macro is_verb(word) as
     regexp_full_match(word, 'click|type|press|scroll|drag|select|double_click|right_click|run|wait|finished');
 create or replace temp macro first_word(text) as regexp_extract(text, '^\S+');
--- Whether it is plain that a thought (as it stands before `Action`) does not contradict an action: it begins with the same word and names
--- its one element, if there is one. That is most answers of a compact grammar; of the others `contradiction` tells.
-create or replace temp macro agrees(thought, action, done) as
-    starts_with(ltrim(thought[9:]), split_part(ltrim(action), ' ', 1) || ' ') and starts_with(thought, 'Thought ')
-    and (not contains(thought, '[') or len(done) = 0 or (len(done) = 1 and contains(thought, '[' || done[1] || ']')));
--- In what a thought contradicts its action, as far as both name elements or verbs; null where it does not.
-create or replace temp macro contradiction(thought, action, done) as case
-    when len(done) > 0 and contains(thought, '[') and len(indices(thought)) > 0 and not list_has_all(indices(thought), done)
-        then 'the thought names ' || names(indices(thought)) || ', the action ' || names(done)
-    when is_verb(first_word(thought)) and is_verb(first_word(action)) and first_word(thought) <> first_word(action)
+-- In what a thought contradicts its action, as far as both name elements (`said` and `done`) or verbs; null where it does not.
+create or replace temp macro contradiction(thought, said, action, done) as case
+    when len(done) > 0 and len(said) > 0 and not list_has_all(said, done)
+        then 'the thought names ' || names(said) || ', the action ' || names(done)
+    when first_word(thought) <> first_word(action) and is_verb(first_word(thought)) and is_verb(first_word(action))
         then 'the thought says ' || first_word(thought) || ', the action ' || first_word(action)
 end;
 create or replace temp macro share(num_bad, num) as case when num = 0 then 1.0 else (num - num_bad) / num::double end;

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
 from warehouse.catalogue import ROUTED_PURPOSES
@@ -80,17 +81,29 @@ def route(con: duckdb.DuckDBPyConnection, config: RoutingConfig | None = None, *
     for name, view in inputs.items():
         con.register(name, view)
     try:
-        result = con.sql(QUERY.read_text(), params={"iteration": iteration}).to_arrow_table()
+        routes = _routes(con, "from verdicts", iteration)
+        twice = routes.filter(routes["is_judged_twice"])
+        if twice.num_rows:
+            con.register("judged_twice", twice)
+            inputs["judged_twice"] = twice
+            again = _routes(con, _NEWEST, iteration)
+            again = again.filter(pc.is_in(again["episode_id"], twice["episode_id"]))
+            routes = pa.concat_tables([routes.filter(pc.invert(routes["is_judged_twice"])), again]).sort_by("episode_id")
     finally:
         for name in inputs:
             con.unregister(name)
-    return result.cast(ROUTES_SCHEMA)
+    return routes.select(ROUTES_SCHEMA.names).cast(ROUTES_SCHEMA)
 
 
-def route_iteration(con: duckdb.DuckDBPyConnection, iteration: str, config: RoutingConfig | None = None) -> list[dict[str, Any]]:
-    """Rows of the table `routes` for one iteration."""
-    rows: list[dict[str, Any]] = route(con, config, iteration=iteration).to_pylist()
-    return rows
+_NEWEST = """
+select * from verdicts semi join judged_twice using (episode_id)
+qualify row_number() over (partition by episode_id, judge order by iteration desc, judge_version desc, stage desc, score, threshold) = 1
+"""
+
+
+def _routes(con: duckdb.DuckDBPyConnection, heard: str, iteration: str | None) -> pa.Table:
+    con.execute(f"create or replace temp view heard as {heard}")
+    return con.sql(QUERY.read_text(), params={"iteration": iteration}).to_arrow_table()
 
 
 def reason_label(reason: str) -> str:

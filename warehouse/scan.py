@@ -4,8 +4,9 @@ sealed; this way is faster where texts are read whole, and the memory that it ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 import duckdb
@@ -27,6 +28,21 @@ def connect_to_scan(
         if files:
             con.execute(f"CREATE OR REPLACE VIEW {table} AS {_scan(table, files)}")
     return con
+
+
+def execute_within_memory(con: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
+    """Execute a statement that may be tried again, with fewer threads from then on where memory is too short for that many. DuckDB puts
+    rows aside, but not what each thread has just read: of files with large pages, some 200 MB. Raises duckdb.OutOfMemoryException where one
+    thread alone needs more than the limit."""
+    while True:
+        try:
+            con.execute(sql, parameters or {})
+            return
+        except duckdb.OutOfMemoryException:
+            (threads,) = con.execute("select current_setting('threads')").fetchall()[0]
+            if threads == 1:
+                raise
+            con.execute(f"set threads = {threads // 2}")
 
 
 def _scan(table: str, files: list[str]) -> str:

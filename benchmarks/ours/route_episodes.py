@@ -1,6 +1,6 @@
 """Filters and routing of Flywheel over a folder of Parquet files, as one process: prints rows, seconds, peak memory and a digest as JSON.
 
-    python -m benchmarks.ours.route_episodes FOLDER [--memory 2GB]
+    python -m benchmarks.ours.route_episodes FOLDER [--memory 2GB] [--threads 1]
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--memory", default="2GB")
+    parser.add_argument("--threads", type=int, help="all cores unless told")
     arguments = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="route-", dir=arguments.folder.parent))
     try:
-        print(json.dumps(measure(arguments.folder, work, arguments.memory)))
+        print(json.dumps(measure(arguments.folder, work, arguments.memory, arguments.threads)))
     finally:
         shutil.rmtree(work)
 
@@ -49,12 +50,12 @@ def peak_mb() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
+def measure(folder: Path, work: Path, memory: str, threads: int | None) -> dict[str, object]:
     """Judge, store the verdicts as Parquet, route, store the routes."""
-    spool = work / "spool"
-    spool.mkdir()
     with duckdb.connect() as con:
         con.execute(f"set memory_limit = '{memory}'")
+        if threads is not None:
+            con.execute(f"set threads = {threads}")
         con.execute("set temp_directory = ?", [str(work / "duckdb")])
         con.execute("set preserve_insertion_order = false")
         for table in ("episodes", "steps"):
@@ -64,7 +65,7 @@ def measure(folder: Path, work: Path, memory: str) -> dict[str, object]:
         began, cpu = time.perf_counter(), time.process_time()
         num_verdicts = 0
         writer: pq.ParquetWriter | None = None
-        for part in judge(con, QualityConfig(), spool=spool):
+        for part in judge(con, QualityConfig(), cache=work / "cache"):
             placed = part.append_column("iteration", pa.repeat("0001", len(part))).append_column("stage", pa.repeat("verdicts", len(part)))
             writer = writer or pq.ParquetWriter(work / "verdicts.parquet", placed.schema, compression="zstd")
             writer.write_table(placed)

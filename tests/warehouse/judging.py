@@ -12,9 +12,10 @@ import duckdb
 import pyarrow as pa
 
 from warehouse.catalogue import TABLES
-from warehouse.quality import PART_EPISODES, VERDICTS_SCHEMA, iteration_verdicts, judge
+from warehouse.quality import PART_EPISODES, iteration_verdicts, judge
 from warehouse.quality_config import QualityConfig
 from warehouse.tables import Warehouse
+from warehouse.verdict_rows import VERDICTS_SCHEMA
 
 CLICK_OK = 'Thought click "Ok" <button> [1] Action click [1]'
 Row = dict[str, Any]
@@ -56,9 +57,8 @@ def judged(
         rows = {"episodes": episodes, "steps": steps, "annotations": [], "task_instances": [], "screenshots": []} | tables
         for name, content in rows.items():
             con.register(name, pa.Table.from_pylist(content, schema=TABLES[name].schema))
-        spool = Path(folder, "spool")
-        spool.mkdir()
-        parts = judge(con, config or QualityConfig(), iteration=iteration, spool=spool, unverified=unverified, part_episodes=part_episodes)
+        settings = config or QualityConfig()
+        parts = judge(con, settings, iteration=iteration, cache=Path(folder), unverified=unverified, part_episodes=part_episodes)
         return [row for part in parts for row in part.to_pylist()]
 
 

@@ -13,7 +13,7 @@ from warehouse.explain import explain
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.reroute import reroute
-from warehouse.routing import RoutingConfig, Rule, route_iteration
+from warehouse.routing import RoutingConfig, Rule, route
 from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
 
@@ -35,7 +35,7 @@ def warehouse(tmp_path: Path) -> Warehouse:
     house.replace_partition("steps", [without_place(row) for row in steps], iteration="0001", stage="rollouts")
     house.replace_partition("verdicts", verdicts_of(house, "0001"), iteration="0001", stage="verdicts")
     with connect(house) as con:
-        house.replace_partition("routes", route_iteration(con, "0001"), iteration="0001", stage="routing")
+        house.replace_partition("routes", route(con, iteration="0001"), iteration="0001", stage="routing")
     with connect(house) as con:
         samples = samples_from_routes(con, "0001")
     for table, rows in samples.items():

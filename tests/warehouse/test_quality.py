@@ -17,9 +17,9 @@ from warehouse.catalogue import TABLES
 from warehouse.contradictions import contradictions_in
 from warehouse.errors import ConfigError
 from warehouse.home import Home
-from warehouse.quality import VERDICTS_SCHEMA
 from warehouse.quality_config import QualityConfig
 from warehouse.tables import Warehouse
+from warehouse.verdict_rows import VERDICTS_SCHEMA
 
 CONFIG = QualityConfig()
 

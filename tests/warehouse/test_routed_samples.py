@@ -12,7 +12,7 @@ from warehouse.errors import ConfigError
 from warehouse.query import connect
 from warehouse.reroute import reroute
 from warehouse.routed_samples import store_routed_samples
-from warehouse.routing import RoutingConfig, Rule, route_iteration
+from warehouse.routing import RoutingConfig, Rule, route
 from warehouse.salvage import SalvageConfig
 from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
@@ -45,7 +45,7 @@ def act(warehouse: Warehouse, iteration: str, episode_id: str, screens: str, act
 def turn(warehouse: Warehouse, iteration: str) -> None:
     """As the assets route."""
     with connect(warehouse) as con:
-        rows = route_iteration(con, iteration)
+        rows = route(con, iteration=iteration)
     warehouse.replace_partition("routes", rows, iteration=iteration, stage="routing")
     with connect(warehouse) as con:
         samples = samples_from_routes(con, iteration, salvage=EVERYTHING)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.catalogue import ROUTES, TABLES
-from warehouse.routing import RoutingConfig, Rule, reason_label, route, route_iteration
+from warehouse.routing import RoutingConfig, Rule, reason_label, route
 
 FILTERS = ("format", "no_op", "loop", "leak", "duplicate", "contamination")
 
@@ -150,7 +150,7 @@ def test_rows_for_the_table_and_labels_to_count_by() -> None:
     with duckdb.connect() as con:
         con.register("episodes", arrow("episodes", [episode("a"), episode("b", iteration="0002")]))
         con.register("verdicts", arrow("verdicts", [verdict("a", "verifier", 0)]))
-        rows = route_iteration(con, "0001")
+        rows = route(con, iteration="0001").to_pylist()
         assert rows == [{"episode_id": "a", "route": "ct", "reason": "V=0: verifier 0 < 0.5"}]
         assert con.execute("select count(*) from duckdb_views() where view_name = 'rules'").fetchone() == (0,)
     labels = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from tests.warehouse.judging import episode_row, judged, steps_of
-from warehouse.quality import VERDICTS_SCHEMA
+from warehouse.verdict_rows import VERDICTS_SCHEMA
 from warehouse.verdict_tally import VerdictTally
 
 
