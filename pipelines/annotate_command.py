@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from click.core import ParameterSource
 from rich.table import Table as RichTable
 
 from pipelines.annotate_campaigns import campaign
@@ -148,7 +147,7 @@ def users_alone(context: typer.Context, database: DatabaseOption = None, home: H
     """Accounts of people and programs; without a command, a list of them."""
     if context.invoked_subcommand is None:
         list_users(database=database, home=home)
-    elif given := [name for name in ("database", "home") if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]:
+    elif given := [name for name in ("database", "home") if "COMMANDLINE" in str(context.get_parameter_source(name))]:
         raise ConfigError(f"--{given[0]} belongs after the command: flywheel annotate users {context.invoked_subcommand} --{given[0]} …")
 
 
