@@ -78,7 +78,7 @@ def element_within(start: tuple[int, int], end: tuple[int, int], observation: Ob
 def _is_box(start: tuple[int, int], end: tuple[int, int], observation: Observation) -> bool:
     """Whether a drag is more likely a box: it goes around something, and does not begin on another thing, which it would drag."""
     within, under = element_within(start, end, observation), element_under(*start, observation)
-    return within is not None and (under is None or under is within or under.role == "text")
+    return within is not None and (under is None or under is within)
 
 
 def _boxed(start: tuple[int, int], end: tuple[int, int], observation: Observation) -> list[Action]:
