@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
 
     with work.database.write() as session:
         said_again = session.get_one(Review, "review-1")
-        said_again.kind, said_again.verdict = "adjudication", False
+        said_again.kind, said_again.verdict, said_again.created_at_s = "adjudication", False, time.time()
     (told,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
     assert told.metadata["verdicts"].value == 1
     note = str(told.metadata["note"].value)
