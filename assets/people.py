@@ -1,33 +1,28 @@
-"""What people did, taken in from the annotation server's database: interactive annotations, and recordings of their own work. Every
-iteration takes what counts by then and none before it has taken; and before it makes its datasets it answers what was taken back since, or
-called wrong by a reviewer, with tombstones. What counts is annotation/service/intake.py's to say.
+"""What people did, taken in from the annotation server's database: here interactive annotations, in recordings.py recordings of their own
+work. Every iteration takes what counts by then and none before it has taken; and before it makes its datasets it answers what was taken
+back since, or called wrong by a reviewer, with tombstones. What counts is annotation/service/intake.py's to say.
 """
 
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, closing
-from typing import Any, Self
+from typing import Any
 
 import dagster as dg
 import pyarrow.compute as pc
 
 from agent.episode import Episode
-from agent.episode_rows import rows, screenshot_row
-from annotation.config import WordingConfig
-from annotation.recording.samples import VARIATION
+from agent.episode_rows import rows
 from annotation.service import intake
 from annotation.service.intake import Finished
-from annotation.service.wording import Wording
 from annotation.storage import landings
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
-from annotation.storage.parts import PartStore
 from assets.carrier import INPUT
 from assets.metadata import data_version, describe
 from assets.partitions import ITERATIONS
-from assets.profile import PeopleSettings, Profile
+from assets.profile import PeopleSettings
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.catalogue import TABLES
 from warehouse.errors import FlywheelError
@@ -38,14 +33,10 @@ from warehouse.withdrawal import WITHDRAWABLE, withdraw, withdrawn_ids
 GROUP = "collection"
 STAGE, RECORDED_STAGE, WITHDRAWALS = "human_annotations", "recordings", "withdrawals"
 DATABASE_VARIABLE = "FLYWHEEL_ANNOTATION_DATABASE"
-PICTURE_BYTES = 32 * 1024 * 1024
-"""Of a recording's pictures so many are in memory at once."""
 CHUNK_RUNS = 100
 """Runs whose pictures are in memory at once."""
 RUN_TABLES = ("tasks", "steps", "episodes", "annotations", "verdicts")
-RECORDED_TABLES = ("tasks", "steps", "episodes", "ct_samples")
 """In the order in which they are written: nothing names what is not there yet."""
-OWN_WORDS_ALONE = "Its recordings are learned in their own words alone; materialize `recordings` of this iteration again to add others."
 Row = dict[str, Any]
 
 
@@ -82,15 +73,15 @@ def human_annotations(
     warehouse, iteration = tables.warehouse, context.partition_key
     database = database_of(tables.home, profile.load().people)
     if database is None:
-        return _nothing(warehouse, iteration, STAGE, RUN_TABLES)
+        return nothing_to_take(warehouse, iteration, STAGE, RUN_TABLES)
     try:
         standing = intake.standing(database)
-        elsewhere = _taken(warehouse, STAGE, but=iteration)
+        elsewhere = episodes_taken(warehouse, STAGE, but=iteration)
         new = [run for run in standing.counting if run.episode_id not in elsewhere]
         made, lost = _rows(warehouse, database, Blobs.of_home(tables.home), new, iteration)
     finally:
         database.close()
-    wrote = _store(warehouse, iteration, STAGE, made)
+    wrote = store_rows(warehouse, iteration, STAGE, made)
     for why in (*standing.unreadable, *lost):
         context.log.warning(why)
     counts = {"runs": len(made["episodes"]), "annotations": len(made["annotations"]), "unreadable": len(standing.unreadable) + len(lost)}
@@ -98,34 +89,6 @@ def human_annotations(
     return dg.MaterializeResult(
         data_version=data_version(sorted(row["annotation_id"] for row in made["annotations"])),
         metadata=describe(counts=counts, wrote=wrote),
-    )
-
-
-@dg.asset(
-    partitions_def=ITERATIONS,
-    group_name=GROUP,
-    deps=["tasks"],
-    kinds={"deltalake"},
-    description="People's own work, recorded thinking aloud: what was approved since the iteration before joins D_CT.",
-)
-def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource) -> dg.MaterializeResult[None]:
-    settings, warehouse, iteration = profile.load(), tables.warehouse, context.partition_key
-    database = database_of(tables.home, settings.people)
-    if database is None:
-        return _nothing(warehouse, iteration, RECORDED_STAGE, RECORDED_TABLES)
-    try:
-        standing = intake.standing_recordings(database)
-        taken = set(_taken(warehouse, RECORDED_STAGE, but=iteration).values())
-        new = [recording_id for attempt, recording_id in standing.counting.items() if attempt not in taken]
-        made, counts, problems, note = _recorded(tables.home, warehouse, database, settings, new, iteration)
-    finally:
-        database.close()
-    wrote = _store(warehouse, iteration, RECORDED_STAGE, made)
-    for why in problems:
-        context.log.warning(why)
-    return dg.MaterializeResult(
-        data_version=data_version(sorted(row["sample_id"] for row in made["ct_samples"])),
-        metadata=note | describe(counts=counts, wrote=wrote),
     )
 
 
@@ -145,13 +108,13 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
         )
     try:
         runs, recorded = intake.standing(database), intake.standing_recordings(database)
-        taken = _taken(warehouse, STAGE)
+        taken = episodes_taken(warehouse, STAGE)
         seconds = intake.seconds(database, [run for run in runs.counting if run.episode_id in taken])
     finally:
         database.close()
     read = _versions(warehouse)
     back = {run.episode_id for run in runs.refused if run.episode_id in taken}
-    back |= {episode_id for episode_id, attempt in _taken(warehouse, RECORDED_STAGE).items() if attempt in recorded.refused}
+    back |= {episode_id for episode_id, attempt in episodes_taken(warehouse, RECORDED_STAGE).items() if attempt in recorded.refused}
     counts = {"taken back": len(back), "rows": _take_back(warehouse, lambda row: row["episode_id"] in back, iteration)}
     wrong = {(episode_id, step) for episode_id, second in seconds.items() for step in second.wrong_steps}
     counts["rows of wrong steps"] = _take_back(warehouse, lambda row: (row["episode_id"], row["step_index"]) in wrong, iteration)
@@ -165,77 +128,17 @@ def withdrawals(context: dg.AssetExecutionContext, tables: WarehouseResource, pr
     return dg.MaterializeResult(data_version=data_version(sorted(back), sorted(wrong)), metadata=note | metadata)
 
 
-def _recorded(
-    home: Home, warehouse: Warehouse, database: Database, settings: Profile, new: Sequence[str], iteration: str
-) -> tuple[dict[str, list[Row]], dict[str, int], list[str], dict[str, str]]:
-    """Rows of recordings by table, what to count, what went wrong, and a note where the model that adds other words was away."""
-    made: dict[str, list[Row]] = {table: [] for table in RECORDED_TABLES}
-    left_out: Counter[str] = Counter()
-    problems = []
-    asked = settings.people.wording if new else WordingConfig()
-    builder, store = settings.agent.builder(), PartStore.of_home(home)
-    with ExitStack() as stack:
-        wording = stack.enter_context(closing(Wording(asked))) if asked.base_url is not None else None
-        pictures = stack.enter_context(_Pictures(warehouse, iteration, RECORDED_STAGE))
-        for recording_id in new:
-            try:
-                found = intake.take_recording(database, store, recording_id, builder, pictures.keep, wording)
-            except (FlywheelError, ValueError) as error:
-                problems.append(f"recording {recording_id} is not taken in: {error}")
-                continue
-            _add(warehouse, made, [found.episode], iteration, RECORDED_STAGE)
-            made["ct_samples"] += found.samples + found.variations
-            left_out.update(found.left_out)
-    _add_tasks(warehouse, made, iteration, RECORDED_STAGE)
-    made["ct_samples"] = list({row["sample_id"]: row for row in made["ct_samples"]}.values())
-    counts = {"recordings": len(new) - len(problems), "samples": len(made["ct_samples"]), "unreadable": len(problems)}
-    note: dict[str, str] = {}
-    if wording is not None:
-        counts["samples in other words"] = sum(row["origin"] == VARIATION for row in made["ct_samples"])
-        counts["asked of the model"] = wording.num_asked
-        if wording.failure is not None:
-            note["note"] = f"{wording.failure} {OWN_WORDS_ALONE}"
-            problems.append(note["note"])
-    return made, counts | {f"left out/{reason}": num for reason, num in sorted(left_out.items())}, problems, note
-
-
-class _Pictures:
-    """Puts pictures into the table `screenshots`, some at a time: a recording may have more of them than there is memory. Those that are
-    left go there when the block ends."""
-
-    def __init__(self, warehouse: Warehouse, iteration: str, stage: str) -> None:
-        self._warehouse, self._iteration, self._stage = warehouse, iteration, stage
-        self._rows: list[Row] = []
-        self._num_bytes = 0
-
-    def keep(self, screenshot_id: str, png: bytes) -> None:
-        self._rows.append(screenshot_row(screenshot_id, png))
-        self._num_bytes += len(png)
-        if self._num_bytes >= PICTURE_BYTES:
-            self._store()
-
-    def _store(self) -> None:
-        rows, self._rows, self._num_bytes = self._rows, [], 0
-        self._warehouse.add_screenshots(rows, iteration=self._iteration, stage=self._stage)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._store()
-
-
 def _versions(warehouse: Warehouse) -> dict[str, int]:
     """Of the tables that tombstones go to."""
     return {table: warehouse.version(table) for table in WITHDRAWABLE}
 
 
-def _nothing(warehouse: Warehouse, iteration: str, stage: str, tables: Sequence[str]) -> dg.MaterializeResult[None]:
-    wrote = _store(warehouse, iteration, stage, {table: [] for table in tables})
+def nothing_to_take(warehouse: Warehouse, iteration: str, stage: str, tables: Sequence[str]) -> dg.MaterializeResult[None]:
+    wrote = store_rows(warehouse, iteration, stage, {table: [] for table in tables})
     return dg.MaterializeResult(data_version=data_version("none"), metadata=describe(wrote=wrote, note="nobody annotates here"))
 
 
-def _taken(warehouse: Warehouse, stage: str, *, but: str | None = None) -> dict[str, int]:
+def episodes_taken(warehouse: Warehouse, stage: str, *, but: str | None = None) -> dict[str, int]:
     """Attempt by episode id, of what iterations have taken in; of all `but` one."""
     found = warehouse.read("episodes", stage=stage, columns=["iteration", "episode_id", "attempt"]).to_pylist()
     return {row["episode_id"]: row["attempt"] for row in found if row["iteration"] != but}
@@ -255,14 +158,14 @@ def _rows(
                 taken.append(intake.take(database, blobs, run.run_id))
             except (FlywheelError, ValueError) as error:
                 lost.append(f"run {run.run_id} is not taken in: {error}")
-        _add(warehouse, made, [one.episode for one in taken], iteration, STAGE)
+        add_episodes(warehouse, made, [one.episode for one in taken], iteration, STAGE)
         made["annotations"] += [row for one in taken for row in one.annotations]
         made["verdicts"] += [one.verdict for one in taken if one.verdict is not None]
-    _add_tasks(warehouse, made, iteration, STAGE)
+    add_tasks(warehouse, made, iteration, STAGE)
     return made, lost
 
 
-def _add(warehouse: Warehouse, made: dict[str, list[Row]], episodes: Sequence[Episode], iteration: str, stage: str) -> None:
+def add_episodes(warehouse: Warehouse, made: dict[str, list[Row]], episodes: Sequence[Episode], iteration: str, stage: str) -> None:
     """Episodes with their steps and tasks; their screenshots are stored at once."""
     found = rows(episodes)
     warehouse.add_screenshots(found["screenshots"], iteration=iteration, stage=stage)
@@ -272,7 +175,7 @@ def _add(warehouse: Warehouse, made: dict[str, list[Row]], episodes: Sequence[Ep
     made["tasks"] += [{**task.model_dump(mode="json"), "task_id": task_id} for task_id, task in tasks.items()]
 
 
-def _add_tasks(warehouse: Warehouse, made: dict[str, list[Row]], iteration: str, stage: str) -> None:
+def add_tasks(warehouse: Warehouse, made: dict[str, list[Row]], iteration: str, stage: str) -> None:
     """Of the tasks those that no other partition has, each once."""
     known = warehouse.read("tasks", columns=["iteration", "stage", "task_id"])
     is_own = pc.and_(pc.equal(known["iteration"], iteration), pc.equal(known["stage"], stage))
@@ -280,7 +183,7 @@ def _add_tasks(warehouse: Warehouse, made: dict[str, list[Row]], iteration: str,
     made["tasks"] = [row for task_id, row in {row["task_id"]: row for row in made["tasks"]}.items() if task_id not in there]
 
 
-def _store(warehouse: Warehouse, iteration: str, stage: str, made: Mapping[str, Sequence[Row]]) -> dict[str, int]:
+def store_rows(warehouse: Warehouse, iteration: str, stage: str, made: Mapping[str, Sequence[Row]]) -> dict[str, int]:
     return {table: warehouse.replace_partition(table, of_table, iteration=iteration, stage=stage) for table, of_table in made.items()}
 
 

@@ -101,8 +101,8 @@ def take(root: Path) -> None:
     import dagster as dg
 
     from assets.partitions import ITERATIONS
-    from assets.people import recordings
     from assets.profile import Profile
+    from assets.recordings import recordings
     from assets.resources import ProfileResource, WarehouseResource
     from pipelines import profiles
 

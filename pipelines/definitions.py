@@ -10,7 +10,21 @@ from typing import Any
 
 import dagster as dg
 
-from assets import carrier, checks, collection, datasets, judging, people, release, routing, seed, task_pool, training, value_gate
+from assets import (
+    carrier,
+    checks,
+    collection,
+    datasets,
+    judging,
+    people,
+    recordings,
+    release,
+    routing,
+    seed,
+    task_pool,
+    training,
+    value_gate,
+)
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
@@ -56,7 +70,7 @@ def build_defs(resource_overrides: Mapping[str, Any] | None = None) -> dg.Defini
             collection.rollouts,
             collection.annotations,
             people.human_annotations,
-            people.recordings,
+            recordings.recordings,
             judging.orm_data,
             judging.orm_model,
             judging.judging,

@@ -1,6 +1,6 @@
 """What the flywheel takes in: annotated runs and recordings that count, as episodes and rows of the warehouse's tables, and which of those
 that were taken in count no longer. Reads the annotation database and its files, and writes nothing but what a model answers; who stores
-the rows, and when, is assets/people.py's.
+the rows, and when, is assets/people.py's and assets/recordings.py's.
 
 A run counts once it is finished and nobody has to look at it any more, a recording once another person has approved it; until they are
 rejected or withdrawn. A run that is disputed again after it was taken in stays until somebody has settled it.

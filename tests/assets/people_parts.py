@@ -18,8 +18,9 @@ from annotation.storage.logins import Principal
 from annotation.storage.parts import PartStore
 from annotation.wire.review import SubmitReview
 from assets.partitions import ITERATIONS
-from assets.people import human_annotations, recordings, withdrawals
+from assets.people import human_annotations, withdrawals
 from assets.profile import PeopleSettings, Profile
+from assets.recordings import recordings
 from assets.resources import ProfileResource, WarehouseResource
 from assets.routing import routing, verdicts
 from pipelines import profiles

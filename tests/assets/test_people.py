@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,12 @@ from annotation.storage import run_endings
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Review, Run
 from annotation.wire.runs import Decide, Finish
-from assets import people
+from assets import recordings
 from assets.people import RECORDED_STAGE, STAGE
 from sandbox.pool import SessionPool
 from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
-from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, principal, upload, work_in
+from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, principal, take_recordings, upload, work_in
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.samples import samples_from_routes
@@ -97,6 +98,16 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
     with connect(warehouse) as con:
         learned = samples_from_routes(con, ITERATION)["sft_samples"]
     assert {row["annotation_id"] for row in learned} == set(samples) - taken_back, "nor do they come back when it is routed again"
+
+    with work.database.write() as session:
+        said_again = session.get_one(Review, "review-1")
+        said_again.kind, said_again.verdict, said_again.created_at_s = "adjudication", False, time.time()
+    (told,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
+    assert told.metadata["verdicts"].value == 1
+    note = str(told.metadata["note"].value)
+    assert "routes of 0001 stand until they are routed again: flywheel reroute --iteration 0001" in note
+    (told,) = take_recordings(tmp_path, NEXT).asset_materializations_for_node("withdrawals")
+    assert told.metadata["verdicts"].value == 0 and "note" not in told.metadata, "said once"
     work.close()
 
 
@@ -138,7 +149,7 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
 
 
 def test_pictures_of_a_recording_pass_through_memory_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people, "PICTURE_BYTES", 3 * PICTURE_BYTES)
+    monkeypatch.setattr(recordings, "PICTURE_BYTES", 3 * PICTURE_BYTES)
     warehouse = Warehouse(Home(tmp_path))
     manifest = made_recording.make(tmp_path / "own").manifest()
     click, screen = manifest.actions[0], manifest.screens[0]
@@ -158,7 +169,7 @@ def test_pictures_of_a_recording_pass_through_memory_a_few_at_a_time(tmp_path: P
         most = max(most, num)
         return Picture(made_recording.drawn(screen_id).ljust(PICTURE_BYTES, b"."))
 
-    with people._Pictures(warehouse, ITERATION, RECORDED_STAGE) as pictures:
+    with recordings._Pictures(warehouse, ITERATION, RECORDED_STAGE) as pictures:
         made = recorded(long, read, PromptBuilder("doubao"), keep=pictures.keep, also=[long])
     assert len(made.samples) == 40 and most <= 4
     stored = warehouse.read("screenshots", columns=["screenshot_id"]).column(0).to_pylist()
