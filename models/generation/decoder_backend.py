@@ -5,7 +5,7 @@ computes the same numbers (tests hold it to the models' own forward pass) with f
 are multiplied into what follows them, and the last layer's queries are asked only where an answer starts. Larger models are bound by their
 matrices and stay with models/generation/hf_backend.py, as do all others.
 
-Shape suffixes: B rows, T tokens, S slots, H query heads, J key heads, G = H / J, C = B * J, K head size, D hidden size, P positions.
+Shape suffixes: B rows, T tokens, S slots, H query heads, J key heads, G = H / J, K head size, D hidden size, P positions.
 """
 
 from __future__ import annotations
@@ -138,14 +138,13 @@ class DecoderBackend:
         target = Target.of_pending(self.arena, rows, range(len(rows)))
         starts_B = torch.tensor(target.starts, device=self._device)
         x_BD, rotary_B2K = self._embed(rows, 1)[:, 0], self._rotary_P2K[starts_B]
-        bias_C1S = self._bias(starts_B, target.num_read).repeat_interleave(self._num_keys, dim=0).unsqueeze(1)
+        mask_B11S = self._bias(starts_B, target.num_read)[:, None, None]
         for index, layer in enumerate(self._layers):
             query, key, value = self._project(x_BD, layer, rotary_B2K)
             keys, values = target.exchange(index, key.unsqueeze(2), value.unsqueeze(2))
-            query_CGK = query.reshape(len(rows) * self._num_keys, -1, self._head_size)
-            scores_CGS = torch.baddbmm(bias_C1S, query_CGK, keys.flatten(0, 1).transpose(1, 2), alpha=self._head_size**-0.5)
-            attended = torch.bmm(scores_CGS.softmax(dim=-1), values.flatten(0, 1))
-            x_BD = self._finish(x_BD, attended.view(len(rows), -1), layer)
+            query_BJGK = query.unflatten(1, (self._num_keys, -1))  # who shares keys stands where tokens would: nothing is repeated
+            attended = functional.scaled_dot_product_attention(query_BJGK, keys, values, attn_mask=mask_B11S)
+            x_BD = self._finish(x_BD, attended.flatten(1), layer)
         return self._logits(x_BD)
 
     def _embed(self, rows: Sequence[Row], num_tokens: int) -> Tensor:
