@@ -87,6 +87,7 @@ export class Meanings {
     this.is_asking = false;
     if (this.menu.hidden) return;
     this.menu.hidden = true;
+    this.menu.replaceChildren();
     this.views = [];
     this.on_preview(null);
   }

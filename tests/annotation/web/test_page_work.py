@@ -184,6 +184,7 @@ async def finish_hybrid(page: Page, here: Site, word: str) -> None:
     send = next(box for box in await boxes(page) if box["name"] == "Send")
     await page.mouse.click(*await screen_point(page, send["x"] + send["width"] // 2, send["y"] + send["height"] // 2))
     await expect(page.locator("#meanings button").first).to_contain_text("click [")
+    await expect(page.locator("#meanings button").first).to_be_focused()
     await page.keyboard.press("Control+Enter")
     await deciding(page, 6)
     await page.keyboard.press("f")
