@@ -8,8 +8,11 @@ from playwright.async_api import Page
 
 
 async def screen_point(page: Page, x: int, y: int) -> tuple[float, float]:
-    """Where a pixel of the screen is on the page."""
-    frame = await page.locator("#frame").bounding_box()
+    """Where a pixel of the screen is on the page, once the layout stands still."""
+    frame, before = await page.locator("#frame").bounding_box(), None
+    while frame != before:
+        await page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        frame, before = await page.locator("#frame").bounding_box(), frame
     shown = await page.locator("#screen").evaluate("canvas => canvas.width")
     assert frame is not None
     scale = frame["width"] / shown
