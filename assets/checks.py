@@ -82,6 +82,7 @@ GATES = (
     ),
     Gate(name="dataset_gate", guards=("ct_dataset", "sft_dataset"), suites={"sft_dataset": ("datasets",)}),
     Gate(name="merge_gate", guards=("merged_policy",), suites={}),
+    Gate(name="orm_gate", guards=("orm_dataset",), suites={"orm_samples": ("orm_samples",), "orm_dataset": ("datasets",)}),
     Gate(
         name="collection_gate",
         guards=("rollouts", "annotations", "human_annotations"),
@@ -97,10 +98,11 @@ GATES = (
         name="routing_gate",
         guards=("routes", "ct_samples", "sft_samples"),
         suites={
+            "orm_model": ("checkpoints", "training_metrics"),
             "verdicts": ("verdicts",),
             "routes": ("routes", "judge_reports"),
             "ct_samples": ("ct_samples",),
-            "sft_samples": ("sft_samples", "orm_samples"),
+            "sft_samples": ("sft_samples",),
         },
     ),
 )

@@ -130,12 +130,22 @@ INVARIANTS = (
     Invariant(
         name="sft_dataset_of_successes_and_corrections",
         asset="sft_dataset",
-        meaning="SFT learns from whole episodes only with V=1, and from steps only where an annotation or a correction stands behind them",
+        meaning="SFT learns from whole episodes only with V=1, as their outcome or their route has it, and from steps only where an "
+        "annotation that stands is behind them",
         mend=WITHDRAW,
-        sql=f"""with {_MEMBERS.format(kind="sft")}
-               select u.sample_id, u.iteration, u.stage, u.origin, u.verdict, u.episode_id, e.outcome, e.reward
-               from used u left join episodes e using (episode_id)
-               where u.kind = 'sft' and u.origin <> 'general' and u.annotation_id is null and u.verdict is distinct from true""",
+        sql=f"""with {_MEMBERS.format(kind="sft")},
+                 judged as (
+                   select u.sample_id, u.iteration, u.stage, u.origin, u.verdict, u.annotation_id, u.episode_id,
+                     (select max(e.outcome) from episodes e where e.episode_id = u.episode_id) as outcome,
+                     (select max(r.route || ', ' || r.reason) from routes r where r.episode_id = u.episode_id) as route,
+                     exists (from annotations a where a.annotation_id = u.annotation_id and not a.withdrawn
+                             and a.decision <> 'beyond_repair') as stands
+                   from used u where u.kind = 'sft')
+               select * from judged where not coalesce(case
+                 when annotation_id is not null then stands
+                 when origin = 'general' and episode_id is null then true
+                 when origin in ('rollout', 'correction', 'reflection') then verdict and starts_with(route, 'sft, V=1: ')
+                 else verdict and (episode_id is null or outcome = 'success') end, false)""",
     ),
     Invariant(
         name="merge_weights_on_simplex",
@@ -313,5 +323,19 @@ INVARIANTS = (
     ),
     *_of_samples("ct", "ct_samples"),
     *_of_samples("sft", "sft_samples"),
-    *_of_samples("orm", "sft_samples"),
+    *_of_samples("orm", "orm_dataset"),
+    Invariant(
+        name="orm_verdicts_are_true",
+        asset="orm_dataset",
+        meaning="a judge is taught what a person said of an episode, else what its verifier did",
+        sql="""with human as (
+                 select episode_id, passed from verdicts where origin = 'human' and kind = 'verdict'
+                 qualify row_number() over (partition by episode_id order by iteration desc, judge_version desc, stage desc) = 1),
+               known as (select episode_id, max(reward) as reward from episodes group by episode_id)
+               select s.sample_id, s.episode_id, s.verdict, h.passed as person, k.reward
+               from orm_samples s left join human h using (episode_id) left join known k using (episode_id)
+               where s.iteration = $iteration and not s.withdrawn
+               and not coalesce(case when h.passed is not null then s.verdict = h.passed
+                                when s.verdict then k.reward > 0 else k.reward < 1 end, false)""",
+    ),
 )

@@ -181,6 +181,7 @@ FAULTS: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
     "sft_history_without_duplicates": (sft(Make.sample("good-0", episode_id="ep-good")), "0001/imported"),
     "ct_history_without_duplicates": (seeded("ct_samples", Make.sample("tutorial"), iteration="0001"), "0000/seed_tutorials"),
     "sft_learns_from_something": (sft(Make.sample("mute", messages=[{"role": "user", "content": "x", "loss": 0.0}])), "mute"),
+    "orm_verdicts_are_true": (seeded("orm_samples", Make.sample("lie", episode_id="ep-bad"), iteration="0001"), "lie"),
     "orm_learns_from_something": (seeded("orm_samples", Make.sample("mute", messages=[]), iteration="0001"), "mute"),
 }  # fmt: skip
 
@@ -199,6 +200,25 @@ def test_a_broken_rule_names_its_row(turned: Warehouse, name: str) -> None:
     plant(turned)
     found = broken(turned, name)
     assert name in found and named in found[name], found
+
+
+OF_A_FAILURE = {"episode_id": "ep-bad", "step_index": 0}
+BLUFFS = {
+    "rollout": Make.sample("bluff", origin="rollout", **OF_A_FAILURE),
+    "demonstration": Make.sample("bluff", origin="demonstration", **OF_A_FAILURE),
+    "general text": Make.sample("bluff", origin="general", **OF_A_FAILURE),
+    "correction": Make.sample("bluff", origin="correction", **OF_A_FAILURE),
+    "annotation that is not there": Make.sample("bluff", origin="annotation", annotation_id="nobody", **OF_A_FAILURE),
+}
+
+
+@pytest.mark.parametrize("bluff", BLUFFS)
+def test_a_step_of_a_failed_episode_is_not_learned_though_it_says_that_it_succeeded(turned: Warehouse, bluff: str) -> None:
+    assert BLUFFS[bluff]["verdict"] is True
+    turned.replace_partition("sft_samples", [BLUFFS[bluff]], iteration="0000", stage="imported")
+    turned.replace_partition("datasets", [member("bluff")], iteration="0001", stage="sft_dataset")
+    rule = "sft_dataset_of_successes_and_corrections"
+    assert "'bluff'" in broken(turned, rule)[rule]
 
 
 def routed(made: Warehouse, **reasons: str) -> None:

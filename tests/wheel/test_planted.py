@@ -74,11 +74,11 @@ class Planter:
         return ["sample-leaked", episode["episode_id"], "holdout", "flywheel withdraw"]
 
     def unsolved(self) -> list[str]:
-        (sample,) = self.rows("from sft_samples limit 1")
+        (sample,) = self.rows("from sft_samples where stage = 'seed_demonstrations' order by sample_id limit 1")
         (episode,) = self.rows("from episodes where stage = 'rollouts' and reward <= 0 and split = 'train' order by episode_id limit 1")
-        planted = sample | {"sample_id": "sample-unsolved", "episode_id": episode["episode_id"], "step_index": 0, "verdict": False}
+        planted = sample | {"sample_id": "sample-unsolved", "episode_id": episode["episode_id"], "step_index": 0}  # which says V=1 of itself
         self.append("sft_samples", [planted], iteration="0000", stage="imported")
-        return ["sample-unsolved", episode["episode_id"], "false", "flywheel withdraw"]
+        return ["sample-unsolved", episode["episode_id"], episode["outcome"], "flywheel withdraw"]
 
     def sample_twice(self) -> list[str]:
         (sample,) = self.rows("from sft_samples where stage = 'seed_demonstrations' order by sample_id limit 1")
