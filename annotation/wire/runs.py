@@ -134,7 +134,8 @@ class RunState(_Body):
 
 class Decide(_Body):
     """POST /api/v1/runs/{run_id}/decide. accept names a candidate; edit names the candidate it came from; edit and override carry a
-    thought and an action in the grammar's words. beyond_repair ends the episode as failed."""
+    thought and an action in the grammar's words. beyond_repair ends the episode as failed. What comes to a candidate's own answer is kept
+    as an accept or edit of that candidate, whatever it was sent as (service/choices.py)."""
 
     version: int
     decision: Literal["accept", "edit", "override", "beyond_repair"]

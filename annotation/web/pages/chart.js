@@ -56,10 +56,10 @@ export function bar_chart(label, names, values) {
   return make("figure", {}, svg);
 }
 
-/** `columns`: [{title, text(row), is_number}]. */
+/** `columns`: [{title, text(row), is_number}]; without a title it is of buttons. */
 export function table(rows, columns, caption = null) {
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption ? `${caption}, a table` : "Table" }, make("table", {},
     caption && make("caption", { class: "sr" }, caption),
-    make("thead", {}, make("tr", {}, columns.map(({ title, is_number }) => make("th", { scope: "col", class: is_number ? "number" : "" }, title)))),
+    make("thead", {}, make("tr", {}, columns.map(({ title, is_number }) => make("th", { scope: "col", class: is_number ? "number" : "" }, title || make("span", { class: "sr" }, "Actions"))))),
     make("tbody", {}, rows.map((row) => make("tr", {}, columns.map(({ text, is_number }) => make("td", { class: is_number ? "number" : "" }, text(row))))))));
 }

@@ -6,10 +6,11 @@ import { enlarge } from "/pages/zoom.js";
 
 const SIGNS = { accept: "✓ accepted", edit: "✎ edited", override: "↺ overridden", beyond_repair: "✕ beyond repair" };
 
-/** `address_of(screenshot_id)`; `on_step(index)`; `said(step)`: more nodes about a step; `mark_of(index)`: "right", "wrong" or "". */
+/** `address_of(screenshot_id)`; `on_step(index)`; `said(step)`: more nodes about a step; `mark_of(index)`: "right", "wrong" or ""; `key`: which
+ *  enlarges the picture, null where none does. */
 export class Replay {
-  constructor({ title, steps, address_of, on_step = () => {}, said = () => [], mark_of = () => "" }) {
-    Object.assign(this, { title, steps, address_of, on_step, said, mark_of });
+  constructor({ title, steps, address_of, on_step = () => {}, said = () => [], mark_of = () => "", key = "Z" }) {
+    Object.assign(this, { title, steps, address_of, on_step, said, mark_of, key });
     this.index = 0;
     this.shot = make("div", { class: "shot", on: { click: () => this.enlarge() } });
     this.words = make("div", { class: "said" });
@@ -46,7 +47,7 @@ export class Replay {
       this.shot.replaceChildren(
         make("img", { src: this.address_of(screen.screenshot_id), alt: `Screen before step ${this.index + 1}` }),
         draw("svg", { viewBox: `0 0 ${screen.width_px} ${screen.height_px}`, "aria-hidden": "true" }, this.marks_of(step, unit)),
-        make("button", { type: "button", class: "enlarge", "aria-label": name, title: name }, "⤢", make("kbd", {}, "Z")),
+        make("button", { type: "button", class: "enlarge", "aria-label": name, title: name }, "⤢", this.key && make("kbd", {}, this.key)),
       );
     } else this.shot.replaceChildren(make("p", {}, "No picture"));
     const proposals = step.proposals ?? [];

@@ -75,7 +75,7 @@ async function open_run(run_id) {
     on_step: (index) => (opinion.show(index), current.twin?.go(index, false)), mark_of: (index) => opinion.mark_of(index), said: (step) => step_facts(step),
   });
   const twin = review.twin && new Replay({
-    title: `${review.twin.annotator}: ${verdict_text(review.twin.person_verdict)}`, steps: review.twin.steps, address_of: picture_of(review.twin.run_id), said: (step) => step_facts(step),
+    title: `${review.twin.annotator}: ${verdict_text(review.twin.person_verdict)}`, steps: review.twin.steps, address_of: picture_of(review.twin.run_id), said: (step) => step_facts(step), key: null,
   });
   opinion.on_change = () => replay.mark();
   current = { item, review, opinion, replay, twin };

@@ -88,6 +88,9 @@ async def rest(page: Page, camera: Camera, here: Site) -> None:
         await page.locator(".opens").nth(0 if name == "recording" else 1).click()
         await expect(page.locator("#case")).to_be_visible()
         await camera.take(name)
+        if name == "run":
+            await page.keyboard.press("z")
+            await camera.take("run-enlarged")
     await page.context.clear_cookies()
     await page.goto("/login")
     await camera.take("login")
