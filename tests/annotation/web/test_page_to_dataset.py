@@ -182,4 +182,3 @@ def check(con: duckdb.DuckDBPyConnection, home: Home, sample_id: str, component:
     assert seen == step.screenshot_id
     ((data,),) = con.execute("select data from screenshots where screenshot_id = ?", [seen]).fetchall()
     assert bytes(data) == Blobs.of_home(home).get(seen)
-
