@@ -36,6 +36,7 @@ INTRUSIONS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("POST", "/api/v1/assignments/{assignment}/skip", {"reason": "not mine"}),
 )
 """What nobody may do to somebody else's work: method, path, body."""
+TURNED_AWAY = (403, 404, 410)
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Tally:
     take_s: list[float] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     seen: list[str] = field(default_factory=list)
-    """What was not refused of somebody else's."""
+    """Where they were let in, or refused for another reason than that it is somebody else's."""
     num_backs: int = 0
     num_skips: int = 0
     num_sent_again: int = 0
@@ -184,8 +185,8 @@ class Annotator:
         method, path, body = self._dice.choice(INTRUSIONS)
         answer = await self._send(method, path.format(run=run_id, assignment=self._tally.taken[run_id]), body)
         self._tally.num_probes += 1
-        if answer.is_success:
-            self._tally.seen.append(f"{method} {path} of {run_id}")
+        if answer.status_code not in TURNED_AWAY:
+            self._tally.seen.append(f"{answer.status_code} {method} {path} of {run_id}")
 
     def _state(self, answer: httpx.Response, before: dict[str, Any]) -> dict[str, Any]:
         """What the server says now. A refusal means that it was decided on something old: look again."""

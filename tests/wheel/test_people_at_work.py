@@ -160,8 +160,8 @@ def check_tables(wheel: Any, given: Given) -> None:
     for table in ("steps", "verdicts", "routes"):
         without = "select episode_id from episodes where stage = 'human_annotations' except select episode_id from"
         assert wheel.sql(f"{without} {table}") == [], table
-    unseen = "from steps left join screenshots i using (screenshot_id) where steps.stage in ('human_annotations', 'recordings') and i.data is null"
-    assert wheel.sql(f"select count(*) {unseen}") == [(0,)]
+    unseen = "steps left join screenshots i using (screenshot_id) where i.data is null"
+    assert wheel.sql(f"select count(*) from {unseen} and steps.stage in ('human_annotations', 'recordings')") == [(0,)]
     ((policy_id, purpose, num_steps),) = wheel.sql(
         "select any_value(policy_id), any_value(purpose), count(*) from episodes join steps using (episode_id) "
         "where episodes.stage = 'recordings'"
