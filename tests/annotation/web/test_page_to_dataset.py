@@ -14,6 +14,7 @@ from playwright.async_api import Browser, Page, expect
 from sqlalchemy import select
 
 from annotation.service import intake
+from annotation.service.screens import observation_of
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import default_url
 from annotation.storage.migrating import open_database
@@ -71,8 +72,9 @@ def test_a_click_is_learned_from_and_found_again_from_the_dataset(tmp_path: Path
     assert [step.decision for step in hybrid] == ["accept", *["override"] * 4]
     click = hybrid[-1]
     assert click.action is not None and click.action["kind"] == "click"
-    send = next(box for box in click.screen["elements"] if box["name"] == "Send")
-    assert send["x"] <= click.action["x"] < send["x"] + send["width"] and send["y"] <= click.action["y"] < send["y"] + send["height"]
+    send = next(element for element in observation_of(click, None).elements if element.text == "Send")
+    x, y = click.action["x"], click.action["y"]
+    assert 2 * abs(x - send.x_px) <= send.width_px and 2 * abs(y - send.y_px) <= send.height_px, "the click on the button"
 
 
 # In the browser
@@ -148,7 +150,12 @@ def standing_decisions(home: Home) -> dict[Place, Decision]:
         episodes = {run.run_id: run.episode_id for run in standing.counting}
         with database.read() as session:
             steps = session.scalars(select(RunStep).where(RunStep.decision.is_not(None), RunStep.superseded_at_s.is_(None))).all()
-            of_run = select(Run.run_id, User.user_id, User.name, Assignment.task_name).join(User).join(Assignment)
+            of_run = (
+                select(Run.run_id, User.user_id, User.name, Assignment.task_name)
+                .select_from(Run)
+                .join(User, User.user_id == Run.user_id)
+                .join(Assignment, Assignment.assignment_id == Run.assignment_id)
+            )
             facts = {run_id: rest for run_id, *rest in session.execute(of_run)}
     finally:
         database.close()
