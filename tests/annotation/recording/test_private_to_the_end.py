@@ -50,6 +50,7 @@ def flywheel(home: Home, *arguments: str) -> str:
 
 def test_planted_secrets_are_nowhere_after_the_upload(tmp_path: Path) -> None:
     person, office = tmp_path / "person", Home(tmp_path / "office")
+    person.mkdir()
     office.root.mkdir()
     with a_desk(800, 640) as desk:
         store, _ = type_secrets(desk, person)
