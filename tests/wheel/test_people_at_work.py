@@ -1,5 +1,5 @@
 """The wheel with people in it: what they decided live and what they recorded of their own work comes in beside what the scripted annotator
-decides, who works through the same service; the next iteration learns from it, and what is taken back is in no later dataset."""
+decides, who works through the same service; the next iteration learns from it, and what is taken back leaves its datasets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 LOAD = Load(num_annotators=4, num_sessions=4, num_decisions=6, seconds=600, double_share=0.0, kill=False, tasks="miniwob:smoke")
 PROFILE = "smoke"
-TAKES_IN, LEARNS, AFTER = "0002", "0003", "0004"
+TAKES_IN, LEARNS = "0002", "0003"
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,22 @@ def test_the_wheel_turns_with_what_people_did(turned_home: Any, copy_of: Callabl
     ((num_steps,),) = wheel.sql("select count(*) from steps where iteration = ? and stage = 'annotations'", TAKES_IN)
     assert played.users == {ORACLE_POLICY_ID} and num_steps // 2 < played.num_steps <= num_steps, "it works through the same service"
 
-    turn(wheel, 3)
-    learned = check_datasets(wheel, given)
+    made = ("withdrawals", "ct_dataset", "sft_dataset")
+    went_well, text, _ = run_assets(wheel, (*made, "ct_model", "sft_model"), monkeypatch, LEARNS)
+    assert went_well, text
+    learned = check_learned(wheel, given)
 
     taught = Counter(episode_id for episode_id, _ in learned)
     run_id, episode_id = max(given.episodes.items(), key=lambda run: taught[run[1]])
+    before = datasets_of(wheel)
     taken_back = wheel.flywheel("annotate", "withdraw", run_id, given.recording_id, "--reason", "a test")
     assert taken_back.returncode == 0 and "withdrawn: 2" in taken_back.stdout, taken_back.stderr
-    went_well, text, _ = run_assets(wheel, ("withdrawals", "ct_dataset", "sft_dataset"), monkeypatch, AFTER)
+    went_well, text, _ = run_assets(wheel, made, monkeypatch, LEARNS)
     assert went_well, text
-    assert samples_of(wheel, "ct", AFTER, "s.stage = 'recordings'") == set()
-    left = samples_of(wheel, "sft", AFTER, "a.origin = 'human'")
-    assert left == {one for one in learned if one[0] != episode_id} and left != learned, "and nothing else went with it"
+    assert before.keys() == datasets_of(wheel).keys() and not set(before.values()) & set(datasets_of(wheel).values()), "new versions"
+    assert samples_of(wheel, "ct", "s.stage = 'recordings'") == set()
+    left = samples_of(wheel, "sft", "a.origin = 'human'")
+    assert left == {one for one in learned if one[0] != episode_id} != learned, "and nothing else went with it"
     assert wheel.left_after(15) == []
 
 
@@ -177,14 +181,13 @@ def check_tables(wheel: Any, given: Given) -> None:
     assert missing == [], "each decision that teaches is a sample of D_SFT"
 
 
-def check_datasets(wheel: Any, given: Given) -> set[tuple[str, int]]:
-    """Both kinds are in what the next iteration learned from, and its policies are made of it; the steps of people's runs in there."""
-    recorded = samples_of(wheel, "ct", LEARNS, "s.stage = 'recordings'")
+def check_learned(wheel: Any, given: Given) -> set[tuple[str, int]]:
+    """Both kinds are in what the next iteration learns from, and its policies are made of it; the steps of people's runs in there."""
+    recorded = samples_of(wheel, "ct", "s.stage = 'recordings'")
     assert len(recorded) == given.num_actions
-    learned = samples_of(wheel, "sft", LEARNS, "a.origin = 'human'")
+    learned = samples_of(wheel, "sft", "a.origin = 'human'")
     assert learned and {episode for episode, _ in learned} <= set(given.episodes.values())
-    assert samples_of(wheel, "sft", LEARNS, "a.origin = 'scripted'")
-    assert wheel.sql("select count(*) from episodes where stage in ('human_annotations', 'recordings') and iteration = ?", LEARNS) == [(0,)]
+    assert samples_of(wheel, "sft", "a.origin = 'scripted'")
     for stage, samples in (
         ("ct_model", "ct_samples where stage = 'recordings'"),
         ("sft_model", "sft_samples join annotations a using (annotation_id) where a.origin = 'human'"),
@@ -196,11 +199,16 @@ def check_datasets(wheel: Any, given: Given) -> set[tuple[str, int]]:
     return learned
 
 
-def samples_of(wheel: Any, kind: str, iteration: str, where: str) -> set[tuple[str, int]]:
-    """Episode and step of the samples in an iteration's dataset of this kind."""
+def datasets_of(wheel: Any) -> dict[str, str]:
+    """By kind."""
+    return dict(wheel.sql("select distinct stage, dataset_id from datasets where iteration = ?", LEARNS))
+
+
+def samples_of(wheel: Any, kind: str, where: str) -> set[tuple[str, int]]:
+    """Episode and step of the samples in the dataset of this kind that is learned from."""
     annotated = "left join annotations a using (annotation_id)" if kind == "sft" else ""
     query = (
         f"select distinct s.episode_id, s.step_index from datasets d join {kind}_samples s using (sample_id) {annotated} "
-        f"where d.iteration = ? and d.kind = '{kind}' and d.weight > 0 and {where}"
+        f"where d.iteration = ? and d.stage = '{kind}_dataset' and d.weight > 0 and {where}"
     )
-    return {(episode, step) for episode, step in wheel.sql(query, iteration)}
+    return {(episode, step) for episode, step in wheel.sql(query, LEARNS)}
