@@ -167,8 +167,8 @@ def check_tables(wheel: Any, given: Given) -> None:
     unseen = "steps left join screenshots i using (screenshot_id) where i.data is null"
     assert wheel.sql(f"select count(*) from {unseen} and steps.stage in ('human_annotations', 'recordings')") == [(0,)]
     ((policy_id, purpose, num_steps),) = wheel.sql(
-        "select any_value(policy_id), any_value(purpose), count(*) from episodes join steps using (episode_id) "
-        "where episodes.stage = 'recordings'"
+        "select any_value(e.policy_id), any_value(e.purpose), count(*) from episodes e join steps using (episode_id) "
+        "where e.stage = 'recordings'"
     )
     assert (policy_id, purpose, num_steps) == ("human", "seed", given.num_actions)
     recorded = wheel.sql("select origin, domain, iteration, count(*) from ct_samples where stage = 'recordings' group by all")
