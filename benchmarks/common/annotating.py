@@ -25,6 +25,9 @@ from warehouse.home import Home
 START_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 60.0
 THINK_S = (0.3, 1.5)
+HEARTBEAT_S = 15.0
+FORGETFUL = 5
+"""Every so many do not say that they are there, so that a lease runs out now and then."""
 WAITING = ("starting", "proposing", "executing", "rewinding")
 INTRUSIONS: tuple[tuple[str, str, dict[str, Any] | None], ...] = (
     ("GET", "/api/v1/runs/{run}", None),
@@ -104,7 +107,19 @@ class Annotator:
                 await self._run(state)
 
     async def _run(self, state: dict[str, Any]) -> None:
-        run_id = state["run_id"]
+        """To its end, with a sign of life now and then, as the page gives."""
+        alive = asyncio.create_task(self._stay(state["assignment_id"]))
+        try:
+            await self._play(state["run_id"], state)
+        finally:
+            alive.cancel()
+
+    async def _stay(self, assignment_id: str) -> None:
+        while self._number % FORGETFUL:
+            await asyncio.sleep(HEARTBEAT_S)
+            await self._send("POST", f"/api/v1/assignments/{assignment_id}/heartbeat")
+
+    async def _play(self, run_id: str, state: dict[str, Any]) -> None:
         while True:
             state = await self._settled(run_id, state)
             if state["phase"] in ("finished", "abandoned"):
