@@ -26,6 +26,7 @@ START_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 60.0
 THINK_S = (0.3, 1.5)
 HEARTBEAT_S = 15.0
+LOOKS = 5
 FORGETFUL = 5
 """Every so many do not say that they are there, so that a lease runs out now and then."""
 WAITING = ("starting", "proposing", "executing", "rewinding")
@@ -117,7 +118,10 @@ class Annotator:
     async def _stay(self, assignment_id: str) -> None:
         while self._number % FORGETFUL:
             await asyncio.sleep(HEARTBEAT_S)
-            await self._send("POST", f"/api/v1/assignments/{assignment_id}/heartbeat")
+            await self._say_here(assignment_id)
+
+    async def _say_here(self, assignment_id: str) -> httpx.Response:
+        return await self._send("POST", f"/api/v1/assignments/{assignment_id}/heartbeat")
 
     async def _play(self, run_id: str, state: dict[str, Any]) -> None:
         while True:
@@ -178,7 +182,8 @@ class Annotator:
         return {"version": state["version"], "decision": "override", "thought": thought, "action": f"click [{chosen['index']}]"}
 
     async def _settled(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
-        """The state once it waits for a person, from the run's events."""
+        """The state once it waits for a person, from the run's events. Whoever said nothing for too long comes back to it by and by."""
+        num_looks = 0
         while state["phase"] in WAITING:
             try:
                 async with self._http.stream("GET", f"/api/v1/runs/{run_id}/events") as events:
@@ -186,9 +191,13 @@ class Annotator:
                         if line.startswith("data: "):
                             state = json.loads(line[6:])
                             if state["phase"] not in WAITING:
-                                break
+                                return state
             except httpx.HTTPError:
-                await asyncio.sleep(0.2)
+                pass
+            await asyncio.sleep(0.2)
+            num_looks += 1
+            if num_looks % LOOKS == 0 and not (await self._say_here(state["assignment_id"])).is_success:
+                return {**state, "phase": "abandoned"}
         return state
 
     async def _intrude(self) -> None:
