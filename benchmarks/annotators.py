@@ -1,11 +1,13 @@
 """Annotators under load: many at once against one `flywheel annotate serve` with real sandboxes, which is killed in the middle and started
 again.
 
-Each annotator is a program with a token of its own that works as the page does: it takes an assignment, follows the run's events, accepts,
-overrides, steps back, skips, gives a verdict, and sends again what got no answer. All the while each looks into runs that are not its own.
-Afterwards the database is asked: is everything there that was acknowledged, once, and was every lease one person's?
+Each annotator is a program with a token of its own that works as the page does (common/annotating.py): it takes an assignment, follows the
+run's events, accepts, overrides, steps back, skips, gives a verdict, and sends again what got no answer. All the while each tries to look
+into work that is not its own, to decide in it and to give it away. Afterwards the database is asked: is everything there that was
+acknowledged, once, and was every lease one person's?
 
     python -m benchmarks.annotators --annotators 50 --seconds 120
+    python -m benchmarks.annotators --annotators 50 --database postgres      one of its own, for as long as it lasts
     python -m benchmarks.annotators --annotators 50 --database postgresql+psycopg://…
 
 *to frame* is what a person waits for: from the decision to the picture of the next screen, with the proposals for it.
@@ -17,20 +19,17 @@ import argparse
 import asyncio
 import json
 import os
-import random
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import func, select
@@ -41,18 +40,22 @@ from annotation.storage import accounts, logins
 from annotation.storage.database import Database, default_url
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Landing, Run, RunStep
+from benchmarks.common.annotating import Annotator, Server, Tally
+from benchmarks.common.postgres import a_postgres, new_database
 from warehouse.home import Home
 
-START_TIMEOUT_S = 180.0
-THINK_S = (0.3, 1.5)
-WAITING = ("starting", "proposing", "executing", "rewinding")
+LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
+    """The annotators begin nothing new after `seconds`, nor, where it is given, each after `num_decisions`. The server is killed half way
+    to whichever comes first."""
+
     num_annotators: int = 50
     num_sessions: int = 24
     seconds: float = 120.0
+    num_decisions: int | None = None
     tasks: str = "miniwob:quickstart"
     double_share: float = 0.3
     kill: bool = True
@@ -80,212 +83,29 @@ class Result:
     num_lost: int = 0
     num_doubled: int = 0
     num_leases_of_two: int = 0
-    num_seen_by_others: int = 0
+    seen_by_others: list[str] = field(default_factory=list)
     errors: dict[str, int] = field(default_factory=dict)
 
 
-class Annotator:
-    """One simulated person. What it was told is in its tally; it sends every request until it is answered."""
-
-    def __init__(self, number: int, url: str, token: str, tally: Tally, until_s: float) -> None:
-        self._dice = random.Random(number)
-        self._tally, self._until_s = tally, until_s
-        headers = {"Authorization": f"Bearer {token}"}
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=httpx.Timeout(60, connect=5), trust_env=False)
-
-    async def work(self) -> None:
-        async with self._http:
-            while time.monotonic() < self._until_s:
-                asked_s = time.monotonic()
-                answer = await self._send("POST", "/api/v1/work/next", {})
-                if answer.status_code == 204:
-                    await asyncio.sleep(1.0)
-                    continue
-                if not answer.is_success:
-                    self._tally.error(answer)
-                    await asyncio.sleep(1.0)
-                    continue
-                self._tally.take_s.append(time.monotonic() - asked_s)
-                self._tally.run_ids.append(answer.json()["run_id"])
-                self._tally.all_run_ids.append(answer.json()["run_id"])
-                await self._run(answer.json())
-
-    async def _run(self, state: dict[str, Any]) -> None:
-        run_id = state["run_id"]
-        while True:
-            state = await self._settled(run_id, state)
-            if state["phase"] in ("finished", "abandoned"):
-                return
-            if state["phase"] == "broken":
-                self._tally.errors[f"broken: {state['problem'][:60]}"] += 1
-                await self._send("POST", f"/api/v1/assignments/{state['assignment_id']}/skip", {"reason": "it broke"})
-                return
-            await asyncio.sleep(self._dice.uniform(*THINK_S))
-            await self._probe()
-            state = await self._step(run_id, state)
-
-    async def _step(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
-        version, luck = state["version"], self._dice.random()
-        if state["phase"] == "ended":
-            done = await self._send("POST", f"/api/v1/runs/{run_id}/finish", {"version": version, "is_success": bool(state["verifier"])})
-            if done.is_success:
-                self._tally.finished.append(run_id)
-            return self._state(done, state)
-        if luck < 0.03:
-            skipped = await self._send("POST", f"/api/v1/assignments/{state['assignment_id']}/skip", {"reason": "somebody else, please"})
-            self._tally.num_skips += skipped.is_success
-            return {**state, "phase": "abandoned"}
-        if luck < 0.10 and state["step_index"] > 0:
-            back = {"version": version, "to_step": self._dice.randrange(state["step_index"])}
-            answer = await self._send("POST", f"/api/v1/runs/{run_id}/back", back)
-            self._tally.num_backs += answer.is_success
-            return self._state(answer, state)
-        sent_s = time.monotonic()
-        answer = await self._send("POST", f"/api/v1/runs/{run_id}/decide", self._decision(state))
-        if answer.is_success:
-            self._tally.decisions[run_id] += 1
-            self._tally.ack_s.append(time.monotonic() - sent_s)
-            after = await self._settled(run_id, answer.json())
-            if after["screen"] is not None and after["screen"]["screenshot_id"] is not None:
-                await self._send("GET", f"/api/v1/runs/{run_id}/screens/{after['screen']['screenshot_id']}")
-            self._tally.frame_s.append(time.monotonic() - sent_s)
-            return after
-        return self._state(answer, state)
-
-    def _decision(self, state: dict[str, Any]) -> dict[str, Any]:
-        usable = [proposal for proposal in state["proposals"] if not proposal["problem"]]
-        if usable and self._dice.random() < 0.8:
-            return {"version": state["version"], "decision": "accept", "candidate": usable[0]["rank"]}
-        elements = state["screen"]["elements"]
-        if not elements:
-            return {"version": state["version"], "decision": "beyond_repair"}
-        chosen = self._dice.choice(elements)
-        return {"version": state["version"], "decision": "override", "thought": "I would", "action": f"click [{chosen['index']}]"}
-
-    async def _settled(self, run_id: str, state: dict[str, Any]) -> dict[str, Any]:
-        """The state once it waits for a person, from the run's events."""
-        while state["phase"] in WAITING:
-            try:
-                async with self._http.stream("GET", f"/api/v1/runs/{run_id}/events") as events:
-                    async for line in events.aiter_lines():
-                        if line.startswith("data: "):
-                            state = json.loads(line[6:])
-                            if state["phase"] not in WAITING:
-                                break
-            except httpx.HTTPError:
-                await asyncio.sleep(0.2)
-        return state
-
-    async def _probe(self) -> None:
-        """Look into somebody else's run."""
-        others = [run_id for run_id in self._tally.all_run_ids if run_id not in self._tally.run_ids]
-        if others:
-            answer = await self._send("GET", f"/api/v1/runs/{self._dice.choice(others)}")
-            self._tally.num_probes += 1
-            self._tally.num_seen += answer.is_success
-
-    def _state(self, answer: httpx.Response, before: dict[str, Any]) -> dict[str, Any]:
-        """What the server says now. A refusal means that it was decided on something old: look again."""
-        if answer.is_success:
-            found: dict[str, Any] = answer.json()
-            return found
-        self._tally.error(answer)
-        gone = answer.status_code in (404, 410)
-        return {**before, "phase": "abandoned" if gone else "starting"}
-
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-        """Until there is an answer: a decision that was carried out before the line broke is known by its version."""
-        while True:
-            try:
-                answer = await self._http.request(method, path, json=body)
-            except httpx.HTTPError:
-                self._tally.num_sent_again += 1
-                await asyncio.sleep(0.3)
-                continue
-            if answer.status_code in (429, 503):
-                await asyncio.sleep(float(answer.headers.get("retry-after", 1)))
-                continue
-            return answer
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one annotator was told; `all_run_ids` is shared by all."""
-
-    all_run_ids: list[str]
-    run_ids: list[str] = field(default_factory=list)
-    decisions: Counter[str] = field(default_factory=Counter)
-    finished: list[str] = field(default_factory=list)
-    ack_s: list[float] = field(default_factory=list)
-    frame_s: list[float] = field(default_factory=list)
-    take_s: list[float] = field(default_factory=list)
-    errors: Counter[str] = field(default_factory=Counter)
-    num_backs: int = 0
-    num_skips: int = 0
-    num_sent_again: int = 0
-    num_probes: int = 0
-    num_seen: int = 0
-
-    def error(self, answer: httpx.Response) -> None:
-        with suppress(ValueError):
-            self.errors[f"{answer.status_code} {answer.json().get('error')}"] += 1
-
-
-async def play(load: Load, urls: str, tokens: list[str], tallies: list[Tally], server: Server) -> float:
-    """All annotators until the time is over; for how long the server was away."""
+async def play(load: Load, tokens: list[str], tallies: list[Tally], server: Server) -> float:
+    """All annotators until they are done; for how long the server was away."""
     until_s = time.monotonic() + load.seconds
-    people = [Annotator(number, urls, token, tally, until_s) for number, (token, tally) in enumerate(zip(tokens, tallies, strict=True))]
+    people = [
+        Annotator(number, server.url, token, tally, until_s=until_s, num_decisions=load.num_decisions)
+        for number, (token, tally) in enumerate(zip(tokens, tallies, strict=True))
+    ]
     working = asyncio.gather(*(person.work() for person in people))
     away_s = 0.0
     if load.kill:
-        await asyncio.sleep(load.seconds / 2)
+        half = load.num_annotators * (load.num_decisions or sys.maxsize) / 2
+        while time.monotonic() < until_s - load.seconds / 2 and sum(tally.num_decisions for tally in tallies) < half:
+            await asyncio.sleep(LOOK_S)
         killed_s = time.monotonic()
         server.kill()
         await asyncio.to_thread(server.start)
         away_s = time.monotonic() - killed_s
     await working
     return away_s
-
-
-class Server:
-    """`flywheel annotate serve` as a process of its own, on one port for as long as the benchmark lasts."""
-
-    def __init__(self, home: Home, url: str, num_sessions: int) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._command = [
-            sys.executable, "-m", "pipelines.cli", "annotate", "serve", "--home", str(home.root), "--port", str(self.port),
-            "--database", url, "--sessions", str(num_sessions),
-        ]  # fmt: skip
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = Path(tempfile.gettempdir()) / f"flywheel-annotators-{self.port}.log"
-
-    def start(self) -> None:
-        """Returns once it answers."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            if self._process.poll() is not None:
-                raise SystemExit(f"the server ended with {self._process.returncode}: {self._log.read_text()[-2000:]}")
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/login", trust_env=False).is_success:
-                    return
-            time.sleep(0.2)
-        raise SystemExit(f"the server does not answer: {self._log.read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        """SIGKILL, to the server alone: what it started has to notice by itself."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
-
-    def end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(60)
 
 
 def prepared(database: Database, home: Home, load: Load) -> list[str]:
@@ -312,6 +132,10 @@ def checked(database: Database, tallies: list[Tally], result: Result) -> None:
     with database.read() as session:
         decided = select(RunStep.run_id, func.count()).where(RunStep.decided_at_s.is_not(None)).group_by(RunStep.run_id)
         stored = dict(session.execute(decided).all())  # type: ignore[arg-type]
+        standing = select(RunStep.run_id, RunStep.step_index).where(RunStep.superseded_at_s.is_(None))
+        places = Counter(session.execute(standing).tuples())
+        words = select(RunStep.run_id, RunStep.thought).where(RunStep.decision == "override")
+        overrides = Counter(session.execute(words).tuples())
         finished = Counter(session.scalars(select(Run.run_id).where(Run.state == "finished")))
         of_assignment = Counter(session.scalars(select(Run.assignment_id).where(Run.state == "finished")))
         leases: dict[tuple[str, int], set[str]] = {}
@@ -319,35 +143,37 @@ def checked(database: Database, tallies: list[Tally], result: Result) -> None:
             leases.setdefault((assignment_id, number), set()).add(user_id)
         states = Counter(session.scalars(select(Assignment.state)))
         landed = Counter(session.scalars(select(Landing.subject_id).where(Landing.kind == "run")))
-    said = [run_id for tally in tallies for run_id in tally.finished]
+    said = Counter(run_id for tally in tallies for run_id in tally.finished)
     for tally in tallies:
-        for run_id, num in tally.decisions.items():
+        for run_id in {*tally.decisions, *tally.unsure}:
+            num = tally.decisions[run_id]
             result.num_lost += max(0, num - stored.get(run_id, 0))
-            result.num_doubled += max(0, stored.get(run_id, 0) - num - tally.num_sent_again)
+            result.num_doubled += max(0, stored.get(run_id, 0) - num - tally.unsure[run_id])
     result.num_lost += sum(run_id not in finished for run_id in said)
-    result.num_doubled += sum(num > 1 for num in (*of_assignment.values(), *landed.values())) + (len(said) - len(set(said)))
-    result.num_leases_of_two = sum(len(users) > 1 for users in leases.values())
+    result.num_doubled += sum(num - 1 for found in (places, overrides, of_assignment, landed, said) for num in found.values())
+    holders = Counter(run_id for tally in tallies for run_id in tally.own)
+    result.num_leases_of_two = sum(len(users) > 1 for users in leases.values()) + sum(num > 1 for num in holders.values())
     if states["finished"] != sum(of_assignment.values()):
         result.errors["assignments and runs that are finished differ"] = abs(states["finished"] - sum(of_assignment.values()))
 
 
-def measured(load: Load, home: Home, url: str) -> Result:
+def measured(load: Load, home: Home, url: str, *, environment: Mapping[str, str] | None = None) -> Result:
+    """Put the load on a server of the home, with an empty database at `url`. `environment`: the server's; None is this process's."""
     database = open_database(url)
     tokens = prepared(database, home, load)
-    everyone: list[str] = []
-    tallies = [Tally(all_run_ids=everyone) for _ in tokens]
-    server = Server(home, url, load.num_sessions)
+    taken: dict[str, str] = {}
+    tallies = [Tally(taken) for _ in tokens]
+    server = Server(home, url, load.num_sessions, environment=environment)
     server.start()
     began_s = time.monotonic()
     try:
-        away_s = asyncio.run(play(load, server.url, tokens, tallies, server))
+        away_s = asyncio.run(play(load, tokens, tallies, server))
     finally:
         server.end()
     result = Result(
         num_annotators=load.num_annotators, num_sessions=load.num_sessions, database=database.url.get_backend_name(),
-        seconds=time.monotonic() - began_s, away_s=away_s,
-        num_decisions=sum(sum(tally.decisions.values()) for tally in tallies), num_finished=sum(len(tally.finished) for tally in tallies),
-        num_seen_by_others=sum(tally.num_seen for tally in tallies),
+        seconds=time.monotonic() - began_s, away_s=away_s, num_decisions=sum(tally.num_decisions for tally in tallies),
+        num_finished=sum(len(tally.finished) for tally in tallies), seen_by_others=[seen for tally in tallies for seen in tally.seen],
         **{name: sum(getattr(tally, name) for tally in tallies) for name in ("num_backs", "num_skips", "num_sent_again", "num_probes")},
         **{f"{name}_ms": percentiles([s for tally in tallies for s in getattr(tally, f"{name}_s")]) for name in ("ack", "frame", "take")},
     )  # fmt: skip
@@ -364,29 +190,49 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {f"p{p}": round(1000 * ordered[min(len(ordered) - 1, p * len(ordered) // 100)], 1) for p in (50, 95, 99)}
 
 
+def told(result: Result) -> Table:
+    title = f"{result.num_annotators} annotators, {result.num_sessions} sessions, {result.database}, {result.seconds:.0f} s"
+    table = Table("what", "measured", title=title)
+    for name, value in asdict(result).items():
+        table.add_row(name, str(value))
+    return table
+
+
+@contextmanager
+def database_at(given: str | None) -> Iterator[str]:
+    """The address of an empty database: the given one, a Postgres of one's own, or a file of SQLite."""
+    if given == "postgres":
+        with a_postgres() as socket:
+            yield new_database(socket, "annotators")
+    elif given is not None:
+        yield given
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield default_url(Home(Path(folder)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--annotators", type=int, default=50)
     parser.add_argument("--sessions", type=int, default=24, help="sandboxes that are lent at once")
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--decisions", type=int, help="of each annotator, at most")
     parser.add_argument("--tasks", default="miniwob:quickstart")
     parser.add_argument("--home", type=Path, help="a home with a release; else one small turn of the wheel makes one under .bench")
-    parser.add_argument("--database", help="address of an empty database [default: SQLite in a folder of its own]")
+    parser.add_argument(
+        "--database", help="address of an empty database, or `postgres` for one of its own [default: SQLite in a folder of its own]"
+    )
     parser.add_argument("--no-kill", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     home = Home(arguments.home.absolute()) if arguments.home else made_home(Path(".bench/annotators").absolute())
     load = Load(
-        num_annotators=arguments.annotators, num_sessions=arguments.sessions, seconds=arguments.seconds, tasks=arguments.tasks,
-        kill=not arguments.no_kill,
+        num_annotators=arguments.annotators, num_sessions=arguments.sessions, seconds=arguments.seconds,
+        num_decisions=arguments.decisions, tasks=arguments.tasks, kill=not arguments.no_kill,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        url = arguments.database or default_url(Home(Path(folder)))
+    with database_at(arguments.database) as url:
         result = measured(load, home, url)
-    table = Table("what", "measured", title=f"{load.num_annotators} annotators, {load.num_sessions} sessions, {load.seconds:g} s")
-    for name, value in asdict(result).items():
-        table.add_row(name, str(value))
-    Console().print(table)
+    Console().print(told(result))
     if arguments.json:
         arguments.json.write_text(json.dumps(asdict(result), indent=2))
 

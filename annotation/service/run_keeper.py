@@ -104,10 +104,13 @@ class RunKeeper:
 
     async def sweep(self) -> None:
         """Let go of runs whose assignment has been given back or leased to another; and of the sandboxes of those who went away."""
-        if not self._live:
+        known = list(self._live)  # before the database is asked: what begins meanwhile is not in its answer
+        if not known:
             return
         found = {run.run_id: (run, assignment) for run, assignment in await self._database.reading(runs.live_runs)}
-        for run_id in list(self._live):
+        for run_id in known:
+            if run_id not in self._live:
+                continue
             if run_id not in found or not runs.holds(*found[run_id]):
                 await self.abandon(run_id)
             elif self._is_overdue(found[run_id][1]):
@@ -241,7 +244,10 @@ class RunKeeper:
         run.open = None
 
     def _let_go(self, run_id: str, phase: str) -> None:
-        run = self._live.pop(run_id)
+        """Does nothing where it was let go meanwhile: the sweep and whoever takes the assignment next may come at once."""
+        run = self._live.pop(run_id, None)
+        if run is None:
+            return
         self._options.pop(run_id, None)
         self._gone[run_id] = run
         while len(self._gone) > GONE_KEPT:

@@ -38,8 +38,9 @@ class Smoke(ProfileResource):
         return profiles.load("smoke").model_copy(update={"people": people})
 
 
-def materialize(root: Path, iteration: str) -> dg.ExecuteInProcessResult:
-    return _materialize(root, iteration, [withdrawals, human_annotations, recordings, verdicts, routing])
+def materialize(root: Path, iteration: str, *more: dg.AssetsDefinition) -> dg.ExecuteInProcessResult:
+    """What people did in the home comes in, and is routed; then `more`."""
+    return _materialize(root, iteration, [withdrawals, human_annotations, recordings, verdicts, routing, *more])
 
 
 def take_recordings(root: Path, iteration: str, wording: WordingConfig | None = None) -> dg.ExecuteInProcessResult:

@@ -231,7 +231,7 @@ def test_whoever_lost_the_lease_changes_nothing(on_pool: Any, work: Work) -> Non
             state = await accept(live, await until(live, other, "deciding"), BOB)
             assert len(state.history) == 1
             work.give_to(assignment_id, ANN)
-            await live.sweep()
+            await asyncio.gather(live.sweep(), *(live.abandon(other) for _ in range(3)))  # the watch, and whoever takes it next
             assert not live.is_live(other), "its sandbox is free again"
         assert [row.state for row in work.rows(select(Run))] == ["abandoned", "abandoned"]
         assert len(work.rows(select(RunStep).where(RunStep.decision.is_not(None)))) == 1

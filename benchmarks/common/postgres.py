@@ -1,0 +1,75 @@
+"""A Postgres for as long as a measurement or a test lasts: a cluster in a folder of its own, reached by a socket in it; nothing listens on
+a port. Postgres refuses to run as root, so that a root session runs it as `nobody`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from warehouse.errors import ConfigError
+
+USER = "flywheel"
+"""The superuser."""
+TIMEOUT_S = 120
+MISSING = "Postgres is not installed (Debian: apt-get install postgresql)"
+
+
+def programs() -> Path | None:
+    """The folder of initdb and postgres: on the path, or where Debian keeps them."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    return max((path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")), default=None)
+
+
+@contextmanager
+def a_postgres(*, is_durable: bool = True) -> Iterator[Path]:
+    """The folder with the socket of a running Postgres. `is_durable` False: it does not wait for the disk, as a test need not. Raises
+    ConfigError where it is not installed."""
+    found = programs()
+    if found is None:
+        raise ConfigError(MISSING)
+    folder = Path(tempfile.mkdtemp(prefix="flywheel-pg-"))
+    as_whom: dict[str, Any] = {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(folder)}}
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        as_whom |= {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+    data = folder / "data"
+    settings = ["listen_addresses=", f"unix_socket_directories={folder}", "max_connections=60", "shared_buffers=16MB"]
+    options = " ".join(f"-c {setting}" for setting in [*settings, *([] if is_durable else ["fsync=off"])])
+    try:
+        _run([found / "initdb", "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-sync", "--no-instructions"], as_whom)
+        _run([found / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start"], as_whom, log=folder / "log")
+        yield folder
+    finally:
+        subprocess.run([found / "pg_ctl", "-D", data, "-m", "immediate", "stop"], capture_output=True, timeout=TIMEOUT_S, **as_whom)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: list[str | Path], as_whom: dict[str, Any], log: Path | None = None) -> None:
+    """Raises ConfigError with what it said. A server that stays keeps our pipe open: what it says is in its log."""
+    told = subprocess.DEVNULL if log is not None else subprocess.PIPE
+    ran = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT if log is None else told, text=True, timeout=TIMEOUT_S,
+        **as_whom,
+    )  # fmt: skip
+    if ran.returncode != 0:
+        said = ran.stdout if log is None else log.read_text() if log.exists() else ""
+        raise ConfigError(f"{Path(command[0]).name} ended with {ran.returncode}: {said[-2000:]}")
+
+
+def new_database(socket: Path, name: str) -> str:
+    """The address of an empty database there."""
+    import psycopg
+
+    with psycopg.connect(host=str(socket), user=USER, dbname="postgres", autocommit=True) as connection:
+        connection.execute(f'create database "{name}"'.encode())
+    return f"postgresql+psycopg://{USER}@/{name}?host={socket}"
