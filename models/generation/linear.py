@@ -1,6 +1,6 @@
 """Products with weight matrices on a CPU, in float32, by the library and from the order in memory that are fastest there.
 
-PyTorch's own way is MKL on a matrix as training has it, row after row. Answers are a few rows at a time, for which MKL is 1.3 to 1.7 times
+PyTorch's own way is MKL on a matrix as training has it, row after row. Answers are a few rows at a time, for which MKL is 1.2 to 1.8 times
 as fast where the matrix lies in memory column after column, on an Intel Xeon with AVX-512. On an AMD EPYC with AVX-512 MKL reaches half of
 what oneDNN does; there products go through oneDNN, but the small ones, for a call of it costs a little more. benchmarks/generation.py
 --part products measures it. Other types, other devices and a PyTorch without oneDNN go the ordinary way.

@@ -113,6 +113,25 @@ def test_what_a_conversation_kept_changes_no_answer(models: dict[str, Any], kind
     assert 0 <= forgets.counts.tokens_read - keeps.counts.tokens_read - keeps.counts.tokens_reused <= again
 
 
+@pytest.mark.parametrize("backend_class", [DecoderBackend, HuggingFaceBackend])
+def test_rows_of_very_different_lengths_share_a_step(backend_class: Any) -> None:
+    """Attention kernels work in blocks of keys: whole blocks are hidden from the short rows."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**{**TEXT, "max_position_embeddings": 1024})).eval()
+    scheduler = scheduler_of(backend_class(copy.deepcopy(model), frozenset([EOS])))
+    rng = random.Random(0)
+    prompts = [tuple(rng.randrange(3, 100) for _ in range(length)) for length in (1, 5, 520, 900)]
+    for turn in range(2):
+        asked = [
+            replace(request, prompt=prompt, conversation=str(index))
+            for index, (request, prompt) in enumerate(zip(requests(4, max_new_tokens=4, temperature=1.0, seed=turn), prompts, strict=True))
+        ]
+        rows = run(scheduler, asked)
+        for row in rows:
+            assert row.logprobs == pytest.approx(reference(model, row), abs=3e-5)
+        prompts = [(*row.tokens, 7, 8, 9) for row in rows]
+
+
 def test_little_room_means_waiting_not_failing(models: dict[str, Any]) -> None:
     asked = requests(7, max_new_tokens=10)
     expected = [row.answer for row in run(scheduler_of(backend_of(models, "llama")), asked)]
