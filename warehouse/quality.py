@@ -126,7 +126,8 @@ first_recorded as (
     from recorded semi join recorded_twice using (episode_id)
     qualify row_number() over (partition by episode_id order by iteration, purpose, stage) = 1
 )
-select (row_number() over (order by not is_new, episode_id) - 1)::integer as n, * from first_recorded
+select (row_number() over (order by not is_new, episode_id) - 1)::integer as n, hash(episode_id, iteration, stage) as place, *
+from first_recorded
 """
 _KEYS = """
 select
@@ -147,7 +148,7 @@ select n, step_index, generate_subscripts(words, 1) as place, unnest(words) as w
 from deeds join actions on text = typed where typed is not null
 """
 _SCREENS_TO_READ = """
-select n, episode_id, iteration, stage, is_new, words, n in (select n from twins) as is_twin
+select n, place, is_new, words, n in (select n from twins) as is_twin
 from episodes_to_judge left join (select n, list(distinct wanted) as words from typed_words group by n) using (n)
 where is_new or is_twin
 """

@@ -1,6 +1,6 @@
 -- What was answered and done at each step: one row a step, from its answer and its action alone, which are short beside the screens.
 --
---   episodes_to_judge   (n, episode_id, iteration, stage, is_new, may_pass): n numbers them in the order of ids
+--   episodes_to_judge   (n, place, is_new, may_pass): n numbers them in the order of ids, place is a hash of where their steps lie
 --   actions             quality_actions.sql
 --   steps_to_read       the table `steps`, as far as it may matter
 --
@@ -13,7 +13,7 @@ with placed as (
         regexp_extract(s.response, '^Thought ([a-z_]+) (?:[^"\[]|"[^"]*")*\[(\d+)\] Action ([a-z_]+) \[(\d+)\]$',
             ['said', 'shown', 'verb', 'element']) as plain
     from steps_to_read s
-    join episodes_to_judge e on e.episode_id = s.episode_id and e.iteration = s.iteration and e.stage = s.stage
+    join episodes_to_judge e on e.place = hash(s.episode_id, s.iteration, s.stage)
 ),
 weighed as (
     select * exclude (plain), case when plain.said = plain.verb and plain.shown = plain.element then nullif(plain.element, '') end as element

@@ -1,6 +1,6 @@
 -- What was shown at each step: one row a step, in one pass over screens and prompts, which are nearly all that there is to read.
 --
---   screens_to_read   (n, episode_id, iteration, stage, is_new, words, is_twin): episodes to judge, with the words that were typed in
+--   screens_to_read   (n, place, is_new, words, is_twin): episodes to judge, with the words that were typed in
 --                     them (null where none), and whether they are compared screen by screen
 --   steps_to_read     the table `steps`, as far as it may matter
 --
@@ -14,7 +14,7 @@ with placed as (
         case when len(s.messages) = 1 then coalesce(s.messages[1].screenshot_id, '') <> ''
             else len(list_filter(s.messages, lambda m: coalesce(m.screenshot_id, '') <> '')) > 0 end as has_image
     from steps_to_read s
-    join screens_to_read r on r.episode_id = s.episode_id and r.iteration = s.iteration and r.stage = s.stage
+    join screens_to_read r on r.place = hash(s.episode_id, s.iteration, s.stage)
 )
 select
     n, step_index, is_new,
