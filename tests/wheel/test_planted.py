@@ -76,7 +76,8 @@ class Planter:
     def unsolved(self) -> list[str]:
         (sample,) = self.rows("from sft_samples where stage = 'seed_demonstrations' order by sample_id limit 1")
         (episode,) = self.rows("from episodes where stage = 'rollouts' and reward <= 0 and split = 'train' order by episode_id limit 1")
-        planted = sample | {"sample_id": "sample-unsolved", "episode_id": episode["episode_id"], "step_index": 0}  # which says V=1 of itself
+        assert sample["verdict"] is True  # what it says of itself is not what happened
+        planted = sample | {"sample_id": "sample-unsolved", "episode_id": episode["episode_id"], "step_index": 0}
         self.append("sft_samples", [planted], iteration="0000", stage="imported")
         return ["sample-unsolved", episode["episode_id"], episode["outcome"], "flywheel withdraw"]
 
