@@ -133,9 +133,9 @@ def checked(database: Database, tallies: list[Tally], result: Result) -> None:
         decided = select(RunStep.run_id, func.count()).where(RunStep.decided_at_s.is_not(None)).group_by(RunStep.run_id)
         stored = dict(session.execute(decided).all())  # type: ignore[arg-type]
         standing = select(RunStep.run_id, RunStep.step_index).where(RunStep.superseded_at_s.is_(None))
-        places = Counter(session.execute(standing).tuples())
+        places = Counter((run_id, index) for run_id, index in session.execute(standing))
         words = select(RunStep.run_id, RunStep.thought).where(RunStep.decision == "override")
-        overrides = Counter(session.execute(words).tuples())
+        overrides = Counter((run_id, thought) for run_id, thought in session.execute(words))
         finished = Counter(session.scalars(select(Run.run_id).where(Run.state == "finished")))
         of_assignment = Counter(session.scalars(select(Run.assignment_id).where(Run.state == "finished")))
         leases: dict[tuple[str, int], set[str]] = {}
