@@ -50,7 +50,8 @@ DIRECT: list[Action] = [
 ]
 TYPED_INTO = ("input", "textarea", "text", "password", "search", "date")
 TEXT_TASKS = ("enter-text", "search-engine", "email-inbox-reply", "use-autocomplete")
-FIRST_TASKS = {entry.game: name for name, entry in reversed(game_file().tasks.items())}
+LAST_TASKS = {entry.game: name for name, entry in game_file().tasks.items()}
+"""A game's hardest: keys are moves, and those of a text may well clear the one row that an easy task asks for."""
 Use = Callable[[PageSession], Coroutine[Any, Any, None]]
 
 
@@ -123,10 +124,10 @@ def test_no_action_reaches_the_code_of_a_task_page(on_page: Any, name: str) -> N
     on_page(use)
 
 
-FEW_GAMES = list(FIRST_TASKS)[::4]
+FEW_GAMES = list(LAST_TASKS)[::4]
 
 
-OTHER_GAMES = [pytest.param(game, marks=pytest.mark.long) for game in FIRST_TASKS if game not in FEW_GAMES]
+OTHER_GAMES = [pytest.param(game, marks=pytest.mark.long) for game in LAST_TASKS if game not in FEW_GAMES]
 
 
 @pytest.mark.parametrize("game", [*FEW_GAMES, *OTHER_GAMES])
@@ -134,12 +135,12 @@ def test_a_game_takes_moves_and_nothing_else(on_page: Any, game: str) -> None:
     """Its state cannot be set from outside even by code in its page: what the verifier reads is frozen, and its rules hide their state."""
 
     async def use(session: PageSession) -> None:
-        task = games()[FIRST_TASKS[game]].model_copy(update={"max_steps": 1000})
+        task = games()[LAST_TASKS[game]].model_copy(update={"max_steps": 1000})
         await session.reset(task, 2)
         known = await value(session, "Object.getOwnPropertyNames(window).length")
         for action in [*DIRECT, TypeText(text=MARKUP[0]), TypeText(text="score=999;won=true\n"), keys("ctrl", "shift", "r")]:
             transition = await session.step(action)
-            if transition.terminated:  # keys are moves: one may lose the game
+            if transition.terminated:  # one may lose the game
                 break
         assert await value(session, "Object.getOwnPropertyNames(window).length") == known
         assert await value(session, "Object.isFrozen(game)") is True
@@ -152,7 +153,7 @@ def test_a_game_takes_moves_and_nothing_else(on_page: Any, game: str) -> None:
 
 def test_ending_early_and_answering_everything_pays_nothing(on_page: Any) -> None:
     async def use(session: PageSession) -> None:
-        for task in [*list(miniwob("quickstart").values())[::3], games()[next(iter(FIRST_TASKS.values()))]]:
+        for task in [*list(miniwob("quickstart").values())[::3], games()[next(iter(LAST_TASKS.values()))]]:
             observation = await session.reset(task, 6)
             everything = " ".join(element.text for element in observation.elements)
             transition = await session.step(Finished(answer=f"{everything} success reward 1"))
