@@ -18,6 +18,7 @@ from assets.invariants import INVARIANTS, REWORK, Invariant
 from assets.partitions import ITERATIONS
 from assets.resources import FINAL, WarehouseResource
 from warehouse.expectations import ValidationReport, build_data_docs, validate
+from warehouse.imports import unchecked_imports
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION
 
@@ -25,6 +26,9 @@ ROWS_SHOWN = 20
 ROWS_TOLD = 3
 """Of each broken rule in the message of a failed run; the check itself shows ROWS_SHOWN."""
 MESSAGE_CHARS = 2000
+IMPORTS = "expectations_imports"
+IMPORTS_MEANING = "The suites of what was imported since the gate was last passed: every expectation holds."
+IMPORT_ANEW = "`flywheel restore TABLE VERSION` puts the table back; or import anew under the same name (demonstrations: with --replace)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,8 @@ class Gate:
     suites: dict[str, tuple[str, ...]]
     is_seed: bool = False
     """Of assets without partitions, whose rows are iteration 0000's."""
+    imports: str | None = None
+    """The asset on which the suites of what was imported since the gate was last passed are shown."""
 
     @property
     def invariants(self) -> tuple[Invariant, ...]:
@@ -58,6 +64,7 @@ class Gate:
                 for asset, tables in self.suites.items()
                 for table in tables
             ),
+            *([self._spec(IMPORTS, self.imports, IMPORTS_MEANING, blocking=True)] if self.imports else []),
         ]
 
     def _spec(self, name: str, asset: str, description: str, *, blocking: bool) -> dg.AssetCheckSpec:
@@ -80,7 +87,7 @@ GATES = (
         },
         is_seed=True,
     ),
-    Gate(name="dataset_gate", guards=("ct_dataset", "sft_dataset"), suites={"sft_dataset": ("datasets",)}),
+    Gate(name="dataset_gate", guards=("ct_dataset", "sft_dataset"), suites={"sft_dataset": ("datasets",)}, imports="sft_dataset"),
     Gate(name="merge_gate", guards=("merged_policy",), suites={}),
     Gate(name="orm_gate", guards=("orm_dataset",), suites={"orm_samples": ("orm_samples",), "orm_dataset": ("datasets",)}),
     Gate(
@@ -142,6 +149,8 @@ def _results(gate: Gate, tables: WarehouseResource, iteration: str, wanted: Coll
         docs = build_data_docs(tables.home, [report for _, report in suites])
         for asset, report in suites:
             yield _suite_result(asset, report, docs, tables.warehouse.version(report.table))
+    if gate.imports and dg.AssetCheckKey(dg.AssetKey(gate.imports), IMPORTS) in wanted:
+        yield _imports_result(gate.imports, tables, iteration, gate.guards)
     invariants = [each for each in gate.invariants if dg.AssetCheckKey(dg.AssetKey(each.asset), each.name) in wanted]
     if invariants:
         with connect(tables.warehouse) as con:
@@ -173,7 +182,7 @@ def _run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iterati
 
 
 def _suite_result(asset: str, report: ValidationReport, docs: Path, version: int) -> dg.AssetCheckResult:
-    failures = _plain([asdict(failure) for failure in report.failures])
+    failures = _failures(report)
     told = "; ".join(_failure_text(failure) for failure in failures)
     return dg.AssetCheckResult(
         passed=report.success,
@@ -188,6 +197,31 @@ def _suite_result(asset: str, report: ValidationReport, docs: Path, version: int
             "data docs": dg.MetadataValue.path(str(docs)),
         },
     )
+
+
+def _imports_result(asset: str, tables: WarehouseResource, iteration: str, snapshots: Sequence[str]) -> dg.AssetCheckResult:
+    """The suites of imported rows that no gate has seen, which may have come in at any time since the seed's."""
+    seeded = next(gate for gate in GATES if gate.is_seed).suites
+    fresh = list(unchecked_imports(tables.warehouse, iteration, seeded=seeded, snapshots=snapshots))
+    reports = [validate(tables.warehouse, table, SEED_ITERATION, stage) for table, stage in fresh]
+    docs = build_data_docs(tables.home, reports) if reports else None
+    broken = {f"{report.table} of {report.stage or 'all stages'}": report for report in reports if not report.success}
+    told = [f"{name}: {'; '.join(_failure_text(each) for each in _failures(report))}" for name, report in broken.items()]
+    return dg.AssetCheckResult(
+        passed=not broken,
+        asset_key=asset,
+        check_name=IMPORTS,
+        description=f"imported rows are not as the catalogue says: {'. '.join(told)}. To mend: {IMPORT_ANEW}" if told else IMPORTS_MEANING,
+        metadata={
+            "looked at": dg.MetadataValue.json([f"{table} of {stage or 'all stages'}" for table, stage in fresh]),
+            "failures": dg.MetadataValue.json({name: _failures(report) for name, report in broken.items()}),
+            **({} if docs is None else {"data docs": dg.MetadataValue.path(str(docs))}),
+        },
+    )
+
+
+def _failures(report: ValidationReport) -> list[dict[str, Any]]:
+    return _plain([asdict(failure) for failure in report.failures])
 
 
 def _failure_text(failure: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`flywheel import …`: the commands that bring data and tasks of one's own in. What each does is import_command.py's (general data),
+"""`flywheel import …`: the commands that bring data and tasks of one's own in. What each does is import_general.py's,
 import_tasks.py's and import_demonstrations.py's.
 """
 
@@ -14,16 +14,31 @@ from pipelines.options import HomeOption, console, home_of, made_home, warehouse
 imports = typer.Typer(no_args_is_help=True, help="Bring data and tasks of your own in (docs/importing.md).")
 
 
+KeepPersonalData = Annotated[
+    bool, typer.Option("--keep-personal-data", help="Store records with addresses, numbers or secrets too \\[default: withhold them].")
+]
+Scripts = Annotated[
+    list[str] | None, typer.Option(help="Withhold what is not written in this script (Latin, Han, …); may be given several times.")
+]
+
+
 @imports.command("general")
 def import_general(
     file: Annotated[Path, typer.Argument(help="JSON lines or Parquet of conversations.")],
     name: Annotated[str | None, typer.Option(help="Replaces what was imported under it \\[default: the file's].")] = None,
+    keep_personal_data: KeepPersonalData = False,
+    script: Scripts = None,
     home: HomeOption = None,
 ) -> None:
-    """Import general chat and reasoning data, which CT and SFT mix in (docs/supervised.md)."""
-    from pipelines.import_command import import_general_data
+    """Import general chat and reasoning data, which CT and SFT mix in (docs/supervised.md).
 
-    import_general_data(warehouse_of(made_home(home)), file, name, console)
+    What is no conversation, and what holds personal data, is named by file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
+    """
+    from pipelines.import_general import import_general_data
+    from pipelines.import_rows import ScreeningSettings, settings_of
+
+    settings = settings_of(ScreeningSettings, keep_personal_data=keep_personal_data, scripts=tuple(script or ()))
+    import_general_data(warehouse_of(made_home(home)), file, name, console, settings)
 
 
 @imports.command("tasks")
@@ -95,12 +110,8 @@ def import_demonstrations(
     domain: Annotated[str, typer.Option(help="Which specialist learns from it.")] = "desktop",
     mode: Annotated[str, typer.Option(help="Standing text of the prompt: computer, mobile or game.")] = "computer",
     min_alignment: Annotated[int, typer.Option(min=0, max=10, help="agentnet: a lower alignment_score goes to CT.")] = 0,
-    keep_personal_data: Annotated[
-        bool, typer.Option("--keep-personal-data", help="Store records with addresses, numbers or secrets too \\[default: withhold them].")
-    ] = False,
-    script: Annotated[
-        list[str] | None, typer.Option(help="Withhold what is not written in this script (Latin, Han, …); may be given several times.")
-    ] = None,
+    keep_personal_data: KeepPersonalData = False,
+    script: Scripts = None,
     replace: Annotated[bool, typer.Option("--replace", help="Drop what was imported under this name first.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be imported, and write nothing.")] = False,
     home: HomeOption = None,
@@ -110,10 +121,12 @@ def import_demonstrations(
     A killed import goes on where it was: what is stored is not stored again. What is malformed, and what holds personal data, is named by
     file and line, kept aside under FLYWHEEL_HOME/imports, and counted.
     """
-    from pipelines.import_demonstrations import check_any, demonstration_settings, import_demonstration_files
+    from pipelines.import_demonstrations import import_demonstration_files
+    from pipelines.import_report import check_any
+    from pipelines.import_rows import DemonstrationSettings, settings_of
 
-    settings = demonstration_settings(
-        track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment,
+    settings = settings_of(
+        DemonstrationSettings, track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment,
         keep_personal_data=keep_personal_data, scripts=tuple(script or ()),
     )  # fmt: skip
     report = import_demonstration_files(

@@ -11,35 +11,30 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
-from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from agent.grammars.registry import grammar_named
 from pipelines.import_agentnet import agentnet_entries
 from pipelines.import_mind2web import mind2web_entries
+from pipelines.import_report import MANIFEST, ORIGINS, Kept, Report, manifest_of, progress_on, tell
 from pipelines.import_rows import DemonstrationSettings, RowMaker, Rows
 from pipelines.import_screening import Screening
 from pipelines.import_sharegpt import chat_entries
 from pipelines.import_trajectories import Demonstration, Entry, EntryReader, Pictures
 from sandbox.imported.mapping import BadRecord
 from warehouse.errors import ConfigError
-from warehouse.home import Home, atomic_write
-from warehouse.identity import file_digest
+from warehouse.home import Home
 from warehouse.locks import FileLock
 from warehouse.stages import SEED_ITERATION
 from warehouse.tables import Warehouse
 
 DEMONSTRATION_FORMATS = ("agentnet", "mind2web", "sharegpt")
-ROWS_SHOWN = 20
-MANIFEST = "import.json"
+LOSS_UNKNOWN = "what its actions cannot say: it is stored, and cannot be read any more"
 CHUNK_RECORDS = 64
 CHUNK_BYTES = 64 << 20
 KEYS: Mapping[str, str] = {
@@ -47,21 +42,6 @@ KEYS: Mapping[str, str] = {
     "episodes": "episode_id",
 }  # fmt: skip
 """In the order of their commits; the column by which a row is known to be stored."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Report:
-    """What became of the records."""
-
-    num_records: int = 0
-    num_added: int = 0
-    num_there: int = 0
-    samples: Counter[str] = field(default_factory=Counter)
-    """Added, by table."""
-    withheld: list[tuple[str, str]] = field(default_factory=list)
-    malformed: list[tuple[str, str]] = field(default_factory=list)
-    unknown: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
 
 
 class Store:
@@ -130,14 +110,15 @@ def import_demonstration_files(
     folder = home.root / "imports" / chosen
     with FileLock(home.locks / f"import-{chosen}.lock"):
         store = Store(Warehouse(home), f"imported_{chosen}")
-        manifest = {} if dry_run else _manifest(format, paths, settings)
+        manifest = {} if dry_run else manifest_of(format, paths, settings.model_dump(mode="json"))
         _check_settings(folder, manifest, chosen, replace=replace or dry_run)
         if replace and not dry_run:
             store.clear()
-        kept = _Kept(folder, manifest)
+            (folder / ORIGINS).unlink(missing_ok=True)
+        kept = Kept(folder, manifest)
         if not dry_run:
             kept.begin()
-        with _progress(console) as progress:
+        with progress_on(console) as progress:
             for path in paths:
                 bar = progress.add_task(escape(path.name), total=path.stat().st_size)
                 pictures = Pictures([*images, path.parent])
@@ -145,24 +126,10 @@ def import_demonstration_files(
                     _take(entry, maker, screening, store, report, kept, dry_run=dry_run)
         if not dry_run:
             store.commit()
-            kept.write()
-    _tell(report, console, chosen, folder, dry_run=dry_run)
+            kept.write(report)
+    made = ", ".join(f"{report.samples[table]} {table}" for table in ("episodes", "steps", "sft_samples", "ct_samples"))
+    tell(report, made, console, f"imported_{chosen}", folder, dry_run=dry_run)
     return report
-
-
-def check_any(report: Report, format: str) -> None:
-    """Raises ConfigError where not one record could be read: it is another format, most likely."""
-    if report.num_records and len(report.malformed) == report.num_records:
-        where, why = report.malformed[0]
-        raise ConfigError(f"none of {report.num_records} records is a demonstration of the format {format}: {where}: {why}")
-
-
-def demonstration_settings(**values: Any) -> DemonstrationSettings:
-    """Raises ConfigError that names what is wrong."""
-    try:
-        return DemonstrationSettings.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("; ".join(f"--{'-'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from None
 
 
 def _name(name: str) -> str:
@@ -196,7 +163,7 @@ def _reader(format: str, settings: DemonstrationSettings) -> EntryReader:
 
 
 def _take(
-    entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: _Kept, *, dry_run: bool
+    entry: Entry, maker: RowMaker, screening: Screening, store: Store, report: Report, kept: Kept, *, dry_run: bool
 ) -> None:
     """One record: its rows into the store, unless they are there or withheld."""
     report.num_records += 1
@@ -206,20 +173,22 @@ def _take(
         return
     try:
         if isinstance(entry.made, Demonstration):
-            identity = maker.request(entry.made, entry.digest).episode_id
+            identity, misaligned = maker.request(entry.made, entry.digest).episode_id, maker.misaligned(entry.made)
             rows = None if store.has(identity) else maker.of_demonstration(entry.made, entry)
-            report.lost.update(entry.made.lost)
+            lost = entry.made.lost if rows is not None else _lost(entry.made, kept.lost_before(entry.digest))
+            report.for_ct.update([misaligned] if misaligned else [])
         else:
             made = maker.of_chat(entry.made)
             identity = next(rows[0]["sample_id"] for table, rows in made.of.items() if table.endswith("_samples"))
-            rows = None if store.has(identity) else made
+            rows, lost = None if store.has(identity) else made, Counter(entry.lost)
     except BadRecord as error:
         _reject(entry, str(error), report.malformed, kept)
         return
+    report.lost.update(lost)
     if rows is not None and (reason := screening.reason(rows)) is not None:
         _reject(entry, reason, report.withheld, kept)
         return
-    kept.came_from(entry, identity)
+    kept.came_from(entry, identity, lost)
     if rows is None:
         report.num_there += 1
         return
@@ -230,66 +199,17 @@ def _take(
         store.add(rows)
 
 
-def _reject(entry: Entry, why: str, told: list[tuple[str, str]], kept: _Kept) -> None:
+def _lost(made: Demonstration, before: Counter[str] | None) -> Counter[str]:
+    """What of a demonstration that is stored no row says: as it was told then, else looked for anew."""
+    if before is not None:
+        return before
+    try:
+        made.load()
+    except BadRecord:
+        return Counter([LOSS_UNKNOWN])
+    return made.lost
+
+
+def _reject(entry: Entry, why: str, told: list[tuple[str, str]], kept: Kept) -> None:
     told.append((entry.where, why))
     kept.reject(entry, why)
-
-
-class _Kept:
-    """What lies beside the tables: written whole at the end, and the same however often the import was begun."""
-
-    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        self._folder, self._manifest = folder, manifest
-        self._rejected: list[str] = []
-        self._origins: list[str] = []
-
-    def reject(self, entry: Entry, why: str) -> None:
-        self._rejected.append(json.dumps({"where": entry.where, "why": why, "record": entry.text}, ensure_ascii=False) + "\n")
-
-    def came_from(self, entry: Entry, identity: str) -> None:
-        self._origins.append(json.dumps({"id": identity, "where": entry.where, "record": entry.digest}) + "\n")
-
-    def begin(self) -> None:
-        atomic_write(self._folder / MANIFEST, (json.dumps(self._manifest, indent=2, sort_keys=True) + "\n").encode())
-
-    def write(self) -> None:
-        atomic_write(self._folder / "origins.jsonl", "".join(self._origins).encode())
-        atomic_write(self._folder / "rejected.jsonl", "".join(self._rejected).encode())
-
-
-def _manifest(format: str, paths: Sequence[Path], settings: DemonstrationSettings) -> dict[str, Any]:
-    files = [{"file": path.name, "sha256": file_digest(path)} for path in paths]
-    return {"format": format, "files": files, "settings": settings.model_dump(mode="json")}
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=console, transient=True
-    )
-
-
-def _tell(report: Report, console: Console, name: str, folder: Path, *, dry_run: bool) -> None:
-    """Counts of what was added, what was there, what the actions could not say, unknown fields, and what was withheld or malformed."""
-    verb = "would be added" if dry_run else "added"
-    made = ", ".join(f"{report.samples[table]} {table}" for table in ("episodes", "steps", "sft_samples", "ct_samples"))
-    console.print(
-        f"{report.num_records} records: {report.num_added} {verb} ({made}), {report.num_there} were there already, "
-        f"{len(report.withheld)} withheld, {len(report.malformed)} malformed.", highlight=False,
-    )  # fmt: skip
-    for heading, counts in (("left out by the actions", report.lost), ("unknown field", report.unknown)):
-        if counts:
-            table = Table(heading)
-            table.add_column("records" if heading == "unknown field" else "times", justify="right")
-            for what, num in counts.most_common(ROWS_SHOWN):
-                table.add_row(escape(what), str(num))
-            console.print(table)
-    for heading, records in (("withheld", report.withheld), ("malformed", report.malformed)):
-        if records:
-            table = Table(heading, "why")
-            for where, why in records[:ROWS_SHOWN]:
-                table.add_row(escape(where), escape(why))
-            console.print(table)
-    if not dry_run:
-        aside = [heading for heading, records in (("withheld", report.withheld), ("malformed", report.malformed)) if records]
-        kept = f"; what was {' or '.join(aside)} is kept in {folder / 'rejected.jsonl'}" if aside else ""
-        console.print(escape(f"stored as the stage imported_{name}{kept}"), highlight=False, soft_wrap=True)

@@ -24,6 +24,8 @@ from sandbox.session import Element
 
 ASIDE = ("website", "domain", "subdomain", "action_reprs", "target_action_index", "target_action_reprs")
 ACTION_ASIDE = ("raw_html", "action_repr")
+CANDIDATE_ASIDE = ("score", "rank")
+"""What a ranking model said of an element."""
 ROLES = {"a": "link", "button": "button", "select": "select", "textarea": "textarea", "input": "input", "img": "image", "li": "item"}
 SMALLEST_PAGE_PX = (1280, 720)
 NO_TARGET = "a step whose element is unknown"
@@ -83,7 +85,7 @@ def _fields_of(action: Any, unknown: list[str]) -> Mapping[str, Any]:
         "uid": str(fields.any("action_uid") or ""), "html": str(fields.any("cleaned_html") or ""),
         "op": str(operation.any("original_op", "op") or ""), "plain_op": str(operation.any("op") or ""),
         "value": str(operation.any("value") or ""), "screenshot": fields.any("screenshot"),
-        "targets": _candidates(fields.any("pos_candidates")), "others": _candidates(fields.any("neg_candidates")),
+        "targets": _candidates(fields, "pos_candidates", unknown), "others": _candidates(fields, "neg_candidates", unknown),
     }  # fmt: skip
     fields.keep_aside(*ACTION_ASIDE)
     unknown += [*fields.unknown(), *operation.unknown()]
@@ -98,14 +100,23 @@ def _object(value: Any) -> Any:
         raise BadRecord(f"{value[:60]!r} is no JSON") from None
 
 
-def _candidates(value: Any) -> list[dict[str, Any]]:
-    found = []
-    for item in _object(value) or []:
-        candidate = _object(item)
-        if isinstance(candidate, Mapping):
-            attributes = _object(candidate.get("attributes") or "{}")
-            found.append({"tag": str(candidate.get("tag", "")), "id": str(candidate.get("backend_node_id", "")), "box": _box(attributes)}
-                         | {"is_target": bool(candidate.get("is_original_target") or candidate.get("is_top_level_target"))})  # fmt: skip
+def _candidates(action: Fields, name: str, unknown: list[str]) -> list[dict[str, Any]]:
+    """Raises BadRecord for what is no list of elements."""
+    listed = _object(action.any(name)) or []
+    if not isinstance(listed, list):
+        raise BadRecord(f"`actions[].{name}` is {type(listed).__name__}, expected a list")
+    return [_candidate(Fields(_object(item), f"actions[].{name}[]"), unknown) for item in listed]
+
+
+def _candidate(fields: Fields, unknown: list[str]) -> dict[str, Any]:
+    """An element, by its own fields; of its attributes, which are the page's, the box alone is asked for."""
+    is_target = [bool(fields.any(name)) for name in ("is_original_target", "is_top_level_target")]
+    found = {
+        "tag": str(fields.any("tag") or ""), "id": str(fields.any("backend_node_id") or ""),
+        "box": _box(_object(fields.any("attributes") or "{}")), "is_target": any(is_target),
+    }  # fmt: skip
+    fields.keep_aside(*CANDIDATE_ASIDE)
+    unknown += fields.unknown()
     return found
 
 

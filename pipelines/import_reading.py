@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warehouse.errors import ConfigError
@@ -40,7 +41,7 @@ def raw_records(path: Path, on_bytes: OnBytes) -> Iterator[RawRecord]:
             yield from _document(path)
         else:
             yield from _lines(path, on_bytes)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     on_bytes(path.stat().st_size)
 

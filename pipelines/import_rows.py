@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.episode import EpisodeRequest
 from agent.episode_rows import SEVERAL, message_rows
@@ -26,6 +26,7 @@ from sandbox.actions import ACTION, Action
 from sandbox.imported.mapping import BadRecord, slug
 from sandbox.session import Observation
 from sandbox.task import Split, Task
+from warehouse.errors import ConfigError
 from warehouse.identity import stable_seed
 from warehouse.samples import chat_row, sample_row
 
@@ -39,10 +40,21 @@ Track = Literal["expert", "novice", "unreviewed"]
 Row = dict[str, Any]
 
 
-class DemonstrationSettings(BaseModel):
-    """What an import makes of demonstrations."""
+class ScreeningSettings(BaseModel):
+    """What an import withholds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keep_personal_data: bool = False
+    scripts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]+$")], ...] = ()
+    min_script_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+
+
+S = TypeVar("S", bound=ScreeningSettings)
+
+
+class DemonstrationSettings(ScreeningSettings):
+    """What an import makes of demonstrations."""
 
     track: Track
     grammar: str = "uitars2"
@@ -50,9 +62,14 @@ class DemonstrationSettings(BaseModel):
     domain: str = "desktop"
     mode: Mode = "computer"
     min_alignment: Annotated[int, Field(ge=0, le=10)] = 0
-    keep_personal_data: bool = False
-    scripts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_]+$")], ...] = ()
-    min_script_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+
+
+def settings_of(kind: type[S], **values: Any) -> S:
+    """Raises ConfigError that names what is wrong by its option."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("; ".join(f"--{'-'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())) from None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,9 +99,8 @@ class RowMaker:
 
     def request(self, demonstration: Demonstration, digest: str) -> EpisodeRequest:
         """Its identity: the same record is the same episode, under whatever name it is imported."""
-        task = Task(
-            source=self._format, name=slug(demonstration.task_id), domain=self._settings.domain, max_steps=1000, version="demonstrations 1"
-        )
+        domain = demonstration.domain or self._settings.domain
+        task = Task(source=self._format, name=slug(demonstration.task_id), domain=domain, max_steps=1000, version="demonstrations 1")
         attempt = stable_seed("demonstration", digest) % 2**31
         return EpisodeRequest(purpose="seed", task=task, seed=task.seeds(Split.TRAIN, 1)[0], attempt=attempt, policy_id=HUMAN)
 
@@ -94,13 +110,22 @@ class RowMaker:
             return True if self._settings.track == "expert" else None
         return demonstration.completed
 
+    def misaligned(self, demonstration: Demonstration) -> str:
+        """Why `min_alignment` keeps it from SFT; empty where it does not. Raises BadRecord for a score that is no number."""
+        least, score = self._settings.min_alignment, demonstration.quality.get("alignment_score")
+        if least == 0:
+            return ""
+        if score is None:
+            return "no `alignment_score`, and --min-alignment asks for one"
+        if not isinstance(score, (int, float)) or isinstance(score, bool):
+            raise BadRecord(f"`alignment_score` is {score!r}, expected a number, as --min-alignment compares it")
+        return "" if score >= least else f"`alignment_score` is below {least}"
+
     def of_demonstration(self, demonstration: Demonstration, entry: Entry) -> Rows:
         """Raises BadRecord."""
         request = self.request(demonstration, entry.digest)
         completed = self.is_completed(demonstration)
-        alignment = demonstration.quality.get("alignment_score")
-        is_aligned = not isinstance(alignment, (int, float)) or alignment >= self._settings.min_alignment
-        for_sft = completed is True and is_aligned and self._settings.track != "novice"
+        for_sft = completed is True and not self.misaligned(demonstration) and self._settings.track != "novice"
         rows = Rows()
         steps = demonstration.load()
         self._add_steps(rows, demonstration, request, steps, completed, for_sft=for_sft)
@@ -124,7 +149,7 @@ class RowMaker:
             if parsed.invalid is not None or [type(one) for one in parsed.actions] != [type(one) for one in step.actions]:
                 raise BadRecord(f"step {index}: the grammar {self._grammar.name} cannot say {_names(step.actions)} in one answer")
             common: Row = {
-                "domain": self._settings.domain, "messages": messages, "response": response, "episode_id": request.episode_id,
+                "domain": request.task.domain, "messages": messages, "response": response, "episode_id": request.episode_id,
                 "step_index": index, "verdict": completed,
             }  # fmt: skip
             if for_sft and step.is_good:

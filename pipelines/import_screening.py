@@ -1,6 +1,6 @@
 """What people did and wrote is looked through before it is stored, since no filter of a later iteration sees it: for personal data, and for
 the scripts of its letters where some are asked for. What counts as either is warehouse/personal_data.py's; what is withheld is kept aside
-by import_demonstrations.py.
+by the importers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import duckdb
 
-from pipelines.import_rows import DemonstrationSettings, Rows
+from pipelines.import_rows import Rows, ScreeningSettings
 from warehouse.personal_data import kinds_in, script_fraction
 
 REASONS_TOLD = 3
@@ -18,7 +18,7 @@ REASONS_TOLD = 3
 class Screening:
     """Of one import."""
 
-    def __init__(self, settings: DemonstrationSettings) -> None:
+    def __init__(self, settings: ScreeningSettings) -> None:
         """Raises ConfigError for a script that Unicode does not know."""
         self._settings = settings
         self._con = duckdb.connect()

@@ -9,6 +9,7 @@ import binascii
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +50,18 @@ def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry
     fields = Fields(record)
     sample_id = fields.any("id")
     is_ours = isinstance(sample_id, str) and _OURS.fullmatch(sample_id) is not None
-    turns = [_turn(turn, entry.unknown) for turn in fields.take("conversations", list)]
+    turns = [turn_of(turn, "conversations", entry.unknown) for turn in fields.take("conversations", list)]
     system = fields.take("system", str, "")
     if system.strip():
         turns.insert(0, ("system", system, 0.0))
     shown = fields.any("images", "image")
     names = shown if isinstance(shown, list) else [] if shown is None else [shown]
     messages, places = _messages(turns, len(names), is_ours=is_ours)
-    origin, domain, verdict = fields.any("origin"), fields.any("domain"), fields.any("verdict")
-    if origin is not None and origin not in SAMPLE_ORIGINS:
-        raise BadRecord(f"`origin` is {origin!r}; known are {', '.join(SAMPLE_ORIGINS)}")
+    claims = _claims(fields)
     entry.unknown += fields.unknown()
     load = _pictures(names, pictures)
     if answers is not None:
-        return _trajectory(str(sample_id or digest[:16]), messages, places, load, answers)
+        return _trajectory(str(sample_id or digest[:16]), messages, places, load, answers, claims)
 
     def named() -> Sequence[Picture]:
         found = load()
@@ -71,14 +70,35 @@ def _made(record: Any, pictures: Pictures, answers: Grammar | None, entry: Entry
         return found
 
     return Chat(
-        messages=messages, pictures=named, sample_id=str(sample_id) if is_ours else None, origin=origin,
-        domain=None if domain is None else str(domain), verdict=verdict if isinstance(verdict, bool) else None,
+        messages=messages, pictures=named, sample_id=str(sample_id) if is_ours else None, origin=claims.origin, domain=claims.domain,
+        verdict=claims.verdict,
     )  # fmt: skip
 
 
-def _turn(turn: Any, unknown: list[str]) -> tuple[str, str, float | None]:
-    """Role, text, and the loss weight where there is one."""
-    fields = Fields(turn, "conversations[]")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claims:
+    """What a record says of itself, as an export of ours does; None where it says nothing."""
+
+    origin: str | None
+    domain: str | None
+    verdict: bool | None
+
+
+def _claims(fields: Fields) -> _Claims:
+    """Raises BadRecord for a claim that is none of its kind: a failure that is not understood must not be learned as a success."""
+    origin, domain, verdict = fields.any("origin"), fields.any("domain"), fields.any("verdict")
+    if origin is not None and origin not in SAMPLE_ORIGINS:
+        raise BadRecord(f"`origin` is {origin!r}; known are {', '.join(SAMPLE_ORIGINS)}")
+    if domain is not None and (not isinstance(domain, str) or not domain.strip()):
+        raise BadRecord(f"`domain` is {domain!r}, expected a name")
+    if verdict is not None and not isinstance(verdict, bool):
+        raise BadRecord(f"`verdict` is {verdict!r}, expected true, false or null")
+    return _Claims(origin=origin, domain=domain, verdict=verdict)
+
+
+def turn_of(turn: Any, listed: str, unknown: list[str]) -> tuple[str, str, float | None]:
+    """Role, text, and the loss weight where there is one, of a turn in the list of that name. Raises BadRecord."""
+    fields = Fields(turn, f"{listed}[]")
     said_by = fields.any("from", "role")
     role = ROLES.get(str(said_by))
     if role is None:
@@ -138,8 +158,9 @@ def _picture(name: Any, pictures: Pictures) -> Picture:
 
 
 def _trajectory(
-    task_id: str, messages: Sequence[Mapping[str, Any]], places: Sequence[int], load: Callable[[], list[Picture]], answers: Grammar
-) -> Demonstration:
+    task_id: str, messages: Sequence[Mapping[str, Any]], places: Sequence[int], load: Callable[[], list[Picture]], answers: Grammar,
+    claims: _Claims,
+) -> Demonstration:  # fmt: skip
     asked = next((message["content"] for message in messages if message["role"] == "user" and message["content"].strip()), "")
     told = _INSTRUCTION.search(asked)
     instruction = (told["text"] if told else asked).strip()
@@ -157,8 +178,25 @@ def _trajectory(
         return made
 
     return Demonstration(
-        task_id=task_id, instruction=instruction, completed=None, quality={}, judged_by="human", load=steps, lost=Counter()
+        task_id=task_id, instruction=instruction, completed=claims.verdict, quality={}, judged_by="judge", load=steps,
+        lost=_left_out(messages, asked, instruction, claims), domain=claims.domain,
     )  # fmt: skip
+
+
+def _left_out(messages: Sequence[Mapping[str, Any]], asked: str, instruction: str, claims: _Claims) -> Counter[str]:
+    """What a trajectory does not keep of a chat, since its prompts are made anew: texts but for the instruction's, weights, the origin."""
+    lost = Counter(
+        f"what the {message['role']} says"
+        for message in messages
+        if message["role"] != "assistant" and message["content"].strip() and message["content"] != asked
+    )
+    lost["`weight` of an answer, but for whether it is learned"] = sum(
+        message["role"] == "assistant" and message["loss"] not in (0.0, 1.0) for message in messages
+    )
+    lost["`weight` of what is no answer"] = sum(message["role"] != "assistant" and message["loss"] > 0 for message in messages)
+    lost["what stands before the instruction"] = int(asked.strip() != instruction)
+    lost["`origin`"] = int(claims.origin is not None)
+    return +lost
 
 
 def _step(number: int, answer: str, picture: Picture | None, answers: Grammar, instruction: str, *, is_good: bool) -> DemonstratedStep:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
-from pipelines.terminal import counted, print_rows, slim_table
+from pipelines.terminal import ROWS_SHOWN, counted, print_counts, print_reasons, print_rows, slim_table
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.holdouts import Holdouts
 from sandbox.imported.source import SOURCE, task_of
@@ -27,7 +27,7 @@ from sandbox.task import Split, Task
 from warehouse.errors import ConfigError, DesktopMissing, DeviceMissing, SandboxError, TaskError
 from warehouse.home import Home
 
-ROWS_SHOWN = 20
+SET_FILE = "set.json"
 CHECK_LIMIT_S = 180.0
 ALL_SPLITS = "every split"
 HOW_TO_TRAIN = (
@@ -110,14 +110,10 @@ def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
         f"{counted(len(found.records), 'record')}: {counted(len(found.tasks), 'task')}, {found.num_runnable} of them run here, "
         f"{len(found.tasks) - found.num_runnable} do not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
     )
-    _counts("does not run because it", found.reasons.items(), console)
-    _counts("mapped with a loss", found.notes.items(), console)
-    _counts("unknown field, kept with the record", found.unknown_fields.items(), console)
-    if found.malformed:
-        table = Table("malformed", "why")
-        for where, why in found.malformed[: None if verbose else ROWS_SHOWN]:
-            table.add_row(escape(where), escape(why))
-        console.print(table)
+    print_counts("does not run because it", "tasks", found.reasons, console, kept_in=SET_FILE)
+    print_counts("mapped with a loss", "tasks", found.notes, console, kept_in=SET_FILE)
+    print_counts("unknown field, kept with the record", "tasks", found.unknown_fields, console, kept_in=SET_FILE)
+    print_reasons("malformed", found.malformed, console, kept_in=SET_FILE, show_all=verbose)
     if verbose:
         table = Table("task", "does not run because it")
         for task in found.tasks:
@@ -186,19 +182,6 @@ def _why(task: ImportedTask, holdouts: Holdouts, *, held_out: bool) -> str:
         return f"never trained on: {'--held-out' if held_out else 'its hash is among the 20 % that are kept for evaluation'}"
     holder = holdouts.holder(task.spec)
     return "trained on" if holder is None else f"never trained on: the set {holder} holds it out"
-
-
-def _counts(heading: str, counts: Iterable[tuple[str, int]], console: Console) -> None:
-    rows = Counter(dict(counts)).most_common()
-    if not rows:
-        return
-    table = Table(heading)
-    table.add_column("tasks", justify="right")
-    for what, num in rows[:ROWS_SHOWN]:
-        table.add_row(escape(what), str(num))
-    if len(rows) > ROWS_SHOWN:
-        table.add_row(f"{len(rows) - ROWS_SHOWN} more, in set.json", str(sum(num for _, num in rows[ROWS_SHOWN:])))
-    console.print(table)
 
 
 def show_task_sets(home: Home, name: str | None, console: Console, *, as_json: bool) -> None:

@@ -69,7 +69,7 @@ class DemonstratedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """`completed` None: the record does not say. `load` reads pictures and code, which is the costly part, and raises BadRecord."""
+    """`completed` and `domain` are None where a record does not say. `load` reads pictures and code, the costly part; raises BadRecord."""
 
     task_id: str
     instruction: str
@@ -79,7 +79,8 @@ class Demonstration:
     """Whose word `completed` is: an origin of the table verdicts."""
     load: Callable[[], Sequence[DemonstratedStep]]
     lost: Counter[str] = field(default_factory=Counter)
-    """What its actions could not say, by name; filled by `load`."""
+    """What of it no row says, by name; `load` adds what its actions could not say."""
+    domain: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,7 @@ class Entry:
     why_not: str = ""
     unknown: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    """What of a chat no row says."""
 
 
 class Pictures:

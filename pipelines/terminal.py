@@ -4,6 +4,7 @@ commands' business.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -11,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+ROWS_SHOWN = 20
 _UNBOUNDED = 10_000
 """columns of a terminal that cuts nothing."""
 
@@ -47,3 +49,36 @@ def print_rows(rows: Sequence[Mapping[str, str]], console: Console) -> None:
         for name, value in row.items():
             grid.add_row(name, value)
         console.print(grid)
+
+
+def print_counts(heading: str, unit: str, counts: Mapping[str, int], console: Console, *, kept_in: str = "") -> None:
+    """The most frequent first, and how many more there are; `kept_in` names the file that has them all. Nothing where there are none."""
+    rows = Counter(counts).most_common()
+    if not rows:
+        return
+    table = RichTable(heading)
+    table.add_column(unit, justify="right")
+    for what, num in rows[:ROWS_SHOWN]:
+        table.add_row(escape(what), str(num))
+    if more := rows[ROWS_SHOWN:]:
+        table.add_row(_more(len(more), kept_in), str(sum(num for _, num in more)))
+    console.print(table)
+
+
+def print_reasons(
+    heading: str, reasons: Sequence[tuple[str, str]], console: Console, *, kept_in: str = "", show_all: bool = False
+) -> None:
+    """What was turned away, each with why; as print_counts."""
+    if not reasons:
+        return
+    table = RichTable(heading, "why")
+    num_shown = len(reasons) if show_all else ROWS_SHOWN
+    for where, why in reasons[:num_shown]:
+        table.add_row(escape(where), escape(why))
+    if len(reasons) > num_shown:
+        table.add_row(_more(len(reasons) - num_shown, kept_in), "")
+    console.print(table)
+
+
+def _more(num: int, kept_in: str) -> str:
+    return escape(f"{num} more{f', in {kept_in}' if kept_in else ''}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from rich.console import Console
 from agent.grammars.registry import grammar_named
 from agent.prompt import PromptBuilder
 from pipelines import import_demonstrations
-from pipelines.import_demonstrations import Report, check_any, demonstration_settings, import_demonstration_files
+from pipelines.import_demonstrations import import_demonstration_files
+from pipelines.import_report import Report, check_any
+from pipelines.import_rows import DemonstrationSettings, settings_of
 from sandbox.session import Observation
 from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images, many, mind2web, picture, write_lines
 from warehouse.errors import ConfigError, StorageFull
@@ -42,7 +45,7 @@ def run(home: Path, format: str, *paths: Path, track: str = "expert", **more: An
     console = Console(record=True, width=200)
     options = {name: more.pop(name) for name in ("name", "images", "dry_run") if name in more}
     replace = more.pop("replace", False)
-    settings = demonstration_settings(track=track, **more)
+    settings = settings_of(DemonstrationSettings, track=track, **more)
     report = import_demonstration_files(
         Home(home),
         format,
@@ -108,6 +111,42 @@ def test_tracks_and_alignment_decide_too(files: Path, tmp_path: Path) -> None:
         assert Warehouse(Home(home)).read("sft_samples").num_rows == num_sft, track
     unsaid = [row for row in Warehouse(Home(tmp_path / "novice0")).read("episodes").to_pylist() if row["task_name"] == "unsaid"]
     assert [(row["outcome"], row["reward"]) for row in unsaid] == [("truncated", None)], "nothing is claimed that the record does not say"
+
+
+def test_an_alignment_that_is_not_known_is_none(tmp_path: Path) -> None:
+    """With --min-alignment: no score is for CT and counted as that, a textual one is malformed; without it neither matters."""
+    images(tmp_path, 4)
+    records = [agentnet("nine", CODES, alignment_score=9), agentnet("none", CODES, alignment_score=None)]
+    records += [agentnet("text", CODES, alignment_score="9"), agentnet("two", CODES, alignment_score=2)]
+    path = write_lines(tmp_path / "demos.jsonl", records)
+    report, said = run(tmp_path / "home", "agentnet", path, min_alignment=5)
+    assert report.malformed == [("demos.jsonl:3", "`alignment_score` is '9', expected a number, as --min-alignment compares it")]
+    assert report.for_ct == {"no `alignment_score`, and --min-alignment asks for one": 1, "`alignment_score` is below 5": 1}
+    assert "and --min-alignment asks for one" in said
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    names = {row["episode_id"]: row["task_name"] for row in warehouse.read("episodes").to_pylist()}
+    assert {names[row["episode_id"]] for row in warehouse.read("sft_samples").to_pylist()} == {"nine"}
+    assert {names[row["episode_id"]] for row in warehouse.read("ct_samples").to_pylist()} == {"none", "two"}
+    unasked, _ = run(tmp_path / "unasked", "agentnet", path)
+    assert (unasked.num_added, unasked.for_ct) == (4, {})
+
+
+def test_what_is_not_kept_is_counted_beside_the_rows_however_often_the_import_was_begun(tmp_path: Path) -> None:
+    images(tmp_path, 8)
+    slow = ["pyautogui.moveTo(0.5, 0.5, duration=0.5)", "pyautogui.click(x=0.5, y=0.5)"]
+    records = [agentnet(f"t{n}", slow, **{f"colour_{m}": n for m in range(n + 1)}) for n in range(23)]
+    path = write_lines(tmp_path / "demos.jsonl", records)
+    report, said = run(tmp_path / "home", "agentnet", path)
+    assert re.search(r"3 more, in import\.json\D*6\b", said), "22, 23 and 21 names are shown or told of"
+    counts = json.loads((tmp_path / "home/imports/demos/import.json").read_text())["counts"]
+    assert counts["unknown"] == {f"colour_{m}": 23 - m for m in range(23)} == dict(report.unknown)
+    assert counts["lost"] == {"duration": 23} and (counts["records"], counts["withheld"], counts["malformed"]) == (23, 0, 0)
+    before = content(tmp_path / "home")
+    again, _ = run(tmp_path / "home", "agentnet", path)
+    assert again.lost == report.lost and content(tmp_path / "home") == before
+    (tmp_path / "home/imports/demos/origins.jsonl").unlink()
+    run(tmp_path / "home", "agentnet", path)
+    assert content(tmp_path / "home") == before, "as after an import that was killed: what is not known is looked for anew"
 
 
 def test_what_is_trained_is_what_an_agent_is_asked(files: Path, tmp_path: Path) -> None:
@@ -318,6 +357,18 @@ def test_a_trace_of_mind2web_without_pictures_lists_the_page_s_elements(tmp_path
         and typed["actions"][1]["text"] == "08817"
     )
     assert warehouse.read("sft_samples").num_rows == 2 and warehouse.read("verdicts").to_pylist()[0]["origin"] == "human"
+
+
+def test_names_inside_of_a_candidate_are_not_passed_over(tmp_path: Path) -> None:
+    record = mind2web()
+    record["actions"][0]["pos_candidates"][0]["colour"] = "red"
+    record["actions"][1]["neg_candidates"] = [json.dumps(one | {"depth": 3}) for one in record["actions"][1]["neg_candidates"]]
+    bad = mind2web()
+    bad["actions"][0]["neg_candidates"] = ["3"]
+    (tmp_path / "traces.json").write_text(json.dumps([record, bad]))
+    report, _ = run(tmp_path / "home", "mind2web", tmp_path / "traces.json", domain="web")
+    assert report.unknown == {"actions[].pos_candidates[].colour": 1, "actions[].neg_candidates[].depth": 1}
+    assert report.malformed == [("traces.json#2", "actions[].neg_candidates[] is int, expected an object with named fields")]
 
 
 def test_rows_of_mind2web_with_pictures_are_one_trace(tmp_path: Path) -> None:

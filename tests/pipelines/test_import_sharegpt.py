@@ -104,6 +104,47 @@ def test_answers_of_a_known_grammar_become_a_trajectory(tmp_path: Path) -> None:
     assert "Task:\nOpen the menu." in first["messages"][1]["content"], "asked as our own agents are"
 
 
+@pytest.mark.parametrize("track", ["expert", "unreviewed"])
+def test_a_declared_failure_is_never_learned_as_a_success(track: str, tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    failed = chat(verdict=False, origin="rollout", domain="web", system="Be brief.")
+    failed["conversations"][1]["weight"] = 0.5
+    solved = chat(verdict=True, domain="web", id=8)
+    path = write_lines(tmp_path / "chats.jsonl", [failed, solved])
+    report, said = run(tmp_path / "home", "sharegpt", path, answers="uitars1", track=track)
+    assert report.lost == {
+        "`origin`": 1, "what the system says": 1, "what stands before the instruction": 2,
+        "`weight` of an answer, but for whether it is learned": 1,
+    } and "`origin`" in said  # fmt: skip
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    episodes = {row["outcome"]: row for row in warehouse.read("episodes").to_pylist()}
+    assert {outcome: row["reward"] for outcome, row in episodes.items()} == {"failure": 0.0, "success": 1.0}
+    assert {row["domain"] for row in episodes.values()} == {"web"}
+    names = {row["episode_id"]: row["outcome"] for row in episodes.values()}
+    assert {(names[row["episode_id"]], row["passed"], row["origin"]) for row in warehouse.read("verdicts").to_pylist()} == {
+        ("failure", False, "judge"), ("success", True, "judge"),
+    }  # fmt: skip
+    for table, outcome, verdict in (("sft_samples", "success", True), ("ct_samples", "failure", False)):
+        found = [(names[row["episode_id"]], row["verdict"], row["domain"]) for row in warehouse.read(table).to_pylist()]
+        assert found == [(outcome, verdict, "web")] * 2
+    assert {row["domain"] for row in warehouse.read("tasks").to_pylist()} == {"web"}
+
+
+def test_a_declared_failure_that_is_kept_as_it_is_is_for_ct(tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [chat(verdict=False)]))
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    assert warehouse.read("sft_samples").num_rows == 0 and [row["verdict"] for row in warehouse.read("ct_samples").to_pylist()] == [False]
+
+
+@pytest.mark.parametrize("answers", [None, "uitars1"])
+@pytest.mark.parametrize("verdict", [0, 1, "false", "", []])
+def test_a_verdict_that_is_none_is_malformed(verdict: Any, answers: str | None, tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [chat(verdict=verdict)]), answers=answers)
+    assert report.malformed == [("chats.jsonl:1", f"`verdict` is {verdict!r}, expected true, false or null")] and not report.num_added
+
+
 @pytest.mark.parametrize(
     ("record", "why"),
     [
@@ -113,6 +154,7 @@ def test_answers_of_a_known_grammar_become_a_trajectory(tmp_path: Path) -> None:
         (chat(conversations=[{"from": "human", "value": "x"}], images=[]), "nothing in it is an answer"),
         (chat(conversations=[{"from": "gpt", "value": "x", "weight": -1}], images=[]), "weight of a turn is -1"),
         (chat(origin="elsewhere"), "`origin` is 'elsewhere'"),
+        (chat(domain=["web"]), r"`domain` is \['web'\], expected a name"),
         ({"text": "x"}, "`conversations` is missing"),
     ],
 )

@@ -6,18 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agent.tutorials import tutorials
 from assets.requests import InitialiseRequest, SupervisedRequest
 from models.checkpoint import verify
 from models.supervised.config import SupervisedConfig
 from pipelines import progress
+from pipelines.import_general import import_general_data
 from pipelines.work_folder import work_folder
 from pipelines.workers import initialise as seed_worker
 from pipelines.workers import supervised as supervised_worker
 from pipelines.workers.context import WorkerContext
 from warehouse import registry
-from warehouse.general_data import import_general
 from warehouse.home import Home
 from warehouse.mixing import MixtureConfig, Pool, snapshot
 from warehouse.query import connect
@@ -44,7 +45,7 @@ def test_a_stage_trains_in_processes_of_its_own_and_registers_what_they_made(tmp
         for number in (11, 22, 33)
     ]
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
-    import_general(warehouse, tmp_path / "chats.jsonl", name="chats")
+    import_general_data(warehouse, tmp_path / "chats.jsonl", None, Console(quiet=True))
     mixture = MixtureConfig(tutorial=Pool(), general=Pool(), general_share=0.25)
     dataset_id, rows = snapshot(connect(warehouse), "ct", "0001", mixture)
     warehouse.replace_partition("datasets", rows, iteration="0001", stage="ct_dataset")
