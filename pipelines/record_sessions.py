@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ from pipelines.record_options import (
 from warehouse.errors import RecordingRefused
 
 if TYPE_CHECKING:
-    from annotation.recording.bundle import Consent, Manifest
+    from annotation.recording.bundle import Consent, Manifest, TaskQuery
     from annotation.recording.redaction import Redactor
     from annotation.recording.settings import RecordSettings
     from annotation.recording.speech import Recogniser
@@ -99,6 +100,7 @@ def start(
     except BaseException:
         store.erase()
         raise
+    _say_what_was_hidden(recorder.task, recorder.hidden_in_task)
     _say_what_is_known(parts.accessibility.is_available, parts.accessibility.reason, parts.text_reader is not None)
     console.print(f"recording {name}: pause with {pause_keys}, end with {stop_keys} or Ctrl-C", highlight=False)
     sys.stdout.flush()
@@ -146,12 +148,15 @@ def browser(
     speech = Microphone.called(microphone) if with_microphone else None
     if speech is not None:
         speech.check()
+    reader = find_text_reader()
+    if reader is not None:
+        reader.check()
     agreed = _consent(signed, with_microphone=with_microphone)
     store = stores.create(root_of(home), name, new_passphrase() if encrypt else None)
 
     async def main() -> Redactor:
         recorder = BrowserRecorder(
-            store, chosen, task, agreed, text_reader=find_text_reader(), speech=speech, excluded_sites=exclude_site or ()
+            store, chosen, task, agreed, text_reader=reader, speech=speech, excluded_sites=exclude_site or ()
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -163,6 +168,7 @@ def browser(
         except BaseException:
             store.erase()
             raise
+        _say_what_was_hidden(recorder.task, recorder.hidden_in_task)
         console.print(f"recording {name} in {executable.name}: close it, or Ctrl-C, to end; pause with ctrl+alt+p", highlight=False)
         sys.stdout.flush()
         await recorder.run(limit)
@@ -211,6 +217,12 @@ def _recogniser(name: str, model: str) -> Recogniser | None:
     from annotation.recording.speech import recogniser_named
 
     return None if name == "none" else recogniser_named(name, model)
+
+
+def _say_what_was_hidden(task: TaskQuery, kinds: Sequence[str]) -> None:
+    if kinds:
+        said = escape("; ".join((task.query, *task.applications)))
+        console.print(f"[yellow]taken out of your task: {', '.join(sorted(set(kinds)))}. It is recorded as: {said}[/]", highlight=False)
 
 
 def _say_what_is_known(has_elements: bool, reason: str, reads_pixels: bool) -> None:

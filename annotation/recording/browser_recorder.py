@@ -33,7 +33,7 @@ from annotation.recording.gestures import Draft, Gestures
 from annotation.recording.hotkeys import Hotkeys
 from annotation.recording.microphone import Sound, SpeechSource
 from annotation.recording.pixels import pixels_of
-from annotation.recording.redaction import Redactor
+from annotation.recording.redaction import Redactor, redacted_task
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
 from annotation.recording.snapshots import cover
@@ -66,10 +66,11 @@ class BrowserRecorder:
     ) -> None:  # fmt: skip
         """Raises RecordingRefused for a consent under another text."""
         check(consent)
-        self._store, self._settings, self._task, self._consent = store, settings, task, consent
+        self._store, self._settings, self._consent = store, settings, consent
         self._text_reader, self._speech_source = text_reader, speech
         self._excluded = tuple(pattern.casefold() for pattern in excluded_sites)
         self.redactor = Redactor()
+        self.task, self.hidden_in_task = redacted_task(task, self.redactor)
         self._snapshots = PageSnapshots(self.redactor)
         self._screens = Screens(store, self._snapshots, self.redactor, text_reader, with_elements=settings.with_elements)
         self._gestures: Gestures[Moment] = Gestures()
@@ -116,7 +117,7 @@ class BrowserRecorder:
             text_reader=self._text_reader.name if self._text_reader else "",
         )  # fmt: skip
         return Header(
-            source="browser", started_at=self._started_at, track=self._settings.track, task=self._task, consent=self._consent,
+            source="browser", started_at=self._started_at, track=self._settings.track, task=self.task, consent=self._consent,
             machine=machine,
         )  # fmt: skip
 
