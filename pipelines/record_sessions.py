@@ -16,11 +16,14 @@ from pipelines.options import HomeOption, console
 from pipelines.record_options import (
     ApplicationsOption,
     EncryptOption,
+    EnvironmentOption,
     ModelOption,
     NameArgument,
+    NodeOption,
     QueryOption,
     RecogniserOption,
     RegionOption,
+    SeedOption,
     SignedOption,
     TrackOption,
     checked,
@@ -46,9 +49,9 @@ def start(
     query: QueryOption,
     track: TrackOption = "expert",
     app: ApplicationsOption = None,
-    node: Annotated[str, typer.Option(help="Id of the query in the task graph.")] = "",
-    environment: Annotated[str, typer.Option(help="Task in which it can be replayed, e.g. desktop/note.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Seed of that task.")] = None,
+    node: NodeOption = "",
+    environment: EnvironmentOption = "",
+    seed: SeedOption = None,
     exclude_app: Annotated[list[str] | None, typer.Option("--exclude-app", help="Never record windows of this application.")] = None,
     exclude_title: Annotated[list[str] | None, typer.Option("--exclude-title", help="Never record windows titled so: *bank*.")] = None,
     exclude_region: RegionOption = None,
@@ -117,6 +120,9 @@ def browser(
     url: Annotated[str, typer.Option("--url", help="Page to begin with.")] = "about:blank",
     track: TrackOption = "expert",
     app: ApplicationsOption = None,
+    node: NodeOption = "",
+    environment: EnvironmentOption = "",
+    seed: SeedOption = None,
     exclude_site: Annotated[list[str] | None, typer.Option("--exclude-site", help="Never record this site: *bank*; repeatable.")] = None,
     chromium: Annotated[Path | None, typer.Option(help="The Chromium to open \\[default: the one that is found].")] = None,
     microphone: Annotated[str | None, typer.Option(help="Name or number of the microphone \\[default: the system's].")] = None,
@@ -140,8 +146,12 @@ def browser(
     from annotation.recording.text_reader import find_text_reader
     from sandbox.browser.chromium import find_chromium
 
-    given: dict[str, Any] = {"track": track}
-    chosen, task = checked(lambda: (RecordSettings(**given), TaskQuery(query=query, applications=tuple(app or ()))))
+    def settings() -> tuple[RecordSettings, TaskQuery]:
+        given: dict[str, Any] = {"track": track}
+        task = TaskQuery(query=query, applications=tuple(app or ()), node=node, environment=environment, seed=seed)
+        return RecordSettings(**given), task
+
+    chosen, task = checked(settings)
     _check_new(name, home, recogniser)
     executable = chromium or find_chromium(headless_shell=False).path
     check_display()

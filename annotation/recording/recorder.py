@@ -168,13 +168,24 @@ class Recorder:
                 if now_s - synced_s > SYNC_S:
                     self._store.sync()
                     synced_s = now_s
-                if self._camera.failure is not None:
-                    raise RecorderUnavailable(f"The screen cannot be read any more: {self._camera.failure}")
+                self._look_for_failure()
             self._hold(self._gestures.flush())
             self._release(float("inf"))
             self._sound.write()
         except Exception as error:  # told to whoever waits; what was written stays
-            self.failure = f"{type(error).__name__}: {error}" if isinstance(error, RecorderUnavailable) else type(error).__name__
+            self.failure = self.failure or type(error).__name__
+            self._stopping.set()
+
+    def _look_for_failure(self) -> None:
+        """A part that ended by itself ends the recording: silence must not be taken for a person who does nothing."""
+        parts = (
+            ("the screen cannot be read any more", self._camera.failure),
+            ("keyboard and pointer are no longer heard", self._parts.inputs.failure),
+            ("what stands on the screen is no longer known", self._snapshots.failure),
+        )
+        failed = next(((what, why) for what, why in parts if why is not None), None)
+        if self.failure is None and failed is not None and not self._stopping.is_set():
+            self.failure = f"{failed[0]} ({failed[1]})"
             self._stopping.set()
 
     def _take(self, told: tuple[Event, Frame | None] | Sound) -> None:
