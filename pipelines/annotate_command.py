@@ -115,8 +115,9 @@ def withdraw(
     """Take back what people annotated or recorded: no dataset made from now on holds it.
 
     `flywheel annotate runs` tells the ids of runs; the page of a run or of a recording has its own in the address. The next iteration
-    begins with it. Samples and decisions in older versions of the tables are erased by `flywheel withdraw --purge`; the episode's own
-    steps and pictures stay, for lineage, and nothing learns from them.
+    begins with it. After that `flywheel withdraw --purge` erases samples and decisions in older versions of the tables,
+    and of recordings the words and pictures of their episode too. The steps and pictures of an annotated run stay, for lineage, and
+    nothing learns from them.
     """
     from pipelines.annotation_withdrawal import erase_withdrawn, withdraw_given
 

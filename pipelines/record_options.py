@@ -30,6 +30,9 @@ QueryOption = Annotated[str, typer.Option("--query", "-q", help="What you set ou
 TrackOption = Annotated[str, typer.Option(help="expert: you know how; novice: you find out.")]
 EncryptOption = Annotated[bool, typer.Option("--encrypt", help=f"Seal it on the disk by a passphrase, asked for or {PASSPHRASE_VARIABLE}.")]
 ApplicationsOption = Annotated[list[str] | None, typer.Option("--app", help="Application or site that this is about; may be repeated.")]
+NodeOption = Annotated[str, typer.Option("--node", help="Id of the query in the task graph.")]
+EnvironmentOption = Annotated[str, typer.Option("--environment", help="Task in which it can be replayed, e.g. desktop/note.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of that task.")]
 RegionOption = Annotated[list[str] | None, typer.Option("--exclude-region", help="Never record this part: X,Y,WIDTH,HEIGHT; repeatable.")]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +16,14 @@ from pipelines.options import HomeOption, console
 from pipelines.record_options import (
     ApplicationsOption,
     EncryptOption,
+    EnvironmentOption,
     ModelOption,
     NameArgument,
+    NodeOption,
     QueryOption,
     RecogniserOption,
     RegionOption,
+    SeedOption,
     SignedOption,
     TrackOption,
     checked,
@@ -33,7 +37,7 @@ from pipelines.record_options import (
 from warehouse.errors import RecordingRefused
 
 if TYPE_CHECKING:
-    from annotation.recording.bundle import Consent, Manifest
+    from annotation.recording.bundle import Consent, Manifest, TaskQuery
     from annotation.recording.redaction import Redactor
     from annotation.recording.settings import RecordSettings
     from annotation.recording.speech import Recogniser
@@ -45,9 +49,9 @@ def start(
     query: QueryOption,
     track: TrackOption = "expert",
     app: ApplicationsOption = None,
-    node: Annotated[str, typer.Option(help="Id of the query in the task graph.")] = "",
-    environment: Annotated[str, typer.Option(help="Task in which it can be replayed, e.g. desktop/note.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Seed of that task.")] = None,
+    node: NodeOption = "",
+    environment: EnvironmentOption = "",
+    seed: SeedOption = None,
     exclude_app: Annotated[list[str] | None, typer.Option("--exclude-app", help="Never record windows of this application.")] = None,
     exclude_title: Annotated[list[str] | None, typer.Option("--exclude-title", help="Never record windows titled so: *bank*.")] = None,
     exclude_region: RegionOption = None,
@@ -99,6 +103,7 @@ def start(
     except BaseException:
         store.erase()
         raise
+    _say_what_was_hidden(recorder.task, recorder.hidden_in_task)
     _say_what_is_known(parts.accessibility.is_available, parts.accessibility.reason, parts.text_reader is not None)
     console.print(f"recording {name}: pause with {pause_keys}, end with {stop_keys} or Ctrl-C", highlight=False)
     sys.stdout.flush()
@@ -115,6 +120,9 @@ def browser(
     url: Annotated[str, typer.Option("--url", help="Page to begin with.")] = "about:blank",
     track: TrackOption = "expert",
     app: ApplicationsOption = None,
+    node: NodeOption = "",
+    environment: EnvironmentOption = "",
+    seed: SeedOption = None,
     exclude_site: Annotated[list[str] | None, typer.Option("--exclude-site", help="Never record this site: *bank*; repeatable.")] = None,
     chromium: Annotated[Path | None, typer.Option(help="The Chromium to open \\[default: the one that is found].")] = None,
     microphone: Annotated[str | None, typer.Option(help="Name or number of the microphone \\[default: the system's].")] = None,
@@ -138,20 +146,27 @@ def browser(
     from annotation.recording.text_reader import find_text_reader
     from sandbox.browser.chromium import find_chromium
 
-    given: dict[str, Any] = {"track": track}
-    chosen, task = checked(lambda: (RecordSettings(**given), TaskQuery(query=query, applications=tuple(app or ()))))
+    def settings() -> tuple[RecordSettings, TaskQuery]:
+        given: dict[str, Any] = {"track": track}
+        task = TaskQuery(query=query, applications=tuple(app or ()), node=node, environment=environment, seed=seed)
+        return RecordSettings(**given), task
+
+    chosen, task = checked(settings)
     _check_new(name, home, recogniser)
     executable = chromium or find_chromium(headless_shell=False).path
     check_display()
     speech = Microphone.called(microphone) if with_microphone else None
     if speech is not None:
         speech.check()
+    reader = find_text_reader()
+    if reader is not None:
+        reader.check()
     agreed = _consent(signed, with_microphone=with_microphone)
     store = stores.create(root_of(home), name, new_passphrase() if encrypt else None)
 
     async def main() -> Redactor:
         recorder = BrowserRecorder(
-            store, chosen, task, agreed, text_reader=find_text_reader(), speech=speech, excluded_sites=exclude_site or ()
+            store, chosen, task, agreed, text_reader=reader, speech=speech, excluded_sites=exclude_site or ()
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -163,6 +178,7 @@ def browser(
         except BaseException:
             store.erase()
             raise
+        _say_what_was_hidden(recorder.task, recorder.hidden_in_task)
         console.print(f"recording {name} in {executable.name}: close it, or Ctrl-C, to end; pause with ctrl+alt+p", highlight=False)
         sys.stdout.flush()
         await recorder.run(limit)
@@ -211,6 +227,12 @@ def _recogniser(name: str, model: str) -> Recogniser | None:
     from annotation.recording.speech import recogniser_named
 
     return None if name == "none" else recogniser_named(name, model)
+
+
+def _say_what_was_hidden(task: TaskQuery, kinds: Sequence[str]) -> None:
+    if kinds:
+        said = escape("; ".join((task.query, *task.applications)))
+        console.print(f"[yellow]taken out of your task: {', '.join(sorted(set(kinds)))}. It is recorded as: {said}[/]", highlight=False)
 
 
 def _say_what_is_known(has_elements: bool, reason: str, reads_pixels: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,7 @@ STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
 COMMITS_PER_CHECKPOINT = 100
+PICTURES_AT_ONCE = 32
 VACUUM_BEGUN, VACUUMED = "VACUUM START", "VACUUM END"
 """Operations of the commits between which older versions lose their files."""
 _FOREVER = "interval 36500 days"
@@ -238,7 +239,11 @@ class Warehouse:
     def _screenshot_ids(self) -> set[str]:
         """Ids stored so far; only files that this object has not read before are read. Call with the lock held."""
         delta = self._open(TABLES["screenshots"], None)
-        for uri in set(delta.file_uris() if delta is not None else ()) - self._read_screenshot_files:
+        there = set(delta.file_uris() if delta is not None else ())
+        if not self._read_screenshot_files <= there:  # a purge has written them anew, without those that it erased
+            self._read_screenshot_files.clear()
+            self._known_screenshots.clear()
+        for uri in there - self._read_screenshot_files:
             with self._reading("screenshots"):
                 self._known_screenshots.update(pq.read_table(uri, columns=["screenshot_id"], partitioning=None).column(0).to_pylist())
             self._read_screenshot_files.add(uri)
@@ -264,21 +269,46 @@ class Warehouse:
     def erase(self, table: str, ids: Sequence[str], *, iteration: str, stage: str) -> int:
         """Take the rows with these keys out of a partition, in one commit; returns how many. Their files stay until a vacuum, so this is
         one step of withdrawal.purge, and marked as such in the history."""
+        (key,) = _known(table).key
+
+        def without(rows: pa.Table) -> tuple[pa.Table, int]:
+            kept = rows.filter(pc.invert(pc.is_in(rows.column(key), value_set=pa.array(ids, rows.schema.field(key).type))))
+            return kept, rows.num_rows - kept.num_rows
+
+        return self.rewrite(table, without, iteration=iteration, stage=stage)
+
+    def rewrite(self, table: str, change: Callable[[pa.Table], tuple[pa.Table, int]], *, iteration: str, stage: str) -> int:
+        """Change a partition by a step of withdrawal.purge, in one commit. `change` gives the rows that take the place of those that are
+        there, and how many it changed; that is returned, and where it is none nothing is written."""
         spec = _known(table)
         check_partition(iteration, stage)
-        (key,) = spec.key
 
         def write() -> int:
             delta = self._open(spec, None)
             if delta is None:
                 return 0
-            rows = self.read(table, iteration=iteration, stage=stage, version=delta.version())
-            kept = rows.filter(pc.invert(pc.is_in(rows.column(key), value_set=pa.array(ids, rows.schema.field(key).type))))
-            if kept.num_rows < rows.num_rows:
-                _write(delta, spec, kept, partition_predicate(iteration, stage), {"purge": "true"})
-            return int(rows.num_rows - kept.num_rows)
+            changed, num = change(self.read(table, iteration=iteration, stage=stage, version=delta.version()))
+            if num:
+                _write(delta, spec, changed, partition_predicate(iteration, stage), {"purge": "true"})
+            return num
 
         return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", write)
+
+    def erase_screenshots(self, ids: Collection[str]) -> int:
+        """`erase` for pictures. The others are written anew as they are read: there may be more of them than memory."""
+        spec, is_meant = TABLES["screenshots"], pc.field("screenshot_id").isin(pa.array(sorted(ids), pa.string()))
+
+        def write() -> int:
+            delta = self._open(spec, None)
+            dataset = self.dataset(spec.name, delta.version()) if delta is not None else None
+            num = dataset.count_rows(filter=is_meant) if dataset is not None else 0
+            if num and delta is not None and dataset is not None:
+                kept = dataset.scanner(filter=~is_meant, batch_size=PICTURES_AT_ONCE).to_reader()
+                _write(delta, spec, kept, None, {"purge": "true"}, mode="overwrite")
+            return int(num)
+
+        with FileLock(self.home.locks / "screenshots.lock"):
+            return retry_commit("purge of table screenshots", write)
 
     def _create(self, spec: Table) -> DeltaTable:
         folder = self.folder(spec.name)
@@ -358,10 +388,12 @@ def _read_aside(path: Path) -> Iterator[pa.RecordBatchReader]:
 
 
 def _write(
-    delta: DeltaTable, spec: Table, data: pa.Table | pa.RecordBatchReader, predicate: str | None, metadata: dict[str, str]
-) -> None:
-    """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None."""
-    mode: Any = "append" if predicate is None else "overwrite"
+    delta: DeltaTable, spec: Table, data: pa.Table | pa.RecordBatchReader, predicate: str | None, metadata: dict[str, str], *,
+    mode: Literal["append", "overwrite"] | None = None,
+) -> None:  # fmt: skip
+    """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None, unless `mode` says that all
+    is replaced."""
+    mode = mode or ("append" if predicate is None else "overwrite")
     write_deltalake(
         delta, data, mode=mode, predicate=predicate, partition_by=spec.partition_by or None,
         writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,

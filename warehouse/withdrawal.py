@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from warehouse import erasing_recordings
 from warehouse.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
 from warehouse.errors import UnknownId, UnknownTable
 from warehouse.locks import FileLock
@@ -65,29 +66,39 @@ def withdrawn_ids(warehouse: Warehouse, table: str, *, as_of: str | None = None)
 def num_to_purge(warehouse: Warehouse, also: Mapping[str, Collection[str]] | None = None) -> int:
     """How many rows a purge would erase, were the ids of `also`, by table, withdrawn too."""
     ids = {table: withdrawn_ids(warehouse, table).union((also or {}).get(table, ())) for table in WITHDRAWABLE}
-    return sum(_held(warehouse, table, sorted(ids[table])).num_rows for table in WITHDRAWABLE)
+    recorded = erasing_recordings.erasable(warehouse, ids[erasing_recordings.SAMPLES])
+    num_rows = sum(_held(warehouse, table, sorted(ids[table])).num_rows for table in WITHDRAWABLE)
+    return num_rows + erasing_recordings.num_with_content(warehouse, recorded)
 
 
 def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> list[Purged]:
     """Erase the content of withdrawn rows from the disk, in every version; their tombstones stay. There is no way back.
 
-    Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. The episodes,
-    steps and screenshots that a sample was cut from are not touched. Nothing else may write these tables meanwhile: hold the lock of the
-    iteration.
+    Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. Of recordings of
+    people's own work all of whose samples are withdrawn, episode and steps are emptied too, and pictures that nothing else names go; those
+    that other samples were cut from are not touched. Nothing else may write these tables meanwhile: hold the lock of the iteration.
     """
     results = []
+    if erasing_recordings.SAMPLES in tables:
+        recorded = erasing_recordings.erasable(warehouse, withdrawn_ids(warehouse, erasing_recordings.SAMPLES))
+        for table in ("screenshots", *erasing_recordings.EMPTY):
+            results += _vacuumed(warehouse, table, erasing_recordings.erase(warehouse, table, recorded[table]))
     for table in tables:
         with _lock(warehouse, table):
             ids = sorted(withdrawn_ids(warehouse, table))
             num_rows = _erase(warehouse, table, ids) if ids else 0
-            delta = warehouse.delta(table)
-            if delta is None or not _is_unfinished(warehouse, table):
-                continue
-            # Full: a writer that was killed has left files that no commit names.
-            erased = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
-        if num_rows or erased:
-            results.append(Purged(table=table, num_rows=num_rows, num_files=len(erased)))
+            results += _vacuumed(warehouse, table, num_rows)
     return results
+
+
+def _vacuumed(warehouse: Warehouse, table: str, num_rows: int) -> list[Purged]:
+    """Remove the files of what was erased from a table; one or none."""
+    delta = warehouse.delta(table)
+    if delta is None or not _is_unfinished(warehouse, table):
+        return []
+    # Full: a writer that was killed has left files that no commit names.
+    erased = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    return [Purged(table=table, num_rows=num_rows, num_files=len(erased))] if num_rows or erased else []
 
 
 def _lock(warehouse: Warehouse, table: str) -> FileLock:

@@ -31,17 +31,29 @@ WORLD = "flywheel recorder"
 BINDING = "flywheelTell"
 SIGN_PX = (90, HEIGHT_PX)
 START_S = 30.0
+BLANK = ("", "about:blank")
 FLAGS = ("--no-first-run", "--no-default-browser-check", "--disable-background-networking", "--disable-features=Translate")
+
+
+LEAVING_S = 0.6
+"""After an excluded page so long no picture is taken: the next one may not be painted yet, and show the old one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Tab:
-    """A page, and its newest picture: PNG bytes, and when they came (monotonic)."""
+    """A page, and its newest picture: PNG bytes, and when they came (monotonic). Pictures of excluded pages are not kept."""
 
     session_id: str
+    target_id: str = ""
     png: bytes = b""
     png_s: float = 0.0
+    size_px: tuple[int, int] | None = None
+    """Of the newest picture, also of one that was not kept."""
     url: str = ""
+    """As the page tells. A blank one has the address of the page that opened it, or that was there before: that one may have filled it."""
+    target_url: str = ""
+    """As the browser tells, which may be earlier or later."""
+    blind_until_s: float = 0.0
     asked_by_page_s: float = field(default=0.0)
     """When the page itself last began to go elsewhere."""
 
@@ -51,10 +63,13 @@ Went = Callable[[Tab, str], None]
 
 
 class BrowserPages:
-    """`heard` is called with what the script tells, `went` when a person went elsewhere by the address bar or a bookmark."""
+    """`heard` is called with what the script tells, `went` when a person went elsewhere by the address bar or a bookmark. Of pages whose
+    address `excludes` says yes to no picture is kept."""
 
-    def __init__(self, heard: Heard, went: Went, changed: Callable[[Tab], None]) -> None:
-        self._heard, self._went, self._changed = heard, went, changed
+    def __init__(
+        self, heard: Heard, went: Went, changed: Callable[[Tab], None], excludes: Callable[[str], bool] = lambda url: False
+    ) -> None:
+        self._heard, self._went, self._changed, self._excludes = heard, went, changed, excludes
         self.connection = Connection()
         self.tabs: dict[str, Tab] = {}
         self._contexts: dict[str, int] = {}
@@ -85,9 +100,11 @@ class BrowserPages:
         await self.connection.open(read_fd=read_fd, write_fd=write_fd)
         self.connection.listen(None, "Target.attachedToTarget", self._attached)
         self.connection.listen(None, "Target.detachedFromTarget", lambda event: self._detached(str(event["sessionId"])))
+        self.connection.listen(None, "Target.targetInfoChanged", lambda event: self._target_changed(event["targetInfo"]))
         attaching = {"autoAttach": True, "waitForDebuggerOnStart": True, "flatten": True}
         try:
             async with asyncio.timeout(START_S):
+                await self.connection.send("Target.setDiscoverTargets", {"discover": True})
                 await self.connection.send("Target.setAutoAttach", attaching)
                 while not self.tabs:
                     await asyncio.sleep(0.02)
@@ -136,7 +153,10 @@ class BrowserPages:
         if info["type"] != "page":
             self._send("Runtime.runIfWaitingForDebugger", None, session_id)
             return
-        tab = self.tabs[session_id] = Tab(session_id=session_id, url=info.get("url", ""))
+        url = info.get("url", "")
+        if url in BLANK:
+            url = next((tab.url for tab in self.tabs.values() if tab.target_id == info.get("openerId")), url)
+        tab = self.tabs[session_id] = Tab(session_id=session_id, target_id=info["targetId"], url=url, target_url=url)
         listen = self.connection.listen
         listen(session_id, "Runtime.bindingCalled", lambda told: self._told(tab, told))
         listen(session_id, "Runtime.executionContextCreated", lambda told: self._context(tab, told["context"]))
@@ -148,7 +168,7 @@ class BrowserPages:
         self._send("Runtime.enable", None, session_id)
         script = {"source": self._script, "worldName": WORLD, "runImmediately": True}
         self._send("Page.addScriptToEvaluateOnNewDocument", script, session_id)
-        self._send("Page.startScreencast", {"format": "png", "everyNthFrame": 1}, session_id)
+        self._look(session_id)
         self._send("Runtime.runIfWaitingForDebugger", None, session_id)
 
     def _context(self, tab: Tab, context: Params) -> None:
@@ -166,8 +186,22 @@ class BrowserPages:
 
     def _pictured(self, tab: Tab, frame: Params) -> None:
         self._send("Page.screencastFrameAck", {"sessionId": frame["sessionId"]}, tab.session_id)
-        tab.png, tab.png_s = b64decode(frame["data"]), time.monotonic()
+        png, now_s = b64decode(frame["data"]), time.monotonic()
+        tab.size_px = int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big")
+        if now_s < tab.blind_until_s or self.is_excluded(tab):
+            tab.png = b""
+            return
+        tab.png, tab.png_s = png, now_s
         self._changed(tab)
+
+    def is_excluded(self, tab: Tab) -> bool:
+        return self._excludes(tab.url) or self._excludes(tab.target_url)
+
+    def _look(self, session_id: str) -> None:
+        """Have the page pictured, now and whenever it changes."""
+        if session_id in self.tabs and not self.connection.is_lost:
+            self._send("Page.stopScreencast", None, session_id)
+            self._send("Page.startScreencast", {"format": "png", "everyNthFrame": 1}, session_id)
 
     def _asked(self, tab: Tab) -> None:
         tab.asked_by_page_s = time.monotonic()
@@ -176,9 +210,28 @@ class BrowserPages:
         if "parentId" in frame:
             return
         url, before = frame["url"] + frame.get("urlFragment", ""), tab.url
-        tab.url = url
+        was_excluded = self.is_excluded(tab)
+        if url not in BLANK:
+            tab.url = frame.get("unreachableUrl") or url  # the browser's own page says whose place it takes
         if time.monotonic() - tab.asked_by_page_s > 5.0 and url != before and url.startswith(("http:", "https:", "file:")):
             self._went(tab, url)
+        tab.png = b""
+        if was_excluded:
+            self._leave(tab)
+
+    def _target_changed(self, info: Params) -> None:
+        tab = next((tab for tab in self.tabs.values() if tab.target_id == info["targetId"]), None)
+        if tab is None or info["url"] in BLANK or info["url"] == tab.target_url:
+            return
+        was_excluded, tab.target_url = self.is_excluded(tab), info["url"]
+        if was_excluded or self.is_excluded(tab):
+            tab.png = b""
+            self._leave(tab)
+
+    def _leave(self, tab: Tab) -> None:
+        """Take no picture for a moment. A page that stands still is pictured once, so it is pictured again after that."""
+        tab.blind_until_s = time.monotonic() + LEAVING_S
+        asyncio.get_running_loop().call_later(LEAVING_S, self._look, tab.session_id)
 
 
 def check_display() -> None:

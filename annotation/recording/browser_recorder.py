@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from annotation.recording.browser_pages import SIGN_PX, BrowserPages, Tab
-from annotation.recording.browser_told import PageSnapshots, box_of, event_of, is_on_sign, notches
+from annotation.recording.browser_told import PageSnapshots, addresses_of, box_of, event_of, is_on_sign, notches
 from annotation.recording.bundle import Box, Consent, Machine, Result, TaskQuery
 from annotation.recording.camera import Frame
 from annotation.recording.consent import check
@@ -33,7 +33,7 @@ from annotation.recording.gestures import Draft, Gestures
 from annotation.recording.hotkeys import Hotkeys
 from annotation.recording.microphone import Sound, SpeechSource
 from annotation.recording.pixels import pixels_of
-from annotation.recording.redaction import Redactor
+from annotation.recording.redaction import Redactor, redacted_task
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
 from annotation.recording.snapshots import cover
@@ -66,10 +66,11 @@ class BrowserRecorder:
     ) -> None:  # fmt: skip
         """Raises RecordingRefused for a consent under another text."""
         check(consent)
-        self._store, self._settings, self._task, self._consent = store, settings, task, consent
+        self._store, self._settings, self._consent = store, settings, consent
         self._text_reader, self._speech_source = text_reader, speech
         self._excluded = tuple(pattern.casefold() for pattern in excluded_sites)
         self.redactor = Redactor()
+        self.task, self.hidden_in_task = redacted_task(task, self.redactor)
         self._snapshots = PageSnapshots(self.redactor)
         self._screens = Screens(store, self._snapshots, self.redactor, text_reader, with_elements=settings.with_elements)
         self._gestures: Gestures[Moment] = Gestures()
@@ -83,7 +84,7 @@ class BrowserRecorder:
         self.is_paused = False
         self.hidden: Counter[str] = Counter()
         self.num_actions = 0
-        self.pages = BrowserPages(self._heard, self._went, lambda tab: None)
+        self.pages = BrowserPages(self._heard, self._went, lambda tab: None, self._is_excluded)
 
     async def start(self, executable: Path, profile: Path, url: str, flags: tuple[str, ...] = ()) -> None:
         """Raises RecorderUnavailable."""
@@ -106,17 +107,17 @@ class BrowserRecorder:
     async def _header(self) -> Header:
         """Once there is a picture, whose size is the screen's."""
         end_s = time.monotonic() + PICTURE_S
-        while not any(tab.png for tab in self.pages.tabs.values()):
+        while not (sizes := [tab.size_px for tab in self.pages.tabs.values() if tab.size_px is not None]):
             if time.monotonic() > end_s:
                 raise RecorderUnavailable("The browser gives no pictures of its page (Page.startScreencast).")
             await asyncio.sleep(TICK_S)
-        height, width = pixels_of(next(tab.png for tab in self.pages.tabs.values() if tab.png)).shape[:2]
+        width, height = sizes[0]
         machine = Machine(
             system=platform.system(), width_px=width, height_px=height, input_source="chromium", accessibility=True,
             text_reader=self._text_reader.name if self._text_reader else "",
         )  # fmt: skip
         return Header(
-            source="browser", started_at=self._started_at, track=self._settings.track, task=self._task, consent=self._consent,
+            source="browser", started_at=self._started_at, track=self._settings.track, task=self.task, consent=self._consent,
             machine=machine,
         )  # fmt: skip
 
@@ -140,7 +141,7 @@ class BrowserRecorder:
         self._release(float("inf"))
         self._sound.write()
         last = self._current
-        frame = self._frame(last) if last is not None and not self.is_paused and not self._is_excluded(last.url) else None
+        frame = self._frame(last) if last is not None and not self.is_paused and not self.pages.is_excluded(last) else None
         number, end_s = self._screens.keep(self._readable(frame)), self._at(time.monotonic())
         await self.pages.close()
         await asyncio.to_thread(self._screens.finish)
@@ -155,7 +156,7 @@ class BrowserRecorder:
         if event is None or (isinstance(event, Key) and self._hotkeys.obeys(event)) or self.is_paused:
             return
         self._current = tab
-        if self._is_excluded(told["url"]) or is_on_sign(event):
+        if self.pages.is_excluded(tab) or any(map(self._is_excluded, addresses_of(told))) or is_on_sign(event):
             self.hidden["excluded"] += isinstance(event, Press) and event.is_down
             self._held += self._gestures.flush()
             return
@@ -178,7 +179,7 @@ class BrowserRecorder:
         self._held.append(Draft(action=Navigate(url=url), start_s=now_s, end_s=now_s, before=moment, latest=moment))
 
     def _frame(self, tab: Tab) -> Frame | None:
-        """The tab's newest picture as a frame; the same picture is the same frame."""
+        """The tab's newest picture as a frame; the same picture is the same frame. None where the page is excluded."""
         if not tab.png:
             return None
         key = (tab.session_id, tab.png_s)
@@ -206,7 +207,7 @@ class BrowserRecorder:
         self._store.append({"type": "pause" if is_paused else "go on", "time_s": self._at(time.monotonic())})
 
     def _is_excluded(self, url: str) -> bool:
-        site = (urlsplit(url).hostname or "").casefold()
+        site = (urlsplit(url.removeprefix("blob:")).hostname or "").casefold()
         return any(fnmatchcase(site, pattern if "*" in pattern else f"*{pattern}*") for pattern in self._excluded)
 
     # --- what is written ---

@@ -61,10 +61,17 @@
   const fields = (root) => [...root.querySelectorAll("*")].flatMap((node) => [node, ...(node.shadowRoot ? fields(node.shadowRoot) : [])]);
   const secrets = (at) => fields(document).filter(isSecret).map((node) => boxOf(node, at));
 
+  // Where the page around a frame is another's, its address is not to be had, and the frame's own says whose it is.
+  const topUrl = () => {
+    try { return window.top.location.href; } catch { return ""; }
+  };
+
   const tell = (event, told, withElements) => {
     const at = place();
     if (!at || !event.isTrusted) return;
     const message = { ...told, epoch_ms: performance.timeOrigin + event.timeStamp, url: location.href, title: document.title };
+    message.origin = window.origin;
+    message.top_url = topUrl();
     message.size = [window.top.innerWidth, window.top.innerHeight];
     if (withElements) {
       const elements = ELEMENTS({ exclude: ["[data-flywheel-sign]"], limit: 250 }, []);

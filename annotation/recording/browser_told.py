@@ -58,6 +58,13 @@ class PageSnapshots:
         self._frames.pop(number, None)
 
 
+def addresses_of(told: dict[str, Any]) -> Iterator[str]:
+    """Of the frame, of whoever filled it, and of the page around it: frames that a page fills itself have no site in their own."""
+    for name in ("url", "origin", "top_url"):
+        if isinstance(told.get(name), str):
+            yield told[name]
+
+
 def event_of(told: dict[str, Any]) -> Event | None:
     """An event from what the script tells; its time by our clock."""
     now_s, lag_s = time.monotonic(), time.time() - told["epoch_ms"] / 1000

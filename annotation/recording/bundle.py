@@ -25,6 +25,7 @@ FORMAT: Final = 1
 MAX_PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 20_000
 MAX_ACTIONS = 5_000
+MAX_QUERY = 4_000
 SAMPLE_RATE_HZ: Final = 16_000
 ANNOUNCE_PATH = "/api/v1/recordings"
 
@@ -163,7 +164,7 @@ class Consent(_Model):
 class TaskQuery(_Model):
     """What the person set out to do, and where it stands in the task design."""
 
-    query: Annotated[str, Field(min_length=1, max_length=4_000)]
+    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
     applications: tuple[str, ...] = ()
     node: Annotated[str, Field(max_length=300, description="id of the query or node in the task graph, where it came from one")] = ""
     difficulty: Annotated[str, Field(max_length=40)] = ""

@@ -1,5 +1,5 @@
-"""What a person changes in a recording when looking through it: spans, words and boxes that go, thoughts that are reworded, and the word
-that it may be uploaded. Every change is on the disk, and what it removes is off it, before the call returns.
+"""What a person changes in a recording when looking through it: spans, words and boxes that go, thoughts and the task that are reworded,
+and the word that it may be uploaded. Every change is on the disk, and what it removes is off it, before the call returns.
 
 A change after the confirmation takes that back: what is uploaded is what was confirmed.
 """
@@ -10,9 +10,22 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 
-from annotation.recording.bundle import Box, Manifest, RecordedAction, Result, Review, Screen, ScreenElement, Span, Thought, Word
+from annotation.recording.bundle import (
+    MAX_QUERY,
+    Box,
+    Manifest,
+    RecordedAction,
+    Result,
+    Review,
+    Screen,
+    ScreenElement,
+    Span,
+    Thought,
+    Word,
+)
 from annotation.recording.finish import silence, speech_parts, stretches_of_parts
 from annotation.recording.pixels import blacken, pixels_of, png_of
+from annotation.recording.redaction import Redactor, redacted_task
 from annotation.recording.store import Store
 from warehouse.errors import RecordingRefused
 from warehouse.identity import bytes_id
@@ -32,13 +45,14 @@ def _checked(manifest: Manifest) -> Manifest:
 
 
 def delete_span(store: Store, span: Span, *, speech_only: bool = False) -> Manifest:
-    """Take out a stretch of time: actions that began in it with their pictures, words, sound. `speech_only` leaves actions and pictures.
+    """Take out a stretch of time: actions of which any part was in it with their pictures, words, sound. `speech_only` leaves actions and
+    pictures.
 
     A picture that an action outside the span needs stays: it shows the screen as it was then.
     """
     manifest = _changeable(store)
     words = tuple(word for word in manifest.words if not _touches(word.start_s, word.end_s, span))
-    actions = [_without_words(action, span, words) for action in manifest.actions if speech_only or not _holds(span, action.start_s)]
+    actions = [_without_words(action, span, words) for action in manifest.actions if speech_only or not _meets(action, span)]
     last = None if not speech_only and span.end_s >= manifest.length_s else manifest.last_screen_id
     needed = {action.screen_id for action in actions} | {last}
     stretches = stretches_of_parts(manifest.speech)
@@ -84,6 +98,19 @@ def edit_thought(store: Store, index: int, text: str) -> Manifest:
     actions = list(manifest.actions)
     actions[index] = action.model_copy(update={"thought": new})
     changed = _checked(manifest.model_copy(update={"actions": tuple(actions)}))
+    store.put_manifest(changed, "recorded")
+    return changed
+
+
+def edit_query(store: Store, text: str) -> Manifest:
+    """Give the task another wording; what is private is taken out of it as when it was recorded."""
+    manifest, text = _changeable(store), " ".join(text.split())
+    if not text or len(text) > MAX_QUERY:
+        raise RecordingRefused(f"The task has {len(text)} characters: say it in 1 to {MAX_QUERY}.")
+    task, _ = redacted_task(manifest.task.model_copy(update={"query": text}), Redactor())
+    if task == manifest.task:
+        return store.manifest()
+    changed = _checked(manifest.model_copy(update={"task": task}))
     store.put_manifest(changed, "recorded")
     return changed
 
@@ -148,8 +175,9 @@ def confirm(store: Store) -> Manifest:
     return changed
 
 
-def _holds(span: Span, time_s: float) -> bool:
-    return span.start_s <= time_s <= span.end_s
+def _meets(action: RecordedAction, span: Span) -> bool:
+    """Whether an action has a moment in common with a span, its edges included: what is erased may take too much, never too little."""
+    return action.start_s <= span.end_s and action.end_s >= span.start_s
 
 
 def _touches(start_s: float, end_s: float, span: Span) -> bool:

@@ -59,6 +59,11 @@ class InputSource(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def failure(self) -> str | None:
+        """Why it no longer hears, where that ended before `stop` was called."""
+        ...
+
     def check(self) -> None:
         """Whether this machine would let us listen; nothing is heard for it. Raises RecorderUnavailable."""
         ...

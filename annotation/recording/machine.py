@@ -12,14 +12,14 @@ from annotation.recording.microphone import Microphone
 from annotation.recording.pynput_input import PynputInput
 from annotation.recording.settings import RecordSettings
 from annotation.recording.sign import make_sign
-from annotation.recording.text_reader import find_text_reader
+from annotation.recording.text_reader import TextReader, find_text_reader
 from annotation.recording.windows import window_reader
 from annotation.recording.x11_input import X11Input
 
 
 def check_machine(settings: RecordSettings, *, with_microphone: bool, microphone: str | None = None) -> None:
     """Whether this machine can be recorded as is asked. Nothing is listened to, shown or kept for it, so that nobody need have agreed to
-    anything. Raises RecorderUnavailable."""
+    anything; what reads pixels reads a picture that was made for it. Raises RecorderUnavailable."""
     _inputs().check()
     windows = window_reader()
     try:
@@ -27,6 +27,8 @@ def check_machine(settings: RecordSettings, *, with_microphone: bool, microphone
     finally:
         windows.close()
     check_screen()
+    if (reader := _text_reader(settings)) is not None:
+        reader.check()
     if with_microphone:
         Microphone.called(microphone).check()
 
@@ -35,9 +37,13 @@ def parts_for_this_machine(settings: RecordSettings, *, with_microphone: bool, m
     """Raises RecorderUnavailable where there is no screen to record."""
     return Parts(
         inputs=_inputs(), windows=window_reader(), accessibility=Accessibility(), sign=make_sign(settings.sign),
-        text_reader=find_text_reader() if settings.read_pixels == "auto" else None,
+        text_reader=_text_reader(settings),
         speech=Microphone.called(microphone) if with_microphone else None,
     )  # fmt: skip
+
+
+def _text_reader(settings: RecordSettings) -> TextReader | None:
+    return find_text_reader() if settings.read_pixels == "auto" else None
 
 
 def _inputs() -> InputSource:

@@ -59,6 +59,10 @@ class PynputInput:
     def __init__(self) -> None:
         self._listeners: list[Any] = []
 
+    @property
+    def failure(self) -> str | None:
+        return next((f"{type(one).__module__} ended" for one in self._listeners if not one.is_alive()), None)
+
     def check(self) -> None:
         _library()
 

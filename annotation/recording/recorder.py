@@ -27,7 +27,7 @@ from annotation.recording.gestures import Draft, Gestures
 from annotation.recording.hotkeys import Hotkeys
 from annotation.recording.judge import Judge, Parts, text_of
 from annotation.recording.microphone import Sound
-from annotation.recording.redaction import Redactor
+from annotation.recording.redaction import Redactor, redacted_task
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
 from annotation.recording.snapshots import Snapshots
@@ -50,8 +50,9 @@ class Recorder:
         """Raises RecordingRefused for a consent under another text, and RecorderUnavailable where exclusions could not be kept."""
         check(consent)
         settings.exclusions.check(knows_windows=parts.windows.knows_windows)
-        self._store, self._parts, self._settings, self._task, self._consent = store, parts, settings, task, consent
+        self._store, self._parts, self._settings, self._consent = store, parts, settings, consent
         self.redactor = Redactor()
+        self.task, self.hidden_in_task = redacted_task(task, self.redactor)
         self._gestures: Gestures[Frame] = Gestures()
         self._camera = Camera(parts.windows, settings.exclusions, lambda: parts.sign.box, per_second=settings.pictures_per_s)
         self._snapshots = Snapshots(parts.accessibility, self._camera, settings.exclusions, self.redactor)
@@ -103,7 +104,7 @@ class Recorder:
             text_reader=self._parts.text_reader.name if self._parts.text_reader else "",
         )  # fmt: skip
         return Header(
-            source="desktop", started_at=started_at, track=self._settings.track, task=self._task, consent=self._consent, machine=machine
+            source="desktop", started_at=started_at, track=self._settings.track, task=self.task, consent=self._consent, machine=machine
         )  # fmt: skip
 
     def _placed(self, event: Event) -> Event:
@@ -167,13 +168,24 @@ class Recorder:
                 if now_s - synced_s > SYNC_S:
                     self._store.sync()
                     synced_s = now_s
-                if self._camera.failure is not None:
-                    raise RecorderUnavailable(f"The screen cannot be read any more: {self._camera.failure}")
+                self._look_for_failure()
             self._hold(self._gestures.flush())
             self._release(float("inf"))
             self._sound.write()
         except Exception as error:  # told to whoever waits; what was written stays
-            self.failure = f"{type(error).__name__}: {error}" if isinstance(error, RecorderUnavailable) else type(error).__name__
+            self.failure = self.failure or type(error).__name__
+            self._stopping.set()
+
+    def _look_for_failure(self) -> None:
+        """A part that ended by itself ends the recording: silence must not be taken for a person who does nothing."""
+        parts = (
+            ("the screen cannot be read any more", self._camera.failure),
+            ("keyboard and pointer are no longer heard", self._parts.inputs.failure),
+            ("what stands on the screen is no longer known", self._snapshots.failure),
+        )
+        failed = next(((what, why) for what, why in parts if why is not None), None)
+        if self.failure is None and failed is not None and not self._stopping.is_set():
+            self.failure = f"{failed[0]} ({failed[1]})"
             self._stopping.set()
 
     def _take(self, told: tuple[Event, Frame | None] | Sound) -> None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from annotation.recording.bundle import MAX_QUERY, TaskQuery
 from warehouse.personal_data import KINDS, is_card
 
 NAMES = {
@@ -156,6 +157,18 @@ class Redactor:
             found = [*self.find(word), *(one for one in learned if one.start < end and one.end > start)]
             kinds[i] = kinds[i] or (found[0].kind if found else None)
         return kinds
+
+
+def redacted_task(task: TaskQuery, redactor: Redactor) -> tuple[TaskQuery, tuple[str, ...]]:
+    """What a person set out to do, without what is private in its words, and the kinds that were taken out. The redactor learns them."""
+    texts = (task.query, *task.applications)
+    findings = [(text, redactor.find(text)) for text in texts]
+    for text, found in findings:
+        for finding in found:
+            redactor.learn(text[finding.start : finding.end], finding.kind)
+    query, *applications = (replace_findings(text, found) for text, found in findings)
+    kinds = tuple(finding.kind for _, found in findings for finding in found)
+    return task.model_copy(update={"query": query[:MAX_QUERY], "applications": tuple(applications)}), kinds
 
 
 def replace_findings(text: str, findings: Iterable[Finding]) -> str:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from annotation.recording import edits, wav
-from annotation.recording.bundle import SAMPLE_RATE_HZ, Box, Manifest, Result, Span
+from annotation.recording.bundle import MAX_QUERY, SAMPLE_RATE_HZ, Box, Manifest, Result, Span
 from annotation.recording.finish import stretches_of_parts
 from annotation.recording.store import Store
 from sandbox.server.guard import SECURITY_HEADERS
@@ -59,6 +59,10 @@ class BoxBody(_Body):
     screen_id: str
     box: Box
     everywhere: bool = False
+
+
+class QueryBody(_Body):
+    query: Annotated[str, Field(max_length=4 * MAX_QUERY)]
 
 
 class ResultBody(_Body):
@@ -144,6 +148,10 @@ def _add_changes(app: FastAPI, store: Store) -> None:
     @app.post("/api/box")
     def box(body: BoxBody) -> dict[str, Any]:
         return view_of(store, edits.draw_box(store, body.screen_id, body.box, everywhere=body.everywhere))
+
+    @app.post("/api/query")
+    def query(body: QueryBody) -> dict[str, Any]:
+        return view_of(store, edits.edit_query(store, body.query))
 
     @app.post("/api/result")
     def result(body: ResultBody) -> dict[str, Any]:

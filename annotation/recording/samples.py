@@ -22,6 +22,7 @@ from sandbox.imported.mapping import slug
 from sandbox.session import Element, Observation
 from sandbox.task import Split, Task
 from warehouse.identity import stable_seed
+from warehouse.personal_data import kinds_in
 from warehouse.samples import sample_row
 
 ORIGIN = "annotation"
@@ -33,6 +34,7 @@ DOMAINS: dict[Track, str] = {"expert": "recorded-expert", "novice": "recorded-no
 HUMAN = "human"
 """Who acted, in place of a policy."""
 MAX_STEPS = 1_000
+LOOKS_PRIVATE = "looks private"
 _ENDINGS: dict[Result, tuple[Outcome, float | None]] = {
     "done": (Outcome.SUCCESS, 1.0), "failed": (Outcome.FAILURE, 0.0), "infeasible": (Outcome.FAILURE, 0.0),
     "unsaid": (Outcome.TRUNCATED, None),
@@ -81,8 +83,8 @@ def recorded(
     the episode shows, once; one at a time is in memory. `also`: the recording with other words for its task and thoughts. `wrong`: actions
     that a reviewer called wrong, which happened and teach nothing.
 
-    A step without a picture, with something taken out of its text, or that the grammar cannot write is left out, and is not part of the
-    history of later ones. A recording that its person calls done ends with a step that says so.
+    A step without a picture, with something taken out of its text, that looks private all the same, or that the grammar cannot write is
+    left out, and is not part of the history of later ones. A recording that its person calls done ends with a step that says so.
     """
     own, *others = (_Telling(each, builder) for each in (manifest, *also))
     left_out: Counter[str] = Counter()
@@ -97,8 +99,9 @@ def recorded(
             left_out["private text"] += 1
             continue
         seen = screen.screen_id.encode() if png is not None else None
-        if not own.take(index, action, screen, seen):
-            left_out["not in the grammar"] += 1
+        why_not = own.take(index, action, screen, seen)
+        if why_not is not None:
+            left_out[why_not] += 1
             continue
         for other in others:
             other.take(index, action, screen, seen)
@@ -143,21 +146,25 @@ class _Telling:
         self._memory = builder.start(manifest.task.query)
         self.steps: dict[int, Step] = {}
 
-    def take(self, index: int, action: RecordedAction | Action, screen: Screen, named: bytes | None) -> bool:
-        """The next step; false where the grammar cannot write it. `named`: the picture's id."""
+    def take(self, index: int, action: RecordedAction | Action, screen: Screen, named: bytes | None) -> str | None:
+        """The next step; why it is none where the grammar cannot write it, or where it looks private, which nobody but the recorder has
+        looked for. `named`: the picture's id."""
         builder, seen = self._builder, observation_of(screen, named, self._manifest.task.query, _Named)
         thought = self._manifest.actions[index].thought if isinstance(action, RecordedAction) else None
         try:
             response = builder.grammar.format(thought.text or None if thought else None, _said(action, builder), seen)
         except NotRepresentable:
-            return False
+            return "not in the grammar"
+        observation = render_observation(seen)
+        if kinds_in(observation) or kinds_in(response):
+            return LOOKS_PRIVATE
         parsed = builder.grammar.parse(response, seen)
         self.steps[index] = Step(
-            step_index=len(self.steps), policy_id=HUMAN, observation=render_observation(seen), screenshot_id=seen.screenshot_id,
+            step_index=len(self.steps), policy_id=HUMAN, observation=observation, screenshot_id=seen.screenshot_id,
             messages=builder.build(self._memory, seen), response=response, thought=parsed.thought, action=parsed.actions[0],
         )  # fmt: skip
         self._memory = builder.remember(self._memory, seen, response, parsed)
-        return True
+        return None
 
 
 def _steps(manifest: Manifest) -> list[tuple[RecordedAction | Action, Screen | None]]:

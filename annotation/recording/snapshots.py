@@ -52,6 +52,7 @@ class Snapshots:
         self._accessibility, self._camera, self._exclusions, self._redactor = accessibility, camera, exclusions, redactor
         self._kept: deque[Snapshot] = deque(maxlen=SNAPSHOTS_KEPT)
         self._stop = threading.Event()
+        self.failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
 
     def start(self) -> None:
@@ -83,6 +84,12 @@ class Snapshots:
         return tuple(dict.fromkeys(boxes))
 
     def _run(self) -> None:
+        try:
+            self._keep_reading()
+        except Exception as error:  # whoever records has to be told: pictures would be redacted by what stood there before
+            self.failure = type(error).__name__
+
+    def _keep_reading(self) -> None:
         seen, read_s = -1, 0.0
         while not self._stop.wait(0.05):
             frame, now_s = self._camera.newest(), time.monotonic()

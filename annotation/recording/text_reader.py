@@ -1,6 +1,7 @@
 """What is written in pixels, by tesseract where it is installed: words with their boxes. Pictures go to it through a pipe, never a file.
 
-Of a picture that differs from the last one in a part, only that part is read again.
+Of a picture that differs from the last one in a part, only that part is read again. A picture that could not be read raises: no words must
+never be taken for nothing to hide.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from annotation.recording.bundle import Box
+from warehouse.errors import RecorderUnavailable
 
 SCALE = 2
 """Letters of a screen are smaller than what tesseract was trained on."""
@@ -23,6 +25,9 @@ MARGIN_PX = 16
 WHOLE_SHARE = 0.6
 """Where more than this share of the screen changed, all of it is read."""
 LIMIT_S = 60.0
+KNOWN_TEXT = "Letters that can be read"
+"""What `check` has read, to see that reading works."""
+MEND = "Install it with its English data (tesseract-ocr-eng), or remove it: without it the recorder says that pixels are not read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,11 @@ class TextReader(Protocol):
     def name(self) -> str: ...
 
     def words(self, pixels: np.ndarray) -> list[SeenWord]:
-        """Words of a picture, shape (height, width, 3), in reading order."""
+        """Words of a picture, shape (height, width, 3), in reading order. Raises RecorderUnavailable where it could not be read."""
+        ...
+
+    def check(self) -> None:
+        """Whether it reads: a small made picture is given to it. Raises RecorderUnavailable."""
         ...
 
 
@@ -56,17 +65,24 @@ class Tesseract:
 
     def words(self, pixels: np.ndarray) -> list[SeenWord]:
         part = _changed(self._last, pixels)
-        self._last = pixels.copy()
         if part is None:
             return self._words
-        kept = [word for word in self._words if not word.box.overlaps(part)] if part.width < pixels.shape[1] else []
-        # A word that is cut by the edge of the part is read with it.
-        cut = [word.box for word in self._words if word.box.overlaps(part)]
-        part = _union([part, *cut], pixels.shape[1], pixels.shape[0])
-        kept = [word for word in kept if not word.box.overlaps(part)]
+        # Until it has been read nothing is known of what it shows: after a failure the next picture is read whole.
+        before, self._last = self._words if self._last is not None and self._last.shape == pixels.shape else [], None
+        part = _with_cut_words(part, before, pixels.shape[1], pixels.shape[0])
         self._generation += 1
-        self._words = [*kept, *self._read(pixels, part)]
+        self._words = [*(word for word in before if not word.box.overlaps(part)), *self._read(pixels, part)]
+        self._last = pixels.copy()
         return self._words
+
+    def check(self) -> None:
+        image = Image.new("RGB", (360, 60), "white")
+        ImageDraw.Draw(image).text((20, 16), KNOWN_TEXT, fill="black", font=ImageFont.load_default(20))
+        pixels = np.asarray(image)
+        read = self._read(pixels, Box(x=0, y=0, width=pixels.shape[1], height=pixels.shape[0]))
+        if not {word.text for word in read} & set(KNOWN_TEXT.split()):
+            found = f"in a picture that says {KNOWN_TEXT!r} it found {len(read)} other words"
+            raise RecorderUnavailable(f"tesseract does not read: {found}. {MEND}")
 
     def _read(self, pixels: np.ndarray, part: Box) -> list[SeenWord]:
         crop = pixels[part.y : part.y + part.height, part.x : part.x + part.width]
@@ -76,11 +92,8 @@ class Tesseract:
             image = Image.fromarray(255 - np.asarray(image))
         buffer = io.BytesIO()
         image.save(buffer, "PNG", compress_level=1)
-        command = ["tesseract", "stdin", "stdout", "-l", self._languages, "--psm", "11", "--dpi", "200", "tsv"]
-        environment = {**os.environ, "OMP_THREAD_LIMIT": "1"}
-        ran = subprocess.run(command, input=buffer.getvalue(), capture_output=True, timeout=LIMIT_S, env=environment)
         words = []
-        for row in ran.stdout.decode("utf-8", "replace").splitlines()[1:]:
+        for row in self._ask(buffer.getvalue()):
             level, _, block, paragraph, line, _, left, top, width, height, _, text = row.split("\t", 11)
             if level == "5" and text.strip():
                 box = Box(
@@ -89,6 +102,22 @@ class Tesseract:
                 )  # fmt: skip
                 words.append(SeenWord(text=text, box=box, line=(self._generation, int(block), int(paragraph), int(line))))
         return words
+
+    def _ask(self, png: bytes) -> list[str]:
+        """The rows of what it says of a picture. What it complains of tells of files and languages, not of what it read."""
+        command = ["tesseract", "stdin", "stdout", "-l", self._languages, "--psm", "11", "--dpi", "200", "tsv"]
+        environment = {**os.environ, "OMP_THREAD_LIMIT": "1"}
+        try:
+            ran = subprocess.run(command, input=png, capture_output=True, timeout=LIMIT_S, env=environment)
+        except subprocess.TimeoutExpired as error:
+            raise RecorderUnavailable(f"tesseract did not read a picture within {LIMIT_S:g} s.") from error
+        except OSError as error:
+            raise RecorderUnavailable(f"tesseract does not run: {error}. {MEND}") from error
+        head, *rows = ran.stdout.decode("utf-8", "replace").splitlines() or [""]
+        if ran.returncode or not head.startswith("level\t"):
+            said = " ".join(ran.stderr.decode("utf-8", "replace").split())[:300]
+            raise RecorderUnavailable(f"tesseract read nothing and ended with code {ran.returncode}: {said or 'without a word'}. {MEND}")
+        return rows
 
 
 def find_text_reader() -> TextReader | None:
@@ -116,3 +145,12 @@ def _union(boxes: list[Box], width: int, height: int) -> Box:
     x, y = max(0, min(box.x for box in boxes)), max(0, min(box.y for box in boxes))
     right, bottom = min(width, max(box.x + box.width for box in boxes)), min(height, max(box.y + box.height for box in boxes))
     return Box(x=x, y=y, width=right - x, height=bottom - y)
+
+
+def _with_cut_words(part: Box, words: list[SeenWord], width: int, height: int) -> Box:
+    """A part with every word that its edge cuts: a word is read whole or stays as it was."""
+    while True:
+        wider = _union([part, *(word.box for word in words if word.box.overlaps(part))], width, height)
+        if wider == part:
+            return part
+        part = wider

@@ -27,6 +27,7 @@ class X11Input:
         self._composer = Composer()
         self._sink: Sink | None = None
         self._thread: threading.Thread | None = None
+        self.failure: str | None = None
 
     def check(self) -> None:
         _connected().close()
@@ -43,11 +44,14 @@ class X11Input:
         }  # fmt: skip
         self._context = self._data.record_create_context(0, [record.AllClients], [wanted])
         self._sink = sink
+        self.failure = None
         ready = threading.Event()
         self._thread = threading.Thread(target=self._listen, args=(ready,), name="x11-record", daemon=True)
         self._thread.start()
         if not ready.wait(10.0):
             raise RecorderUnavailable("The X server did not begin to record within 10 s.")
+        if self.failure is not None:
+            raise RecorderUnavailable(f"The X server does not record: {self.failure}.")
 
     def stop(self) -> None:
         self._sink = None
@@ -59,8 +63,10 @@ class X11Input:
             self._control.flush()
         thread.join(5.0)
         for connection in (self._data, self._control):
-            with suppress(Exception):
+            try:
                 connection.close()
+            except Exception:  # it wanted to say so to a server that is gone
+                connection.display.socket.close()
 
     def _listen(self, ready: threading.Event) -> None:
         from Xlib import X
@@ -80,9 +86,15 @@ class X11Input:
                 if event.type in (X.KeyPress, X.KeyRelease, X.ButtonPress, X.ButtonRelease):
                     self._tell(event, event.type in (X.KeyPress, X.ButtonPress), event.type in (X.KeyPress, X.KeyRelease))
 
-        with suppress(Exception):  # it ends with the connection, however that ends
+        why = "the X server ended it"
+        try:
             self._data.record_enable_context(self._context, take)
             self._data.record_free_context(self._context)
+        except Exception as error:  # whatever it is: its kind alone is told, since its text may hold what was typed
+            why = type(error).__name__
+        if self._sink is not None:  # nobody stopped it
+            self.failure = why
+        ready.set()
 
     def _tell(self, event: Any, is_down: bool, is_key: bool) -> None:
         sink = self._sink

@@ -17,7 +17,8 @@ from sqlalchemy import select
 
 from agent.episode import Episode
 from agent.prompt import PromptBuilder
-from annotation.recording.samples import KeepScreen, Recorded, attempt_of, recorded
+from annotation.recording.redaction import Redactor, redacted_task
+from annotation.recording.samples import LOOKS_PRIVATE, KeepScreen, Recorded, attempt_of, recorded
 from annotation.service.bundles import read_manifest
 from annotation.service.executability import task_of
 from annotation.service.export import exported
@@ -116,8 +117,9 @@ def take_recording(
     database: Database, store: PartStore, recording_id: str, builder: PromptBuilder, keep: KeepScreen, wording: Wording | None = None
 ) -> Recorded:
     """One recording, its samples as `builder` asks, and in other words where there is a `wording`. `keep` is given its pictures, one at a
-    time. What a reviewer called wrong teaches nothing, nor does what still looks private: nobody but the recorder has looked for that.
-    Raises BadUpload, UnknownSubject, NotNow for work on an instance that is evaluated on."""
+    time. What a reviewer called wrong teaches nothing. What still looks private, which nobody but the recorder has looked for, becomes
+    neither step nor sample, and is taken out of the task's words. Raises BadUpload, UnknownSubject, NotNow for work on an instance that is
+    evaluated on."""
     with database.read() as session:
         recording = session.get_one(Recording, recording_id)
         wrong = wrong_steps(reviews.of_recording(session, recording_id))
@@ -127,14 +129,17 @@ def take_recording(
     if task is not None and task.split(seed) is not Split.TRAIN:
         raise NotNow(f"{recording_id} was recorded on {task.name}, seed {seed}, which is evaluated on: it is never learned from")
     digests = {screen.screen_id: screen.sha256 for screen in manifest.screens}
+    # A model is asked as if nothing had been taken out here: so it is not asked at all of a task that looks private.
     worded = wording.of(manifest, parts.answers(recording_id)) if wording is not None else Worded()
+    named = manifest.model_copy(update={"task": redacted_task(manifest.task, Redactor())[0]})
     found = recorded(
-        manifest, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, keep=keep, also=worded.others,
+        named, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, keep=keep, also=worded.others,
         wrong=wrong,
     )  # fmt: skip
     samples, variations = ([row for row in rows if not _looks_private(row)] for rows in (found.samples, found.variations))
     num_private = len(found.samples) + len(found.variations) - len(samples) - len(variations)
-    counts = {"looks private": num_private, f"other words: {worded.problem}": worded.problem is not None}
+    num_private += found.left_out.get(LOOKS_PRIVATE, 0)
+    counts = {LOOKS_PRIVATE: num_private, f"other words: {worded.problem}": worded.problem is not None}
     left_out = found.left_out | {reason: int(num) for reason, num in counts.items() if num}
     return replace(found, samples=samples, variations=variations, left_out=left_out)
 

@@ -15,6 +15,7 @@ from annotation.recording.enrichment import other_wordings, with_reasons
 from annotation.recording.store import Store
 from annotation.storage.parts import PartStore
 from assets.people import RECORDED_STAGE
+from sandbox.actions import TypeText
 from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN
 from tests.assets.people_parts import ITERATION, NEXT, approve, principal, take_recordings, upload, work_in
@@ -120,14 +121,18 @@ def test_nothing_is_sent_that_was_not_agreed_to_or_looks_private(tmp_path: Path)
     private = made_recording.make(tmp_path / "own", "private", text="other")
     manifest = private.manifest()
     task = manifest.task.model_copy(update={"query": "Write to lena.fischer@posteo.de"})
-    private.put_manifest(manifest.model_copy(update={"task": task}), "recorded")
+    first, second, *others = manifest.actions
+    second = second.model_copy(update={"action": TypeText(text="Dear udo@mailbox.org\n")})
+    private.put_manifest(manifest.model_copy(update={"task": task, "actions": (first, second, *others)}), "recorded")
     for store in (before, private):
         there, bundle = upload(work, home, store)
         approve(there, bundle.manifest.recording_id)
     found = told(take_recordings(tmp_path, ITERATION, WordingConfig(base_url=GONE, model="policy", queries=2, attempts=1)))
     assert found["asked of the model"] == 0 and "note" not in found
-    assert found["left out/other words: signed before models were spoken of"] == 1 and found["left out/looks private"] == 4
-    assert len(rows(warehouse)) == 4
+    assert found["left out/other words: signed before models were spoken of"] == 1 and found["left out/looks private"] == 1
+    assert len(rows(warehouse)) == 4 + 3
+    stored = str([warehouse.read(table).to_pylist() for table in ("tasks", "episodes", "steps", "ct_samples")])
+    assert "Write to [e-mail]" in stored and "posteo" not in stored and "mailbox" not in stored, "nor is it an episode's"
     work.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from warehouse import query
@@ -124,3 +125,44 @@ def test_a_purge_of_nothing_keeps_every_version(three: Warehouse) -> None:
     version = three.version("sft_samples")
     assert purge(three) == []
     assert three.version("sft_samples") == version
+
+
+def _recording(make: Any, warehouse: Warehouse, name: str, shots: list[str], *, said: str) -> None:
+    """One recording as the asset stores it, in an iteration of its own: task, episode, steps, and a sample of each step."""
+    place = {"iteration": f"000{ord(name) - ord('a')}", "stage": "recordings"}
+    steps = [
+        make.step(name, index, screenshot_id=shot, observation=said, response=said, thought=said, messages=make.messages(said), action=said)
+        for index, shot in enumerate(shots)
+    ]
+    warehouse.replace_partition("tasks", [make.task(f"task-{name}", name=f"mail-{said}")], **place)
+    episode = make.episode(name, task_id=f"task-{name}", task_name=f"mail-{said}", instruction=said, num_steps=len(steps))
+    warehouse.replace_partition("episodes", [episode], **place)
+    warehouse.replace_partition("steps", steps, **place)
+    samples = [make.sample(f"{name}{index}", episode_id=name, messages=make.messages(said)) for index in range(len(shots))]
+    warehouse.replace_partition("ct_samples", samples, **place)
+    warehouse.add_screenshots([make.screenshot(shot, shot.encode() * 50) for shot in shots], **place)
+
+
+def _on_disk(warehouse: Warehouse) -> str:
+    """All that any version of any file still holds."""
+    tables = ("tasks", "episodes", "steps", "ct_samples", "screenshots")
+    return str([pq.read_table(path, partitioning=None).to_pylist() for t in tables for path in warehouse.folder(t).rglob("*.parquet")])
+
+
+def test_a_purge_empties_a_recording_that_was_taken_back_and_erases_its_own_pictures(warehouse: Warehouse, make: Any) -> None:
+    _recording(make, warehouse, "a", ["own", "shared"], said="kassel")
+    _recording(make, warehouse, "b", ["shared", "other"], said="bremen")
+    withdraw(warehouse, "ct_samples", ["a0"], iteration="0002")
+    purge(warehouse)
+    assert "ownown" in _on_disk(warehouse), "some of it still teaches"
+    withdraw(warehouse, "ct_samples", ["a1"], iteration="0002")
+    assert num_to_purge(warehouse) == 1 + 2 + 1 + 1 + 1, "a sample, two steps, an episode, a task, a picture"
+    num_rows = {one.table: one.num_rows for one in purge(warehouse)}
+    assert num_rows == {"screenshots": 1, "steps": 2, "episodes": 1, "tasks": 1, "ct_samples": 1}
+    held = _on_disk(warehouse)
+    assert "kassel" not in held and "ownown" not in held and "bremen" in held and "sharedshared" in held and "otherother" in held
+    assert warehouse.read("steps").num_rows == 4 and warehouse.read("episodes").num_rows == 2, "that they were there stays"
+    assert num_to_purge(warehouse) == 0 and purge(warehouse) == []
+    add = {"iteration": "0003", "stage": "recordings"}
+    warehouse.add_screenshots([make.screenshot("own", b"again"), make.screenshot("other", b"again")], **add)
+    assert sorted(warehouse.read("screenshots").column("screenshot_id").to_pylist()) == ["other", "own", "shared"], "it may come again"

@@ -24,13 +24,17 @@ function notice(text, isWrong = false) {
   $("notice").classList.toggle("wrong", isWrong);
 }
 
-async function change(path, body, text) {
-  try {
-    show(await call(path, body));
-    notice(text);
-  } catch (error) {
-    notice(String(error.message || error), true);
-  }
+// One change after the other: each is made of what the one before left.
+function change(path, body, text) {
+  saved = saved.then(async () => {
+    try {
+      show(await call(path, body));
+      notice(text);
+    } catch (error) {
+      notice(String(error.message || error), true);
+    }
+  });
+  return saved;
 }
 
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${(seconds % 60).toFixed(1).padStart(4, "0")}`;
@@ -51,7 +55,7 @@ const timeline = new Timeline($("wave"), () => {
 
 function show(value) {
   recording = value;
-  $("query").textContent = value.query;
+  $("query").value = value.query;
   const hidden = Object.entries(value.hidden).map(([kind, count]) => `${count} ${kind}`).join(", ");
   $("facts").textContent = `${value.actions.length} actions, ${clock(value.length_s)}, ${value.track}. Taken out: ${hidden || "nothing"}.`;
   $("result").value = value.result;
@@ -197,9 +201,15 @@ $("thought").addEventListener("input", () => {
 $("thought").addEventListener("blur", flush);
 
 $("result").addEventListener("change", () => change("/api/result", { result: $("result").value }, "Saved."));
+function rename() {
+  const query = $("query").value;
+  if (recording && query !== recording.query) change("/api/query", { query }, "The task is saved.").then(() => ($("query").value = recording.query));
+}
+$("query").addEventListener("change", rename);
+$("query").addEventListener("keydown", (event) => event.key === "Enter" && !event.ctrlKey && $("query").blur());
 async function confirm() {
   flush();
-  await saved;
+  rename();
   await change("/api/confirm", {}, "Confirmed. Upload it with: flywheel record upload");
 }
 $("confirm").addEventListener("click", confirm);

@@ -16,9 +16,11 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from annotation.recording import edits
+from annotation.recording.bundle import TaskQuery
 from annotation.recording.consent import TEXT
 from annotation.recording.microphone import Microphone
-from pipelines import annotation_address
+from annotation.recording.redaction import Redactor, redacted_task
+from pipelines import annotation_address, record_sessions
 from pipelines.cli import app
 from warehouse.errors import AccessDenied, ConfigError, RecorderUnavailable, RecordingLocked, RecordingRefused, UploadFailed
 from warehouse.home import Home
@@ -83,6 +85,19 @@ def test_nobody_is_asked_to_agree_to_what_cannot_be_recorded(command: str, tmp_p
 def test_wrong_options_are_named(options: tuple[str, str], told: str, tmp_path: Path):
     ran = flywheel(tmp_path, "start", "one", "-q", "x", "--signed", "Ann Example", *options)
     assert isinstance(ran.exception, ConfigError) and told in str(ran.exception), ran.output
+
+
+def test_both_recorders_name_the_query_and_the_task_that_they_are_for(tmp_path: Path):
+    for command in ("start", "browser"):
+        for option, value, told in (("--node", "x" * 301, "node"), ("--environment", "x" * 301, "environment")):
+            ran = flywheel(tmp_path, command, "one", "-q", "x", "--signed", "Ann Example", "--seed", "7", option, value)
+            assert isinstance(ran.exception, ConfigError) and told in str(ran.exception), ran.output
+
+
+def test_what_was_taken_out_of_the_task_is_said(capsys: pytest.CaptureFixture[str]):
+    task, kinds = redacted_task(TaskQuery(query="Mail bob.smith@corp.com", applications=("a@corp.com",)), Redactor())
+    record_sessions._say_what_was_hidden(task, kinds)
+    assert "e-mail. It is recorded as: Mail [e-mail]; [e-mail]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_a_microphone_it_names_an_option_that_there_is():

@@ -19,6 +19,7 @@ from annotation.recording.bundle import Box, Span
 from annotation.recording.pixels import pixels_of
 from annotation.recording.review import create_app
 from annotation.recording.store import Store
+from sandbox.actions import TypeText
 from sandbox.browser.chromium import find_chromium
 from sandbox.http_serving import Server, address_of, bind, running
 from warehouse.errors import RecordingRefused
@@ -46,6 +47,33 @@ def test_a_deleted_span_is_off_the_disk(tmp_path: Path):
     assert not quiet.any() and samples[: 8 * 16_000].any() and samples[13 * 16_000 :].any()
     assert after.deleted == (Span(start_s=9.0, end_s=13.0),) and after == store.manifest()
     assert [path.name for path in store.folder.iterdir() if path.name.endswith(".old")] == []
+
+
+def test_an_action_that_reaches_into_a_deleted_span_goes_with_it(tmp_path: Path):
+    store = make(tmp_path)
+    manifest = store.manifest()
+    typing = manifest.actions[1].model_copy(update={"end_s": 11.5, "action": TypeText(text="my bank is in Kassel")})
+    store.put_manifest(manifest.model_copy(update={"actions": (manifest.actions[0], typing, *manifest.actions[2:])}), "recorded")
+    assert b"Kassel" in stored(store)
+    after = edits.delete_span(store, Span(start_s=10.0, end_s=11.0))
+    assert [action.start_s for action in after.actions] == [3.0, 12.0, 16.0]
+    assert b"Kassel" not in stored(store) and typing.screen_id not in store.screen_ids()
+    again = edits.delete_span(store, Span(start_s=16.5, end_s=17.0))
+    assert [action.start_s for action in again.actions] == [3.0, 12.0], "an edge in common is enough"
+
+
+def test_the_task_can_be_worded_anew_without_what_is_private_in_it(tmp_path: Path):
+    store = make(tmp_path)
+    edits.confirm(store)
+    after = edits.edit_query(store, " Write to\nlena.fischer@posteo.de ")
+    assert after.task.query == "Write to [e-mail]" and after.task.applications == ("Editor",) and store.cover.state == "recorded"
+    assert b"posteo" not in stored(store) and b"Write to Emma" not in stored(store)
+    edits.confirm(store)
+    edits.edit_query(store, "Write to [e-mail]")
+    assert store.cover.state == "reviewed", "nothing changed"
+    for wrong in (" ", "x" * 4001):
+        with pytest.raises(RecordingRefused, match="1 to 4000"):
+            edits.edit_query(store, wrong)
 
 
 def test_only_what_was_said_can_go(tmp_path: Path):
@@ -152,7 +180,7 @@ async def look_through(page: Any, url: str, store: Store) -> None:
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: said.append(str(error)))
     await page.goto(f"{url}/#{KEY}")
-    await expect(page.locator("#query")).to_have_text("Write to Emma")
+    await expect(page.locator("#query")).to_have_value("Write to Emma")
     assert KEY not in page.url
     await expect(page.locator("#actions li")).to_have_count(4)
     await page.locator("#thought").fill(EVIL)
@@ -180,11 +208,14 @@ async def look_through(page: Any, url: str, store: Store) -> None:
     await page.locator("#actions li").first.click()
     await page.keyboard.press("j")
     await expect(page.locator("#actions li").nth(1)).to_have_attribute("aria-current", "true")
+    await page.locator("#query").fill("Write to Emma at emma@posteo.de")
     await page.click("#confirm")
     await expect(page.locator("#confirm")).to_have_text("Confirmed")
+    await expect(page.locator("#query")).to_have_value("Write to Emma at [e-mail]")
     assert said == []
     manifest = store.manifest()
     assert store.cover.state == "reviewed" and manifest.result == "done" and manifest.hidden == {"drawn": 1}
+    assert manifest.task.query == "Write to Emma at [e-mail]"
     assert manifest.actions[0].thought is not None and manifest.actions[0].thought.text == EVIL
     assert b"Bremen" not in stored(store) and len(manifest.actions) == 3
 

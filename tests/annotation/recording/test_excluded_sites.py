@@ -1,0 +1,134 @@
+"""Sites that are never recorded, in a real Chromium: on the way out of one, and in frames and windows that one fills itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+from test_browser_recorder import Person
+
+from annotation.recording import store as stores
+from annotation.recording.browser_recorder import BrowserRecorder
+from annotation.recording.bundle import Manifest, TaskQuery
+from annotation.recording.consent import sign
+from annotation.recording.finish import finish
+from annotation.recording.pixels import pixels_of
+from annotation.recording.settings import RecordSettings
+from sandbox.actions import Click, Navigate, TypeText
+from sandbox.browser.chromium import find_chromium
+
+EXCLUDED_RGB = (255, 0, 255)
+SHOP = "<!doctype html><title>Shop</title><style>body{background:#eee}input{font:20px sans-serif}</style><p><br><input id=what>"
+BANK = """<!doctype html><title>Kassel account</title><style>body{background:#f0f}iframe{width:300px;height:90px}</style><p><br>
+<button id=other onclick="const w = window.open('about:blank'); fill(w.document); w.document.title = 'Kassel'">Open</button>
+<iframe id=blank></iframe><iframe id=srcdoc></iframe><iframe id=blob></iframe><script>
+const inner = '<title>Kassel</title><body style="background:#f0f"><p><br><input id=in style="width:200px;height:40px">';
+const fill = (page) => { page.body.style.background = '#f0f'; page.body.innerHTML = inner; };
+fill(blank.contentDocument); srcdoc.srcdoc = inner; blob.src = URL.createObjectURL(new Blob([inner], {type: 'text/html'}));
+</script>"""
+
+
+class Sites(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = (BANK if "bank" in self.headers["host"] else SHOP).encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Sites) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def record(tmp_path: Path, site: str, work: Callable[[BrowserRecorder, Person, int], Awaitable[None]]) -> tuple[Manifest, stores.Store]:
+    """What is recorded of `work`, which begins on a site; banks are excluded. Pixels are not read, so that what elements tell decides."""
+    store = stores.create(tmp_path / "recordings", "web")
+
+    async def main(port: int) -> None:
+        consent = sign("Ann Example", with_microphone=False)
+        recorder = BrowserRecorder(store, RecordSettings(), TaskQuery(query="Buy"), consent, excluded_sites=("*bank*",))
+        flags = ("--no-sandbox", "--headless", "--window-size=900,600", "--host-resolver-rules=MAP *.test 127.0.0.1")
+        await recorder.start(find_chromium().path, tmp_path / "profile", f"http://{site}.test:{port}/", flags)
+        running_ = asyncio.create_task(recorder.run(60))
+        try:
+            await asyncio.sleep(1.0)
+            await work(recorder, Person(recorder.pages), port)
+        finally:
+            recorder.ask_to_stop()
+            await running_
+            await recorder.stop("done")
+
+    with serving() as port:
+        asyncio.run(main(port))
+    return finish(store), store
+
+
+def nothing_of_the_bank(store: stores.Store) -> bool:
+    stored = b"\0".join(path.read_bytes() for path in store.folder.rglob("*") if path.is_file())
+    shows = [screen_id for screen_id in store.screen_ids() if np.all(pixels_of(store.screen(screen_id)) == EXCLUDED_RGB, axis=2).any()]
+    return shows == [] and b"Kassel" not in stored and b"bank.test" not in stored
+
+
+def test_leaving_an_excluded_site_by_the_address_bar_shows_nothing_of_it(tmp_path: Path):
+    async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
+        tab = next(iter(recorder.pages.tabs.values()))
+        await person.click("#what")
+        for site in ("bank", "shop"):
+            await asyncio.sleep(0.5)
+            tab.asked_by_page_s = 0.0  # what the page itself asked for is long over
+            await person.do("Page.navigate", url=f"http://{site}.test:{port}/")
+            await asyncio.sleep(2.0)
+            assert bool(tab.png) is (site == "shop"), "pictured again, though it stands still"
+        await person.click("#what")
+
+    manifest, store = record(tmp_path, "shop", work)
+    assert [type(action.action) for action in manifest.actions] == [Click, Navigate, Click]
+    assert [action.screen_id is not None for action in manifest.actions] == [True, False, True]
+    assert nothing_of_the_bank(store)
+
+
+def test_what_an_excluded_page_fills_itself_is_excluded_with_it(tmp_path: Path):
+    async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
+        for frame in ("blank", "srcdoc", "blob"):
+            x, y = await person.evaluate(f"(({{x, y}}) => [x + 60, y + 60])({frame}.getBoundingClientRect())")
+            for kind in ("mousePressed", "mouseReleased"):
+                await person.do("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            await person.type("Kassel")
+            typed = f"{frame}.contentDocument.querySelector('#in').value"
+            assert await person.evaluate(typed) == "Kassel", "it was typed into the frame"
+        await person.press("#other")
+        await asyncio.sleep(1.0)
+        assert len(recorder.pages.tabs) == 2
+        opened = Person(recorder.pages)
+        opened._tab = list(recorder.pages.tabs.values())[1]
+        await opened.press("#in")
+        await opened.type("Kassel")
+        assert await opened.evaluate("document.querySelector('#in').value") == "Kassel"
+        await asyncio.sleep(0.5)
+        assert recorder.num_actions == 0 and recorder.hidden["excluded"] >= 4, "three frames and a button were pressed"
+        assert opened._tab.size_px is not None and opened._tab.png == b"", "pictured, and not kept"
+        await person.do("Page.navigate", url=f"http://shop.test:{port}/")
+        await asyncio.sleep(2.0)
+        await person.click("#what")
+        await person.type("tulips")
+
+    manifest, store = record(tmp_path, "bank", work)
+    assert [action.action for action in manifest.actions if isinstance(action.action, TypeText)] == [TypeText(text="tulips")]
+    assert nothing_of_the_bank(store) and manifest.machine.width_px > 700
