@@ -393,9 +393,9 @@ def _write(
 ) -> None:  # fmt: skip
     """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None, unless `mode` says that all
     is replaced."""
-    mode = mode or ("append" if predicate is None else "overwrite")
+    way: Any = mode or ("append" if predicate is None else "overwrite")
     write_deltalake(
-        delta, data, mode=mode, predicate=predicate, partition_by=spec.partition_by or None,
+        delta, data, mode=way, predicate=predicate, partition_by=spec.partition_by or None,
         writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
         schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
         post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),

@@ -67,7 +67,7 @@ def num_to_purge(warehouse: Warehouse, also: Mapping[str, Collection[str]] | Non
     """How many rows a purge would erase, were the ids of `also`, by table, withdrawn too."""
     ids = {table: withdrawn_ids(warehouse, table).union((also or {}).get(table, ())) for table in WITHDRAWABLE}
     recorded = erasing_recordings.erasable(warehouse, ids[erasing_recordings.SAMPLES])
-    num_rows = sum(_held(warehouse, table, sorted(ids[table])).num_rows for table in WITHDRAWABLE)
+    num_rows = int(sum(_held(warehouse, table, sorted(ids[table])).num_rows for table in WITHDRAWABLE))
     return num_rows + erasing_recordings.num_with_content(warehouse, recorded)
 
 
