@@ -125,12 +125,14 @@ export const store = {
       return null;
     }
   },
+  /** Whether it is kept. */
   set(name, value) {
     try {
       if (value === null) localStorage.removeItem(`flywheel.${name}`);
       else localStorage.setItem(`flywheel.${name}`, JSON.stringify(value));
+      return true;
     } catch {
-      // Full or forbidden.
+      return false; // Full or forbidden.
     }
   },
   names(prefix) {

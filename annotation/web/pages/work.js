@@ -21,7 +21,7 @@ import { Screen } from "/pages/work_screen.js";
 import { Stream } from "/pages/work_stream.js";
 import { screen_label, show_buttons, show_guidelines_mark, show_lease, show_problem, show_task } from "/pages/work_view.js";
 
-const SAVED = { saving: "saving…", saved: "draft saved", local: "draft kept in this browser" };
+const SAVED = { saving: "saving…", saved: "draft saved", local: "draft kept in this browser", unkept: "draft not saved yet" };
 const OVER = ["finished", "abandoned"];
 const UNSEEN_MS = 120;
 
@@ -74,7 +74,7 @@ class Work extends Decisions {
       "zoom-in": () => this.screen.zoom_by(1), "zoom-out": () => this.screen.zoom_by(-1), "zoom-fit": () => this.screen.zoom_to(null),
     };
     for (const [id, run] of Object.entries(clicks)) at(id).addEventListener("click", run);
-    addEventListener("pagehide", () => this.drafts.flush());
+    addEventListener("pagehide", () => this.drafts.leave());
   }
 
   get is_open() {
