@@ -3,7 +3,7 @@
 // What is shown is always the newest state; what a person typed is never thrown away by one.
 
 import { post } from "/pages/api.js";
-import { announce, at, show, store } from "/pages/dom.js";
+import { announce, at, show, store, toast } from "/pages/dom.js";
 import { Keys } from "/pages/keys.js";
 import { log_in_again, start_page } from "/pages/shell.js";
 import { Between } from "/pages/work_between.js";
@@ -98,6 +98,7 @@ class Work extends Decisions {
     this.outbox.restore(state.run_id);
     this.apply(state);
     this.stream.follow(state);
+    if (campaign_id && state.campaign.campaign_id !== campaign_id) toast(`You are still at this task of ${state.campaign.name}: finish or skip it, then the other campaign is asked.`, "warn", { stays: true });
   }
 
   // ---- a new state --------------------------------------------------------------------------------------------------------------------
