@@ -21,8 +21,8 @@ def drafts_on_server(here: Site) -> list[str]:
 
 
 async def in_browser(page: Page) -> list[str]:
-    kept = await page.evaluate("Object.entries(localStorage).filter(([name]) => name.startsWith('flywheel.draft.')).map(([, value]) => value)")
-    return [json.loads(value)["thought"] for value in kept]
+    kept: dict[str, str] = await page.evaluate("({ ...localStorage })")
+    return [json.loads(value)["thought"] for name, value in kept.items() if name.startswith("flywheel.draft.")]
 
 
 async def typing(browser: Browser, here: Site) -> Page:
