@@ -47,7 +47,7 @@ class Queue:
 
     async def take(self, user_id: str, campaign_id: str | None = None, *, without: Collection[str] = ()) -> Leased | None:
         """What the user holds already, else the most urgent assignment that they may have, on lease. None: there is none. `without`: ids
-        of campaigns that are left out."""
+        of campaigns that are left out. Raises ConfigError where there is none because a campaign's selection is wrong by now."""
         num_vain = 0
         for _ in range(MOST_TRIES):
             asked_s = time.monotonic()
@@ -56,13 +56,21 @@ class Queue:
                 if leased.is_new:
                     self._refresh_later(leased.campaign.campaign_id)
                 return leased
-            refreshed = [await self.refresh(found, unless_since_s=asked_s) for found in await self._open_to(user_id, campaign_id, without)]
+            refreshed: list[bool] = []
+            problem: ConfigError | None = None
+            for found in await self._open_to(user_id, campaign_id, without):
+                try:
+                    refreshed.append(await self.refresh(found, unless_since_s=asked_s))
+                except ConfigError as error:  # the others may have something all the same
+                    problem = error
             if await self._database.reading(assignments.any_free, user_id, campaign_id, without=without, now_s=self._clock()):
                 await asyncio.sleep(LOCKED_S)
                 continue
             # Once more where nothing came in: somebody may have given work back between our two looks.
             num_vain = 0 if any(refreshed) else num_vain + 1
             if num_vain == 2:
+                if problem is not None:
+                    raise problem
                 break
         return None
 

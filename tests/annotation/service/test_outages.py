@@ -1,4 +1,4 @@
-"""People who are away for longer than a lease, and servers that are: nobody loses half-done work to a stranger while other work is there."""
+"""People who are away for longer than a lease, and servers that are: half-done work goes to a stranger only where nothing else is there."""
 
 from __future__ import annotations
 

@@ -317,6 +317,21 @@ def test_a_campaign_that_selects_nothing_is_refused(office: Office, tasks: list[
         asyncio.run(office.campaign(tasks=tasks))
 
 
+def test_a_campaign_whose_selection_is_wrong_by_now_does_not_stop_the_others(office: Office):
+    async def run() -> None:
+        wrong = await office.campaign(name="wrong")
+        (user,) = office.people(1)
+        with office.database.write() as session:
+            session.get_one(Campaign, wrong.campaign_id).tasks = ["miniwob/taken-away"]
+        with pytest.raises(ConfigError, match="taken-away"):
+            await office.queue.take(user)
+        right = await office.campaign(name="right")
+        leased = await office.queue.take(user)
+        assert leased is not None and leased.campaign.campaign_id == right.campaign_id
+
+    asyncio.run(run())
+
+
 def test_one_task_can_be_asked_for(office: Office):
     async def run() -> None:
         await office.campaign(tasks=["miniwob/click-link"], members=[])

@@ -16,7 +16,7 @@ def test_what_is_held_is_named_and_can_be_let_go_where_it_cannot_go_on(tmp_path:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:
             await here.add_person("ann")
-            first, other = await here.add_campaign("miniwob/click-button"), await here.add_campaign("miniwob/click-test")
+            first, other = await here.add_campaign("miniwob/click-button"), await here.add_campaign("miniwob/enter-text")
             page = await new_page(browser, here)
             await log_in(page, "ann")
             await page.goto(f"/work?campaign={first}")
@@ -38,7 +38,7 @@ def test_what_is_held_is_named_and_can_be_let_go_where_it_cannot_go_on(tmp_path:
             here.runs.policies.gone = frozenset()
             await page.get_by_role("button", name="Skip", exact=False).last.click()
             await deciding(page, 1)
-            await expect(page.locator("#task-name")).to_contain_text("miniwob/click-")
+            await expect(page.locator("#task-name")).not_to_be_empty()
             here.runs.policies.gone = frozenset({"newest"})
             await page.reload()
             await between.get_by_role("button", name="Give back").click()

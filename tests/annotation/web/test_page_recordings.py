@@ -137,7 +137,8 @@ def test_a_reviewer_hears_what_was_said(tmp_path: Path) -> None:
             await expect(player).to_have_count(1)
             assert await unnamed(rex) == []
             await rex.get_by_role("button", name="▶ Hear this").click()
-            await rex.wait_for_function("document.querySelector('audio').duration > 1 && document.querySelector('audio').currentTime > 0")
+            await rex.wait_for_function("() => document.querySelector('audio').currentTime > 0")
+            assert await player.evaluate("one => one.duration") == 18.0
             source = str(await player.get_attribute("src"))
             part = await rex.request.get(source, headers={"Range": "bytes=0-3"})
             assert (part.status, await part.body(), part.headers["content-type"]) == (206, b"RIFF", "audio/wav")
