@@ -48,10 +48,10 @@ class Queue:
     async def take(self, user_id: str, campaign_id: str | None = None, *, without: Collection[str] = ()) -> Leased | None:
         """What the user holds already, else the most urgent assignment that they may have, on lease. None: there is none. `without`: ids
         of campaigns that are left out. Raises ConfigError where there is none because a campaign's selection is wrong by now."""
-        num_vain = 0
+        num_vain = 0  # from then on what is overdue may be taken, too: no campaign has anything else
         for _ in range(MOST_TRIES):
             asked_s = time.monotonic()
-            leased = await self._take(user_id, campaign_id, without)
+            leased = await self._take(user_id, campaign_id, without, overdue=num_vain > 0)
             if leased is not None:
                 if leased.is_new:
                     self._refresh_later(leased.campaign.campaign_id)
@@ -63,7 +63,8 @@ class Queue:
                     refreshed.append(await self.refresh(found, unless_since_s=asked_s))
                 except ConfigError as error:  # the others may have something all the same
                     problem = error
-            if await self._database.reading(assignments.any_free, user_id, campaign_id, without=without, now_s=self._clock()):
+            now_s = self._clock()
+            if await self._database.reading(assignments.any_free, user_id, campaign_id, without=without, overdue=num_vain > 0, now_s=now_s):
                 await asyncio.sleep(LOCKED_S)
                 continue
             # Once more where nothing came in: somebody may have given work back between our two looks.
@@ -74,8 +75,9 @@ class Queue:
                 break
         return None
 
-    async def _take(self, user_id: str, campaign_id: str | None, without: Collection[str]) -> Leased | None:
-        return await self._database.writing(assignments.take, user_id, campaign_id, without=without, now_s=self._clock())
+    async def _take(self, user_id: str, campaign_id: str | None, without: Collection[str], *, overdue: bool) -> Leased | None:
+        now_s = self._clock()
+        return await self._database.writing(assignments.take, user_id, campaign_id, without=without, overdue=overdue, now_s=now_s)
 
     async def heartbeat(self, assignment_id: str, user_id: str) -> float:
         """Until when the lease runs now. Raises AssignmentLost, UnknownSubject."""

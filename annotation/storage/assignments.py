@@ -37,11 +37,11 @@ class Leased:
 
 
 def take(
-    session: Session, user_id: str, campaign_id: str | None, *, without: Collection[str] = (), now_s: float
-) -> Leased | None:  # fmt: skip
+    session: Session, user_id: str, campaign_id: str | None, *, without: Collection[str] = (), overdue: bool = True, now_s: float
+) -> Leased | None:
     """The assignment that the user holds, whatever the campaign; else the most urgent one that is free to them, leased. None: there is
-    none. What is overdue is free to all, but taken only where nothing lies open: somebody is at it, and may be back. `without`: ids of
-    campaigns that are left out."""
+    none. What is overdue is free to all, but taken only where nothing lies open: somebody is at it, and may be back. Not `overdue`:
+    nor then. `without`: ids of campaigns that are left out."""
     lock(session, f"work of {user_id}")
     if (held := held_by_user(session, user_id, for_update=True)) is not None:
         campaign = session.get_one(Campaign, held.campaign_id)
@@ -49,8 +49,8 @@ def take(
         return Leased(assignment=held, campaign=campaign, run_id=live_run(session, held), is_new=False)
     is_overdue = case((Assignment.state == "open", 0), else_=1)
     order = (is_overdue, Assignment.priority.desc(), Assignment.copy, Assignment.assignment_id)
-    query = select(Assignment).join(Campaign).where(_is_open_to(user_id, campaign_id, without, now_s)).order_by(*order).limit(1)
-    found = session.scalar(query.with_for_update(skip_locked=True, of=Assignment))
+    query = select(Assignment).join(Campaign).where(_is_open_to(user_id, campaign_id, without, now_s if overdue else None))
+    found = session.scalar(query.order_by(*order).limit(1).with_for_update(skip_locked=True, of=Assignment))
     if found is None:
         return None
     abandoned = abandon_runs(session, found)
@@ -61,11 +61,11 @@ def take(
 
 
 def any_free(
-    session: Session, user_id: str, campaign_id: str | None, *, without: Collection[str] = (), now_s: float
-) -> bool:  # fmt: skip
+    session: Session, user_id: str, campaign_id: str | None, *, without: Collection[str] = (), overdue: bool = True, now_s: float
+) -> bool:
     """Whether there is one that `take` would give, be it locked by another transaction at the moment."""
-    query = select(Assignment.assignment_id).join(Campaign).where(_is_open_to(user_id, campaign_id, without, now_s)).limit(1)
-    return session.scalar(query) is not None
+    query = select(Assignment.assignment_id).join(Campaign)
+    return session.scalar(query.where(_is_open_to(user_id, campaign_id, without, now_s if overdue else None)).limit(1)) is not None
 
 
 def held_by_user(session: Session, user_id: str, *, for_update: bool = False) -> Assignment | None:
@@ -201,16 +201,18 @@ def flagged(session: Session, *, limit: int = 200) -> Sequence[Assignment]:
     return session.scalars(query).all()
 
 
-def _is_open_to(user_id: str, campaign_id: str | None, without: Collection[str], now_s: float) -> ColumnElement[bool]:
-    """Of an assignment joined with its campaign (None: any campaign, but for those `without`)."""
+def _is_open_to(user_id: str, campaign_id: str | None, without: Collection[str], overdue_s: float | None) -> ColumnElement[bool]:
+    """Of an assignment joined with its campaign (None: any campaign, but for those `without`). `overdue_s`: what is overdue then, too."""
     in_campaign = true() if campaign_id is None else Assignment.campaign_id == campaign_id
     in_campaign = and_(in_campaign, Assignment.campaign_id.not_in(list(without))) if without else in_campaign
     may_have = and_(may_work(user_id), ~_has_passed_on(user_id), ~_has_other_copy(user_id))
-    return and_(Campaign.state == "active", in_campaign, _is_free(now_s), may_have)
+    return and_(Campaign.state == "active", in_campaign, _is_free(overdue_s), may_have)
 
 
-def _is_free(now_s: float) -> ColumnElement[bool]:
-    return or_(Assignment.state == "open", and_(Assignment.state == "leased", Assignment.lease_until_s <= now_s))
+def _is_free(overdue_s: float | None) -> ColumnElement[bool]:
+    if overdue_s is None:
+        return Assignment.state == "open"
+    return or_(Assignment.state == "open", and_(Assignment.state == "leased", Assignment.lease_until_s <= overdue_s))
 
 
 def _has_passed_on(user_id: str) -> ColumnElement[bool]:
