@@ -140,8 +140,9 @@ def _say_where(home: Home, database: str | None) -> None:
 def _campaigns(database: Database, home: Home) -> Campaigns:
     from annotation.service.campaigns import Campaigns
     from annotation.service.standing import StandingReader
+    from pipelines.policy_source import RegisteredPolicies
 
-    return Campaigns(database, StandingReader(home))
+    return Campaigns(database, StandingReader(home), RegisteredPolicies(home))
 
 
 def _text_of(path: Path) -> Any:

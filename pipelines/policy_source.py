@@ -52,11 +52,24 @@ class _Handle:
             return await policy.act(prompts)
 
 
-class ReleasedPolicies:
+class RegisteredPolicies:
+    """Which policies there are; for who makes a campaign, be there a server or not."""
+
+    def __init__(self, home: Home) -> None:
+        self._warehouse = Warehouse(home)
+
+    async def check(self, policy: str) -> None:
+        """Raises CheckpointError for an id that is not registered."""
+        if policy != NEWEST:
+            await asyncio.to_thread(registry.find, self._warehouse, policy)
+
+
+class ReleasedPolicies(RegisteredPolicies):
     """A PolicySource (annotation/service/policies.py). Belongs to the event loop that it is used in."""
 
     def __init__(self, home: Home, acting: ActingSettings) -> None:
-        self._warehouse, self._acting = Warehouse(home), acting
+        super().__init__(home)
+        self._acting = acting
         self._builder = acting.agent.builder()
         self._is_server = acting.engine.kind == "http"
         self._engines: dict[str, _Engine] = {}

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from annotation.service.choosing import check_selections
-from annotation.service.policies import NEWEST
+from annotation.service.policies import NEWEST, KnownPolicies
 from annotation.service.standing import StandingReader
 from annotation.storage import accounts, audit, campaigns
 from annotation.storage.campaigns import Progress
@@ -20,6 +20,7 @@ from annotation.storage.database import Database
 from annotation.storage.ids import new_id
 from annotation.storage.logins import Principal
 from annotation.storage.schema import Campaign
+from warehouse.errors import ConfigError, ModelError
 
 
 class CampaignSpec(BaseModel):
@@ -55,6 +56,7 @@ class CampaignChange(BaseModel):
 
     state: Literal["active", "paused", "ended"] | None = None
     guidelines: Annotated[str | None, Field(max_length=20_000)] = None
+    policy: Annotated[str | None, Field(min_length=1, max_length=80)] = None
     target_count: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     members: Annotated[tuple[Annotated[str, Field(max_length=64)], ...] | None, Field(max_length=1000)] = None
 
@@ -70,13 +72,18 @@ class Seen:
 
 
 class Campaigns:
-    def __init__(self, database: Database, standing: StandingReader, *, clock: Callable[[], float] = time.time) -> None:
-        self._database, self._standing, self._clock = database, standing, clock
+    """`policies` tells which there are; None: whatever is named is believed."""
+
+    def __init__(
+        self, database: Database, standing: StandingReader, policies: KnownPolicies | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database, self._standing, self._policies, self._clock = database, standing, policies, clock
 
     async def create(self, spec: CampaignSpec, *, by: Principal | None, address: str | None = None) -> Campaign:
         """`by` None: from the command line. Raises ConfigError, UnknownSubject for a member who is nobody."""
         standing = await asyncio.to_thread(self._standing.read)
         await asyncio.to_thread(check_selections, spec.tasks, standing)
+        await self._check_policy(spec.policy)
         return await self._database.writing(self._create, spec, by, address)
 
     def _create(self, session: Session, spec: CampaignSpec, by: Principal | None, address: str | None) -> Campaign:
@@ -91,7 +98,9 @@ class Campaigns:
         return campaign
 
     async def change(self, campaign_id: str, change: CampaignChange, *, by: Principal | None, address: str | None = None) -> Campaign:
-        """Raises UnknownSubject."""
+        """What is under way ends with the policy that it began with. Raises UnknownSubject, ConfigError for a policy that there is not."""
+        if change.policy is not None:
+            await self._check_policy(change.policy)
 
         def work(session: Session) -> Campaign:
             campaign = campaigns.get(session, campaign_id, for_update=True)
@@ -100,6 +109,7 @@ class Campaigns:
             if change.members is not None:
                 campaigns.set_members(session, campaign_id, _ids(session, change.members))
             campaign.guidelines = campaign.guidelines if change.guidelines is None else change.guidelines
+            campaign.policy = change.policy or campaign.policy
             campaign.target_count = change.target_count or campaign.target_count
             told = change.model_dump(mode="json", exclude_none=True, exclude={"guidelines"})
             audit.record(
@@ -109,6 +119,14 @@ class Campaigns:
             return campaign
 
         return await self._database.writing(work)
+
+    async def _check_policy(self, policy: str) -> None:
+        if self._policies is None:
+            return
+        try:
+            await self._policies.check(policy)
+        except ModelError as error:
+            raise ConfigError(f"a campaign cannot ask for the policy {policy!r}: {error}; or say {NEWEST!r}") from error
 
     async def list(self, *, of_user: str | None = None) -> list[Seen]:
         """The newest first. `of_user`: those that they may work on, and that are not ended."""

@@ -138,6 +138,30 @@ class Design:
 
         await self._database.writing(work)
 
+    async def remove_application(self, application_id: str, *, by: Principal, address: str | None = None) -> None:
+        """With its functions and their queries. Raises UnknownSubject, NotNow where something was recorded of them."""
+
+        def work(session: Session) -> None:
+            stored.hold(session)
+            found = stored.application(session, application_id)
+            _remove(session, [node.node_id for node in stored.nodes(session, application_id)], found.name)
+            session.delete(found)
+            self._note(session, "application.removed", application_id, by, address)
+
+        await self._database.writing(work)
+
+    async def remove_node(self, node_id: str, *, by: Principal, address: str | None = None) -> None:
+        """With its parts and their queries. Raises as `remove_application`."""
+
+        def work(session: Session) -> None:
+            stored.hold(session)
+            found = stored.node(session, node_id)
+            nodes = {one.node_id: one for one in stored.nodes(session, found.application_id)}
+            _remove(session, _with_parts(nodes, node_id), found.title)
+            self._note(session, "function.removed", node_id, by, address)
+
+        await self._database.writing(work)
+
     def _note(self, session: Session, action: str, subject: str, by: Principal, address: str | None) -> None:
         session.flush()
         audit.record(session, action, now_s=self._clock(), user_id=by.user_id, subject=subject, address=address)
@@ -231,6 +255,17 @@ def _check_parent(nodes: Mapping[str, TaskNode], node: TaskNode | None, parent_i
 
 def _height(nodes: Mapping[str, TaskNode], node_id: str) -> int:
     return 1 + max((_height(nodes, one.node_id) for one in nodes.values() if one.parent_id == node_id), default=0)
+
+
+def _with_parts(nodes: Mapping[str, TaskNode], node_id: str) -> list[str]:
+    below = (part for one in nodes.values() if one.parent_id == node_id for part in _with_parts(nodes, one.node_id))
+    return [node_id, *below]
+
+
+def _remove(session: Session, node_ids: Collection[str], name: str) -> None:
+    if num := stored.num_recorded(session, node_ids):
+        raise NotNow(f"{name!r} stays: {num} recordings were made of its queries, and name them; retire those queries instead")
+    stored.remove_nodes(session, node_ids)
 
 
 def _set(row: Application | TaskNode | TaskQuery, values: Mapping[str, object]) -> None:

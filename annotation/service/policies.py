@@ -21,7 +21,15 @@ class Served:
     max_new_tokens: int
 
 
-class PolicySource(Protocol):
+class KnownPolicies(Protocol):
+    """Asked when a campaign names one."""
+
+    async def check(self, policy: str) -> None:
+        """Opens nothing; `newest` may be still to come. Raises CheckpointError for an id that there is not."""
+        ...
+
+
+class PolicySource(KnownPolicies, Protocol):
     """Asked when an episode begins, so that a release is picked up between episodes without a restart."""
 
     async def get(self, policy: str) -> Served:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 
 from sqlalchemy.orm import Session
@@ -45,28 +45,39 @@ class Queue:
         self._locks: dict[str, asyncio.Lock] = {}
         self._background: set[asyncio.Task[None]] = set()
 
-    async def take(self, user_id: str, campaign_id: str | None = None) -> Leased | None:
-        """What the user holds already, else the most urgent assignment that they may have, on lease. None: there is none."""
-        num_vain = 0
+    async def take(self, user_id: str, campaign_id: str | None = None, *, without: Collection[str] = ()) -> Leased | None:
+        """What the user holds already, else the most urgent assignment that they may have, on lease. None: there is none. `without`: ids
+        of campaigns that are left out. Raises ConfigError where there is none because a campaign's selection is wrong by now."""
+        num_vain = 0  # from then on what is overdue may be taken, too: no campaign has anything else
         for _ in range(MOST_TRIES):
             asked_s = time.monotonic()
-            leased = await self._take(user_id, campaign_id)
+            leased = await self._take(user_id, campaign_id, without, overdue=num_vain > 0)
             if leased is not None:
                 if leased.is_new:
                     self._refresh_later(leased.campaign.campaign_id)
                 return leased
-            refreshed = [await self.refresh(found, unless_since_s=asked_s) for found in await self._open_to(user_id, campaign_id)]
-            if await self._database.reading(assignments.any_free, user_id, campaign_id, now_s=self._clock()):
+            refreshed: list[bool] = []
+            problem: ConfigError | None = None
+            for found in await self._open_to(user_id, campaign_id, without):
+                try:
+                    refreshed.append(await self.refresh(found, unless_since_s=asked_s))
+                except ConfigError as error:  # the others may have something all the same
+                    problem = error
+            now_s = self._clock()
+            if await self._database.reading(assignments.any_free, user_id, campaign_id, without=without, overdue=num_vain > 0, now_s=now_s):
                 await asyncio.sleep(LOCKED_S)
                 continue
             # Once more where nothing came in: somebody may have given work back between our two looks.
             num_vain = 0 if any(refreshed) else num_vain + 1
             if num_vain == 2:
+                if problem is not None:
+                    raise problem
                 break
         return None
 
-    async def _take(self, user_id: str, campaign_id: str | None) -> Leased | None:
-        return await self._database.writing(assignments.take, user_id, campaign_id, now_s=self._clock())
+    async def _take(self, user_id: str, campaign_id: str | None, without: Collection[str], *, overdue: bool) -> Leased | None:
+        now_s = self._clock()
+        return await self._database.writing(assignments.take, user_id, campaign_id, without=without, overdue=overdue, now_s=now_s)
 
     async def heartbeat(self, assignment_id: str, user_id: str) -> float:
         """Until when the lease runs now. Raises AssignmentLost, UnknownSubject."""
@@ -133,9 +144,9 @@ class Queue:
         """Wait for what refreshes."""
         await asyncio.gather(*self._background, return_exceptions=True)
 
-    async def _open_to(self, user_id: str, campaign_id: str | None) -> list[Campaign]:
+    async def _open_to(self, user_id: str, campaign_id: str | None, without: Collection[str]) -> list[Campaign]:
         found = await self._database.reading(campaigns.campaigns, of_user=user_id, active_only=True)
-        return [campaign for campaign in found if campaign_id in (None, campaign.campaign_id)]
+        return [one for one in found if campaign_id in (None, one.campaign_id) and one.campaign_id not in without]
 
     def _refresh_later(self, campaign_id: str) -> None:
         """Beside the request that noticed."""

@@ -5,14 +5,22 @@ from __future__ import annotations
 from annotation.recording.bundle import Manifest, RecordedAction, Screen, ScreenElement
 from annotation.service.answers import points_of
 from annotation.service.screens import MAX_BOXES
-from annotation.wire.review import RecordedStep
+from annotation.wire.review import RecordedStep, SoundView
 from annotation.wire.runs import Box, ScreenView
 from sandbox.actions import Action
+from warehouse.identity import ID_HEX_DIGITS
 
 
 def steps_of_manifest(manifest: Manifest) -> tuple[RecordedStep, ...]:
     screens = {screen.screen_id: screen for screen in manifest.screens}
     return tuple(_step(index, one, screens[one.screen_id] if one.screen_id else None) for index, one in enumerate(manifest.actions))
+
+
+def sounds_of_manifest(manifest: Manifest) -> tuple[SoundView, ...]:
+    return tuple(
+        SoundView(sound_id=f"sound-{one.sha256[:ID_HEX_DIGITS]}", start_s=one.start_s, length_s=one.num_samples / one.sample_rate_hz)
+        for one in manifest.speech
+    )
 
 
 def in_words(action: Action) -> str:

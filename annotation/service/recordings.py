@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import cast
 
 from sqlalchemy.orm import Session
 
 from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete, Manifest, Part, Track
 from annotation.service import bundles
-from annotation.service.recorded_steps import steps_of_manifest
+from annotation.service.recorded_steps import sounds_of_manifest, steps_of_manifest
 from annotation.service.review import MAY_REVIEW, steps_of, view_of
 from annotation.service.unfinished import Unfinished, UploadLimits
 from annotation.storage import accounts, audit, recordings, reviews
@@ -164,22 +165,32 @@ class Recordings:
             manifest = await asyncio.to_thread(bundles.read_manifest, parts, found.digest)
             steps = await asyncio.to_thread(steps_of_manifest, manifest)
         return RecordingDetail(
-            item=item, result=manifest.result, system=manifest.machine.system, hidden=manifest.hidden, steps=steps, reviews=said
+            item=item, result=manifest.result, system=manifest.machine.system, hidden=manifest.hidden, steps=steps,
+            sounds=sounds_of_manifest(manifest), reviews=said,
         )  # fmt: skip
 
     async def picture(self, recording_id: str, screen_id: str, viewer: Principal) -> bytes:
         """One of its screens, a PNG. Raises UnknownSubject."""
-        found = await self._database.reading(
-            recordings.seen_by, recording_id, viewer.user_id, may_review=_may_review(viewer)
-        )  # fmt: skip
-        kind, _, digits = screen_id.partition("-")
-        if found.completed_at_s is None or kind != "screen" or len(digits) != ID_HEX_DIGITS:
-            raise UnknownSubject(f"{recording_id} has no picture {screen_id[:80]!r}")
-        named = (part["sha256"] for part in found.parts if part["media_type"] == "image/png" and part["sha256"].startswith(digits))
+        parts, sha256 = await self._part(recording_id, screen_id, viewer, "screen", "image/png")
+        return await asyncio.to_thread(parts.get, sha256)
+
+    async def sound(self, recording_id: str, sound_id: str, viewer: Principal) -> Path:
+        """Where one of its stretches of speech lies, a WAV. Raises UnknownSubject."""
+        parts, sha256 = await self._part(recording_id, sound_id, viewer, "sound", "audio/wav")
+        if not await asyncio.to_thread(parts.has, sha256):
+            raise UnknownSubject(f"there is no part {sha256}")
+        return parts.path(sha256)
+
+    async def _part(self, recording_id: str, part_id: str, viewer: Principal, kind: str, media_type: str) -> tuple[Parts, str]:
+        """The digest of a part that a recording names, by its id as pages are told it. Raises UnknownSubject."""
+        may_review = _may_review(viewer)
+        found = await self._database.reading(recordings.seen_by, recording_id, viewer.user_id, may_review=may_review)
+        given, _, digits = part_id.partition("-")
+        named = (part["sha256"] for part in found.parts if part["media_type"] == media_type and part["sha256"].startswith(digits))
         sha256 = next(named, None)
-        if sha256 is None:
-            raise UnknownSubject(f"{recording_id} has no picture {screen_id[:80]!r}")
-        return await asyncio.to_thread(self._store.of(found.user_id).get, sha256)
+        if found.completed_at_s is None or given != kind or len(digits) != ID_HEX_DIGITS or sha256 is None:
+            raise UnknownSubject(f"{recording_id} has no {kind} {part_id[:80]!r}")
+        return self._store.of(found.user_id), sha256
 
     # --- judging it and taking it back ---
 

@@ -17,7 +17,7 @@ from annotation.service import stored_runs
 from annotation.service.live_run import LiveRun, Plan, surely
 from annotation.service.person import Person, point_of
 from annotation.service.policies import PolicySource, Served
-from annotation.storage import runs
+from annotation.storage import assignments, runs
 from annotation.storage.blobs import Blobs
 from annotation.storage.database import Database
 from annotation.storage.runs import Stored
@@ -57,6 +57,10 @@ class RunKeeper:
         self._sweeper: asyncio.Task[None] | None = None
         self.is_closing = False
 
+    @property
+    def policies(self) -> PolicySource:
+        return self._policies
+
     async def start(self, assignment_id: str, lease_number: int, user_id: str, options: EpisodeOptions | None = None) -> str:
         """The run of a lease: a new one begins to be played, one that there is goes on. Raises UnknownSubject, AssignmentLost, ModelError
         where the campaign's policy cannot be had."""
@@ -75,8 +79,13 @@ class RunKeeper:
         return run_id
 
     async def recover(self) -> int:
-        """After the server was started: every live run whose lease still runs goes on where it was; how many do. One that is overdue waits
-        for its person, those whose lease is gone are given up. From then on leases are watched."""
+        """After the server was started: every live run whose lease still runs goes on where it was; how many do. Leases do not run while
+        no server does: nobody could give a sign of life. One that was overdue before waits for its person, those whose lease is gone are
+        given up. From then on leases are watched."""
+        if self._sweeper is None:
+            num_late = await self._database.writing(assignments.renew_after_outage, now_s=self._clock())
+            if num_late:
+                log.warning("%d leases ended while no server ran: they begin anew", num_late)
         found = await self._database.reading(runs.live_runs)
         num_back = 0
         for run, assignment in found:

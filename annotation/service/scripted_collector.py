@@ -191,6 +191,9 @@ class _Only:
     def __init__(self, served: Served) -> None:
         self._served = served
 
+    async def check(self, policy: str) -> None:
+        return None
+
     async def get(self, policy: str) -> Served:
         return self._served
 

@@ -2,7 +2,7 @@
 assignment is never with two people.
 
 A lease has a number that grows with each: whoever still holds an earlier one finds out by `held_by` before anything is written. One that
-ran out may go on for as long as nobody else has taken the assignment.
+ran out may go on for as long as nobody else has taken the assignment; that is done last, when nothing lies open.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select, true, update
+from sqlalchemy import ColumnElement, and_, case, exists, func, or_, select, true, update
 from sqlalchemy.orm import Session, aliased
 
 from annotation.storage.campaigns import may_work
 from annotation.storage.database import lock
+from annotation.storage.instances import same_instance
 from annotation.storage.schema import Assignment, Campaign, Run, Skip
 from annotation.storage.standings import VOID, state_that_counts
 from warehouse.errors import AssignmentLost, UnknownSubject
@@ -35,17 +36,21 @@ class Leased:
     """A run that somebody else left behind under an earlier lease."""
 
 
-def take(session: Session, user_id: str, campaign_id: str | None, *, now_s: float) -> Leased | None:
+def take(
+    session: Session, user_id: str, campaign_id: str | None, *, without: Collection[str] = (), overdue: bool = True, now_s: float
+) -> Leased | None:
     """The assignment that the user holds, whatever the campaign; else the most urgent one that is free to them, leased. None: there is
-    none. What is overdue is free to all."""
+    none. What is overdue is free to all, but taken only where nothing lies open: somebody is at it, and may be back. Not `overdue`:
+    nor then. `without`: ids of campaigns that are left out."""
     lock(session, f"work of {user_id}")
     if (held := held_by_user(session, user_id, for_update=True)) is not None:
         campaign = session.get_one(Campaign, held.campaign_id)
         held.lease_until_s = now_s + campaign.lease_s
         return Leased(assignment=held, campaign=campaign, run_id=live_run(session, held), is_new=False)
-    order = (Assignment.priority.desc(), Assignment.copy, Assignment.assignment_id)
-    query = select(Assignment).join(Campaign).where(_is_open_to(user_id, campaign_id, now_s)).order_by(*order).limit(1)
-    found = session.scalar(query.with_for_update(skip_locked=True, of=Assignment))
+    is_overdue = case((Assignment.state == "open", 0), else_=1)
+    order = (is_overdue, Assignment.priority.desc(), Assignment.copy, Assignment.assignment_id)
+    query = select(Assignment).join(Campaign).where(_is_open_to(user_id, campaign_id, without, now_s if overdue else None))
+    found = session.scalar(query.order_by(*order).limit(1).with_for_update(skip_locked=True, of=Assignment))
     if found is None:
         return None
     abandoned = abandon_runs(session, found)
@@ -55,10 +60,12 @@ def take(session: Session, user_id: str, campaign_id: str | None, *, now_s: floa
     return Leased(assignment=found, campaign=campaign, run_id=None, is_new=True, abandoned_run_id=abandoned)
 
 
-def any_free(session: Session, user_id: str, campaign_id: str | None, *, now_s: float) -> bool:
+def any_free(
+    session: Session, user_id: str, campaign_id: str | None, *, without: Collection[str] = (), overdue: bool = True, now_s: float
+) -> bool:
     """Whether there is one that `take` would give, be it locked by another transaction at the moment."""
-    query = select(Assignment.assignment_id).join(Campaign).where(_is_open_to(user_id, campaign_id, now_s)).limit(1)
-    return session.scalar(query) is not None
+    query = select(Assignment.assignment_id).join(Campaign)
+    return session.scalar(query.where(_is_open_to(user_id, campaign_id, without, now_s if overdue else None)).limit(1)) is not None
 
 
 def held_by_user(session: Session, user_id: str, *, for_update: bool = False) -> Assignment | None:
@@ -84,6 +91,21 @@ def renew(session: Session, assignment_id: str, user_id: str, *, now_s: float) -
     until_s = now_s + session.get_one(Campaign, assignment.campaign_id).lease_s
     assignment.lease_until_s = until_s
     return until_s
+
+
+def renew_after_outage(session: Session, *, now_s: float) -> int:
+    """A server begins: leases that ran when the last one was alive run on, each for a whole one from now; how many were over meanwhile.
+    The last sign of life of anybody tells when that server was alive at least, and whose lease was over by then had gone away before."""
+    query = select(Assignment, Campaign.lease_s).join(Campaign).where(Assignment.state == "leased")
+    found = session.execute(query.with_for_update(of=Assignment)).all()
+    alive_s = max(((one.lease_until_s or 0.0) - lease_s for one, lease_s in found), default=now_s)
+    num = 0
+    for one, lease_s in found:
+        until_s = one.lease_until_s or 0.0
+        if alive_s < until_s < now_s + lease_s:
+            num += until_s <= now_s
+            one.lease_until_s = now_s + lease_s
+    return num
 
 
 def finish(session: Session, assignment: Assignment, *, now_s: float) -> None:
@@ -179,28 +201,27 @@ def flagged(session: Session, *, limit: int = 200) -> Sequence[Assignment]:
     return session.scalars(query).all()
 
 
-def _is_open_to(user_id: str, campaign_id: str | None, now_s: float) -> ColumnElement[bool]:
-    """Of an assignment joined with its campaign (None: any campaign)."""
+def _is_open_to(user_id: str, campaign_id: str | None, without: Collection[str], overdue_s: float | None) -> ColumnElement[bool]:
+    """Of an assignment joined with its campaign (None: any campaign, but for those `without`). `overdue_s`: what is overdue then, too."""
     in_campaign = true() if campaign_id is None else Assignment.campaign_id == campaign_id
+    in_campaign = and_(in_campaign, Assignment.campaign_id.not_in(list(without))) if without else in_campaign
     may_have = and_(may_work(user_id), ~_has_passed_on(user_id), ~_has_other_copy(user_id))
-    return and_(Campaign.state == "active", in_campaign, _is_free(now_s), may_have)
+    return and_(Campaign.state == "active", in_campaign, _is_free(overdue_s), may_have)
 
 
-def _is_free(now_s: float) -> ColumnElement[bool]:
-    return or_(Assignment.state == "open", and_(Assignment.state == "leased", Assignment.lease_until_s <= now_s))
+def _is_free(overdue_s: float | None) -> ColumnElement[bool]:
+    if overdue_s is None:
+        return Assignment.state == "open"
+    return or_(Assignment.state == "open", and_(Assignment.state == "leased", Assignment.lease_until_s <= overdue_s))
 
 
 def _has_passed_on(user_id: str) -> ColumnElement[bool]:
     """One of the two copies, so that they are not asked for the other."""
     copy = aliased(Assignment)
-    return exists().where(_same_instance(copy), Skip.assignment_id == copy.assignment_id, Skip.user_id == user_id)
+    return exists().where(same_instance(copy, Assignment), Skip.assignment_id == copy.assignment_id, Skip.user_id == user_id)
 
 
 def _has_other_copy(user_id: str) -> ColumnElement[bool]:
     """Two people annotate the two copies of an instance."""
     copy = aliased(Assignment)
-    return exists().where(_same_instance(copy), copy.copy != Assignment.copy, copy.user_id == user_id)
-
-
-def _same_instance(copy: type[Assignment]) -> ColumnElement[bool]:
-    return and_(copy.campaign_id == Assignment.campaign_id, copy.task_id == Assignment.task_id, copy.seed == Assignment.seed)
+    return exists().where(same_instance(copy, Assignment), copy.copy != Assignment.copy, copy.user_id == user_id)

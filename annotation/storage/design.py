@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from annotation.storage.database import lock
-from annotation.storage.schema import Application, TaskNode, TaskQuery
+from annotation.storage.schema import Application, Recording, TaskNode, TaskQuery
 from warehouse.errors import UnknownSubject
 
 
@@ -57,6 +57,19 @@ def queries(session: Session, application_id: str) -> Sequence[TaskQuery]:
     """Retired ones too, oldest first."""
     found = select(TaskQuery).join(TaskNode, TaskNode.node_id == TaskQuery.node_id).where(TaskNode.application_id == application_id)
     return session.scalars(found.order_by(TaskQuery.created_at_s, TaskQuery.query_id)).all()
+
+
+def num_recorded(session: Session, node_ids: Collection[str]) -> int:
+    """Recordings of the queries of some functions, whatever became of them."""
+    query = select(func.count()).select_from(Recording).join(TaskQuery, TaskQuery.query_id == Recording.query_id)
+    return session.scalar(query.where(TaskQuery.node_id.in_(node_ids))) or 0
+
+
+def remove_nodes(session: Session, node_ids: Collection[str]) -> None:
+    """Functions with all their parts among them, and their queries, of which there are no recordings."""
+    session.execute(delete(TaskQuery).where(TaskQuery.node_id.in_(node_ids)))
+    session.execute(update(TaskNode).where(TaskNode.node_id.in_(node_ids)).values(parent_id=None))
+    session.execute(delete(TaskNode).where(TaskNode.node_id.in_(node_ids)))
 
 
 def num_nodes(session: Session) -> Counter[str]:

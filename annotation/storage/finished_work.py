@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, and_, exists, func, select
 from sqlalchemy.orm import Session, aliased, load_only
 
+from annotation.storage.instances import same_instance
 from annotation.storage.reviews import OLDEST_FIRST, decided
 from annotation.storage.schema import Assignment, Proposal, Recording, Review, Run, RunStep
 
@@ -85,9 +86,11 @@ def shared_instances(session: Session, window: Window) -> dict[str, list[Run]]:
     """Runs of the same instance in the same campaign by several people, oldest first, by instance."""
     copy, other, other_run = aliased(Assignment), aliased(Run), Run
     is_shared = exists().where(
-        copy.campaign_id == Assignment.campaign_id, copy.task_id == Assignment.task_id, copy.seed == Assignment.seed,
-        other.assignment_id == copy.assignment_id, other.state == "finished", other.user_id != other_run.user_id,
-    )  # fmt: skip
+        same_instance(copy, Assignment),
+        other.assignment_id == copy.assignment_id,
+        other.state == "finished",
+        other.user_id != other_run.user_id,
+    )
     query = select(Run, Assignment.campaign_id, Assignment.task_id, Assignment.seed).join(Assignment).where(is_shared)
     found: dict[str, list[Run]] = {}
     for run, *instance in session.execute(_of(query, window, is_joined=True).order_by(Run.finished_at_s, Run.run_id)):

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, exists, func, or_, sel
 from sqlalchemy.orm import Session, aliased
 
 from annotation.storage.ids import new_id
+from annotation.storage.instances import other_copy
 from annotation.storage.schema import Assignment, Campaign, Review, Run, RunStep
 
 SAMPLED_BY = 6
@@ -89,7 +90,7 @@ def twins(session: Session, run_ids: Collection[str]) -> defaultdict[str, list[R
     query = (
         select(Run.run_id, other)
         .join(Assignment, Assignment.assignment_id == Run.assignment_id)
-        .join(copy, _same_instance(copy))
+        .join(copy, other_copy(copy, Assignment))
         .join(other, other.assignment_id == copy.assignment_id)
         .where(Run.run_id.in_(run_ids), other.state == "finished", other.withdrawn_at_s.is_(None), other.user_id != Run.user_id)
         .order_by(other.finished_at_s, other.run_id)
@@ -138,11 +139,4 @@ def _has_review(reviewer_id: str | None = None) -> ColumnElement[bool]:
 def _annotated_copy(user_id: str) -> ColumnElement[bool]:
     """Of the instance that `Assignment` is of."""
     copy, other = aliased(Assignment), aliased(Run)
-    return exists().where(_same_instance(copy), other.assignment_id == copy.assignment_id, other.user_id == user_id)
-
-
-def _same_instance(copy: type[Assignment]) -> ColumnElement[bool]:
-    return and_(
-        copy.campaign_id == Assignment.campaign_id, copy.task_id == Assignment.task_id, copy.seed == Assignment.seed,
-        copy.assignment_id != Assignment.assignment_id,
-    )  # fmt: skip
+    return exists().where(other_copy(copy, Assignment), other.assignment_id == copy.assignment_id, other.user_id == user_id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, and_, case, exists, or_
 from sqlalchemy.orm import aliased
 
+from annotation.storage.instances import same_instance
 from annotation.storage.schema import Assignment, Run
 
 STANDINGS = ("counts", "waiting", "rejected", "withdrawn")
@@ -37,10 +38,7 @@ def state_that_counts(assignment: type[Assignment]) -> ColumnElement[str]:
 def copy_that_counts(assignment: type[Assignment]) -> ColumnElement[int]:
     """Which copy of its instance an assignment counts as: the second one stands in for a first that came to nothing."""
     first = aliased(Assignment)
-    has_void_first = exists().where(
-        first.campaign_id == assignment.campaign_id, first.task_id == assignment.task_id, first.seed == assignment.seed, first.copy == 0,
-        _is_void(first),
-    )  # fmt: skip
+    has_void_first = exists().where(same_instance(first, assignment), first.copy == 0, _is_void(first))
     return case((and_(assignment.copy == 1, has_void_first), 0), else_=assignment.copy)
 
 

@@ -107,7 +107,8 @@ def create_app(
         max_bytes=settings.max_unfinished_bytes, max_recordings=settings.max_unfinished, kept_s=settings.unfinished_days * 86400.0
     )
     office = Office(
-        database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue, campaigns=Campaigns(database, standing, clock=clock),
+        database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue,
+        campaigns=Campaigns(database, standing, runs.policies, clock=clock),
         standing=standing, settings=settings, clock=clock, reviews=Reviews(database, clock=clock), quality=Quality(database, clock=clock),
         recordings=Recordings(database, store, uploads, clock=clock), executability=Executability(database, store, pool),
         design=Design(database, clock=clock), finished=FinishedRuns(database),

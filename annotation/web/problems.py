@@ -105,12 +105,15 @@ def _as_asked(handler: Callable[[Request, Exception], Awaitable[Response]]) -> C
     return answering
 
 
-def problem(status: int, title: str, detail: str, error: str, headers: Mapping[str, str] | None = None) -> Response:
-    body = {"error": error, "title": title, "detail": detail, "status": status, "extra": {}}
+def problem(
+    status: int, title: str, detail: str, error: str, headers: Mapping[str, str] | None = None, extra: Mapping[str, str] | None = None
+) -> Response:
+    """`extra`: what a program needs to go on, e.g. ids."""
+    body = {"error": error, "title": title, "detail": detail, "status": status, "extra": dict(extra or {})}
     return JSONResponse(body, status, headers=headers, media_type=MEDIA_TYPE)
 
 
-def problem_of(error: FlywheelError) -> Response:
+def problem_of(error: FlywheelError, extra: Mapping[str, str] | None = None) -> Response:
     status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
     headers: dict[str, str] = {}
     if isinstance(error, TooManyAttempts):
@@ -118,7 +121,7 @@ def problem_of(error: FlywheelError) -> Response:
     elif status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     name = type(error).__name__
-    return problem(status, title, str(error), name if hasattr(errors, name) else AnnotationError.__name__, headers)
+    return problem(status, title, str(error), name if hasattr(errors, name) else AnnotationError.__name__, headers, extra)
 
 
 async def _known(request: Request, error: Exception) -> Response:

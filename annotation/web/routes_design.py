@@ -31,6 +31,13 @@ def _add_applications(app: FastAPI) -> None:
     ) -> ApplicationView:
         return await office_of(request).design.save_application(body, application_id, by=who, address=address)
 
+    @app.delete(
+        "/api/v1/design/applications/{application_id}", status_code=204, tags=["design"], summary="Remove an application", **REVIEWER
+    )
+    async def remove_application(application_id: str, request: Request, who: Who, address: Address) -> Response:
+        await office_of(request).design.remove_application(application_id, by=who, address=address)
+        return Response(status_code=204)
+
     @app.get("/api/v1/design/applications/{application_id}/graph", tags=["design"], summary="Functions and queries", **ANNOTATOR)
     async def graph(application_id: str, request: Request) -> Graph:
         return await office_of(request).design.graph(application_id)
@@ -44,6 +51,11 @@ def _add_nodes(app: FastAPI) -> None:
     @app.put("/api/v1/design/nodes/{node_id}", tags=["design"], summary="Change a function", **REVIEWER)
     async def change_node(node_id: str, body: SaveNode, request: Request, who: Who, address: Address) -> NodeView:
         return await office_of(request).design.save_node(body, node_id, by=who, address=address)
+
+    @app.delete("/api/v1/design/nodes/{node_id}", status_code=204, tags=["design"], summary="Remove a function", **REVIEWER)
+    async def remove_node(node_id: str, request: Request, who: Who, address: Address) -> Response:
+        await office_of(request).design.remove_node(node_id, by=who, address=address)
+        return Response(status_code=204)
 
 
 def _add_queries(app: FastAPI) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import FileResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
 from annotation.recording.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete
@@ -68,6 +68,14 @@ def _add_looking(app: FastAPI) -> None:
     async def picture(recording_id: str, screen_id: str, request: Request, who: Who) -> Response:
         data = await office_of(request).recordings.picture(recording_id, screen_id, who)
         return Response(data, media_type="image/png")
+
+    @app.get(
+        ANNOUNCE_PATH + "/{recording_id}/sounds/{sound_id}", tags=["recordings"], summary="What was said", response_class=Response,
+        responses={200: {"content": {"audio/wav": {}}}}, **ANNOTATOR,
+    )  # fmt: skip
+    async def sound(recording_id: str, sound_id: str, request: Request, who: Who) -> Response:
+        path = await office_of(request).recordings.sound(recording_id, sound_id, who)
+        return FileResponse(path, media_type="audio/wav", headers={"Cache-Control": "no-store"})
 
     @app.post(ANNOUNCE_PATH + "/{recording_id}/review", status_code=201, tags=["recordings"], summary="Say what one thinks of it", **REVIEW)
     async def review(recording_id: str, body: SubmitReview, request: Request, who: Who, address: Address) -> ReviewView:

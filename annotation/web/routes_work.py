@@ -4,6 +4,7 @@ routes_runs.py's."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
@@ -13,11 +14,13 @@ from annotation.service.choosing import selected_tasks
 from annotation.storage import accounts as stored
 from annotation.storage import assignments, work_counts
 from annotation.web.access import Address, Who, needs, office_of
+from annotation.web.problems import problem_of
 from annotation.wire.runs import NextWork, Reason, RunState
 from annotation.wire.work import CampaignDetail, FlaggedView, HeldView, LeaseView, MyWork, TaskEntry, TaskList
 from sandbox.sources import SOURCES
-from warehouse.errors import FlywheelError
+from warehouse.errors import FlywheelError, ModelError
 
+log = logging.getLogger(__name__)
 ANNOTATOR, REVIEWER, ADMIN = needs("annotator"), needs("reviewer"), needs("admin")
 
 
@@ -30,21 +33,30 @@ def add_to(app: FastAPI) -> None:
 def _add_queue(app: FastAPI) -> None:
     @app.post("/api/v1/work/next", tags=["work"], summary="Something to do", response_model=RunState, **ANNOTATOR)
     async def next_work(body: NextWork, request: Request, who: Who) -> Response:
-        """What one holds already goes on; 204 where there is nothing to do."""
+        """What one holds already goes on; 204 where there is nothing to do. A problem whose `extra` names an assignment_id is that of
+        something that one holds: it may be skipped, flagged or released."""
         office = office_of(request)
-        leased = await office.queue.take(who.user_id, body.campaign_id)
-        if leased is None:
-            return Response(status_code=204)
-        if leased.abandoned_run_id is not None:
-            await office.runs.abandon(leased.abandoned_run_id)
-        try:
-            run_id = await office.runs.start(leased.assignment.assignment_id, leased.assignment.lease_number, who.user_id)
-        except FlywheelError:
-            if leased.is_new:
-                await office.queue.release(leased.assignment.assignment_id, who.user_id)
-            raise
-        state = await office.runs.state(run_id)
-        return Response(state.model_dump_json(), media_type="application/json")
+        failed: dict[str, ModelError] = {}
+        while (leased := await office.queue.take(who.user_id, body.campaign_id, without=failed)) is not None:
+            if leased.abandoned_run_id is not None:
+                await office.runs.abandon(leased.abandoned_run_id)
+            held = leased.assignment
+            try:
+                run_id = await office.runs.start(held.assignment_id, held.lease_number, who.user_id)
+            except FlywheelError as error:
+                if not leased.is_new:
+                    return problem_of(error, {"assignment_id": held.assignment_id})
+                await office.queue.release(held.assignment_id, who.user_id)
+                if not isinstance(error, ModelError):
+                    raise
+                log.warning("campaign %s: its policy cannot be had: %s", leased.campaign.name, error)
+                failed[leased.campaign.campaign_id] = error
+                continue
+            state = await office.runs.state(run_id)
+            return Response(state.model_dump_json(), media_type="application/json")
+        if failed:  # nothing in the other campaigns
+            raise next(iter(failed.values()))
+        return Response(status_code=204)
 
     @app.get("/api/v1/work", tags=["work"], summary="What one is at, and has done", **ANNOTATOR)
     async def my_work(request: Request, who: Who) -> MyWork:

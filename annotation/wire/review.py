@@ -9,6 +9,7 @@ runs.py; every text in here may have been written by a model or a stranger.
     GET  /api/v1/recordings                       -> list of RecordingItem: one's own; a reviewer's: everybody's
     GET  /api/v1/recordings/{recording_id}        -> RecordingDetail
     GET  /api/v1/recordings/{recording_id}/screens/{screen_id}   the picture
+    GET  /api/v1/recordings/{recording_id}/sounds/{sound_id}     a stretch of what was said, WAV; may be asked for in ranges
     POST /api/v1/recordings/{recording_id}/review SubmitReview; not one's own                                          (reviewer)
     POST /api/v1/recordings/{recording_id}/withdraw Withdraw; one's own, or a reviewer
 
@@ -240,6 +241,14 @@ class RecordedStep(ActionView):
     """What was taken out of it, e.g. password."""
 
 
+class SoundView(_Body):
+    """A stretch of speech; what was taken out of it is silent."""
+
+    sound_id: str
+    start_s: float
+    length_s: float
+
+
 class RecordingDetail(_Body):
     item: RecordingItem
     result: str
@@ -247,4 +256,5 @@ class RecordingDetail(_Body):
     hidden: dict[str, int]
     """How much was taken out before the upload, by kind."""
     steps: tuple[RecordedStep, ...]
+    sounds: tuple[SoundView, ...] = ()
     reviews: tuple[ReviewView, ...]

@@ -1,6 +1,7 @@
 """What travels between pages and server about work: campaigns and the queue. Wire forms only; runs are runs.py's.
 
-    POST  /api/v1/work/next                    NextWork (runs.py) -> RunState; 204 where there is nothing to do     (annotator)
+    POST  /api/v1/work/next                    NextWork (runs.py) -> RunState; 204 where there is nothing to do; a problem
+                                               about what one holds names it: extra.assignment_id                       (annotator)
     GET   /api/v1/work                         MyWork                                                                (annotator)
     POST  /api/v1/assignments/{id}/heartbeat   LeaseView                                                             (annotator)
     POST  /api/v1/assignments/{id}/skip        Reason (runs.py) -> 204; not asked again                            (annotator)

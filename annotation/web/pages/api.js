@@ -60,8 +60,9 @@ function read(text) {
 }
 
 export const get = (path) => call("GET", path);
-export const post = (path, body = {}) => call("POST", path, body);
-export const put = (path, body) => call("PUT", path, body);
+/** `options` as of `call`. */
+export const post = (path, body = {}, options = {}) => call("POST", path, body, options);
+export const put = (path, body, options = {}) => call("PUT", path, body, options);
 export const patch = (path, body) => call("PATCH", path, body);
 export const remove = (path) => call("DELETE", path);
 export const part = encodeURIComponent;

@@ -37,6 +37,7 @@ function campaign_card(one) {
 
 const shared = (spec) => [
   { name: "target_count", label: "Episodes wanted", kind: "number", min: 1, max: 1000000, step: 1, value: spec?.target_count ?? 100, required: true, hint: "second copies not counted" },
+  { name: "policy", label: "Policy", value: spec?.policy ?? "newest", required: true, max: 80, hint: "newest, or a checkpoint id; what is under way ends with the one that it began with" },
   { name: "members", label: "People", kind: "lines", rows: 3, value: spec?.members ?? [], hint: "names, one a line; none: every annotator" },
   { name: "guidelines", label: "Guidelines", kind: "area", rows: 6, value: spec?.guidelines ?? "", hint: "plain text, shown by G on the annotator's page" },
 ];
@@ -56,7 +57,6 @@ async function create() {
       { name: "name", label: "Name", required: true, max: 128 },
       { name: "tasks", label: "Tasks", kind: "lines", rows: 3, required: true, hint: "source, source:group, source/name, or pool; one a line", check: count_tasks },
       { name: "mode", label: "Mode", kind: "choice", options: MODES, value: "intervene" },
-      { name: "policy", label: "Policy", value: "newest", required: true, hint: "newest, or a checkpoint id" },
       { name: "num_candidates", label: "Candidates at each step", kind: "number", min: 1, max: 8, step: 1, value: 3, required: true },
       { name: "temperature", label: "Temperature of the further candidates", kind: "number", min: 0, max: 5, value: 1, required: true },
       { name: "double_share", label: "Share annotated twice", kind: "share", value: 0.1 },
@@ -69,7 +69,7 @@ async function create() {
 }
 
 async function edit(one) {
-  const saved = await ask_form({ title: `Edit ${one.name}`, wide: true, fields: shared(one), send: (values) => patch(`/campaigns/${part(one.campaign_id)}`, values) });
+  const saved = await ask_form({ title: `Edit ${one.name}`, wide: true, fields: shared(one), send: ({ policy, ...values }) => patch(`/campaigns/${part(one.campaign_id)}`, policy === one.policy ? values : { policy, ...values }) });
   if (saved) load();
 }
 

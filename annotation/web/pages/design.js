@@ -1,7 +1,7 @@
 // Task design: which applications matter, what can be done in each (a tree), and what people are asked to do there.
 
-import { get, part, post, put } from "/pages/api.js";
-import { at, make, percent, show, toast } from "/pages/dom.js";
+import { get, part, post, put, remove } from "/pages/api.js";
+import { ask, at, cancel_button, make, ok_button, percent, show, toast } from "/pages/dom.js";
 import { ask_form } from "/pages/forms.js";
 import { attempt, may, start_page } from "/pages/shell.js";
 import { Tree } from "/pages/tree.js";
@@ -44,7 +44,7 @@ async function load_graph(application_id, node_id = null) {
 }
 
 function show_buttons() {
-  for (const [id, is_on] of [["new-application", true], ["edit-application", Boolean(graph)], ["new-node", Boolean(graph)], ["edit-node", Boolean(tree.chosen)], ["new-query", Boolean(tree.chosen)]]) {
+  for (const [id, is_on] of [["new-application", true], ["edit-application", Boolean(graph)], ["remove-application", Boolean(graph)], ["new-node", Boolean(graph)], ["edit-node", Boolean(tree.chosen)], ["remove-node", Boolean(tree.chosen)], ["new-query", Boolean(tree.chosen)]]) {
     at(id).hidden = !may_edit;
     at(id).disabled = !is_on;
   }
@@ -62,7 +62,7 @@ function query_node(query) {
   return make("article", { class: "query" },
     make("div", { class: "row" }, make("span", { class: `badge ${LEVELS[query.difficulty]}` }, query.difficulty), make("span", { class: "badge" }, `${query.track} track`),
       query.is_retired && make("span", { class: "badge bad" }, "retired"), make("span", { class: "small quiet far" }, `${query.num_recordings} recordings`)),
-    make("p", { class: "wrap" }, query.text), make("p", { class: "small quiet" }, `${rubric.join(" · ")}${query.author ? ` · by ${query.author}` : ""}`),
+    make("p", { class: "wrap" }, query.text), make("p", { class: "small quiet" }, `${rubric.join(" · ")}${query.author ? ` · by ${query.author}` : ""} · `, make("code", { class: "mono", title: "What `flywheel record start --node` takes" }, query.query_id)),
     may_edit && !query.is_retired && make("div", { class: "row" }, make("button", { type: "button", on: { click: () => edit_query(query) } }, "Edit"),
       make("button", { type: "button", class: "danger", on: { click: () => retire(query) } }, "Retire")));
 }
@@ -108,6 +108,38 @@ async function edit_query(query = null) {
   if (saved) load_graph(graph.application.application_id, node_id);
 }
 
+/** `nodes`: functions that would go along, with their queries. */
+async function is_sure(what, nodes) {
+  const ids = new Set(nodes.map((node) => node.node_id));
+  const num_queries = graph.queries.filter((query) => ids.has(query.node_id)).length;
+  const answer = await ask({
+    title: `Remove ${what}?`, body: [make("p", {}, `${nodes.length} ${nodes.length === 1 ? "function goes" : "functions go"} with it, and ${num_queries} ${num_queries === 1 ? "query" : "queries"}. This cannot be undone.`)],
+    buttons: [cancel_button(), ok_button("Remove", "ok", "danger")],
+  });
+  return Boolean(answer);
+}
+
+async function remove_application() {
+  const { application_id, name } = graph.application;
+  if (!(await is_sure(name, graph.nodes)) || !(await attempt(() => remove(`/design/applications/${part(application_id)}`), "Removed."))) return;
+  graph = null;
+  await attempt(() => load_applications());
+  if (applications.length) return load_graph(applications[0].application_id);
+  show(at("graph-title"), "Task graph");
+  tree.show([], null);
+  show_queries();
+  show_buttons();
+}
+
+async function remove_node() {
+  const node = graph.nodes.find((one) => one.node_id === tree.chosen);
+  const gone = [node];
+  for (const one of gone) gone.push(...graph.nodes.filter((other) => other.parent_id === one.node_id));
+  if (!(await is_sure(node.title, gone)) || !(await attempt(() => remove(`/design/nodes/${part(node.node_id)}`), "Removed."))) return;
+  await attempt(() => load_applications());
+  load_graph(node.application_id, node.parent_id);
+}
+
 async function retire(query) {
   if (await attempt(() => post(`/design/queries/${part(query.query_id)}/retire`), "Retired.")) load_graph(graph.application.application_id, query.node_id);
 }
@@ -120,6 +152,8 @@ at("new-application").addEventListener("click", () => edit_application());
 at("new-node").addEventListener("click", () => edit_node());
 at("new-query").addEventListener("click", () => edit_query());
 at("edit-application").addEventListener("click", () => edit_application(graph.application));
+at("remove-application").addEventListener("click", remove_application);
+at("remove-node").addEventListener("click", remove_node);
 at("edit-node").addEventListener("click", () => edit_node(graph.nodes.find((node) => node.node_id === tree.chosen)));
 show_buttons();
 try {

@@ -41,8 +41,8 @@ export function announce(text) {
   while (region.children.length > 4) region.firstElementChild.remove();
 }
 
-/** A message that goes away by itself, unless it is a problem. */
-export function toast(text, kind = "") {
+/** A message that goes away by itself, unless it is a problem or `stays`. */
+export function toast(text, kind = "", { stays = false } = {}) {
   let host = at("toasts");
   // A modal dialog makes all the rest inert: messages go where they can be read and closed.
   const parent = document.querySelector("dialog[open]") ?? document.body;
@@ -53,7 +53,7 @@ export function toast(text, kind = "") {
   note.append(close);
   host.append(note);
   while (host.children.length > 4) host.firstElementChild.remove();
-  if (kind !== "bad") setTimeout(() => note.remove(), 6000);
+  if (kind !== "bad" && !stays) setTimeout(() => note.remove(), 6000);
   return note;
 }
 
@@ -125,12 +125,14 @@ export const store = {
       return null;
     }
   },
+  /** Whether it is kept. */
   set(name, value) {
     try {
       if (value === null) localStorage.removeItem(`flywheel.${name}`);
       else localStorage.setItem(`flywheel.${name}`, JSON.stringify(value));
+      return true;
     } catch {
-      // Full or forbidden.
+      return false; // Full or forbidden.
     }
   },
   names(prefix) {

@@ -38,7 +38,8 @@ export function show_once({ title, words, label, value, id }) {
   return ask({ title, wide: true, body: [make("p", {}, words), make("label", { for: id }, label), field], buttons: [cancel_button("Close"), copy], on_open: () => field.focus() });
 }
 
-async function copy_text(field) {
+/** What a field shows, into the clipboard. */
+export async function copy_text(field) {
   try {
     await navigator.clipboard.writeText(field.value);
   } catch {

@@ -9,6 +9,8 @@ import { Keys } from "/pages/keys.js";
 import { Opinion } from "/pages/opinion.js";
 import { Replay } from "/pages/replay.js";
 import { attempt, may, start_page } from "/pages/shell.js";
+import { Sounds } from "/pages/sounds.js";
+import { show_wanted } from "/pages/wanted.js";
 
 const KINDS = { pending: "warn", approved: "good", rejected: "bad" };
 const person = await start_page("recordings");
@@ -26,7 +28,7 @@ async function show_list() {
   current = null;
   history.replaceState(null, "", "/recordings");
   at("case").hidden = true;
-  at("list").hidden = at("list-head").hidden = false;
+  at("list").hidden = at("list-head").hidden = at("wanted").hidden = false;
   let items;
   try {
     items = await get("/recordings");
@@ -51,11 +53,12 @@ async function open_recording(recording_id) {
   const { item } = detail;
   history.replaceState(null, "", `/recordings?recording=${part(item.recording_id)}${is_from_review ? "&from=review" : ""}`);
   const opinion = new Opinion(detail.steps.length);
+  const sounds = new Sounds(detail.sounds, (id) => address(`/recordings/${part(item.recording_id)}/sounds/${part(id)}`));
   const replay = new Replay({
     title: item.track ? `${item.person}, ${item.track}` : item.person, steps: detail.steps, address_of: (id) => address(`/recordings/${part(item.recording_id)}/screens/${part(id)}`),
     on_step: (index) => opinion.show(index), mark_of: (index) => opinion.mark_of(index),
     said: (step) => [
-      make("p", { class: "small quiet" }, `at ${duration(step.at_s)} in ${step.window || "an unnamed window"}`), step.heard && make("p", { class: "small quiet wrap" }, `heard: ${step.heard}`),
+      make("p", { class: "small quiet" }, `at ${duration(step.at_s)} in ${step.window || "an unnamed window"}`), step.heard && make("p", { class: "small quiet wrap" }, `heard: ${step.heard}`), sounds.button(step.at_s),
       step.hidden.length > 0 && make("p", { class: "small" }, `taken out: ${step.hidden.join(", ")}`),
     ],
   });
@@ -67,13 +70,13 @@ async function open_recording(recording_id) {
     make("div", { class: "card-head" }, make("button", { type: "button", on: { click: leave } }, is_from_review ? "← Review" : "← Recordings", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, item.query || "Without a query"),
       make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state), make("span", { class: "badge" }, `result: ${detail.result}`)),
     make("p", { class: "quiet" }, hidden ? `Taken out before the upload: ${hidden}.` : "Nothing had to be taken out before the upload."),
-    replay.node,
+    ...[replay.node, sounds.node].filter(Boolean),
     make("div", { class: "card verdict" }, may_review && opinion.node, make("div", { class: "row" },
       may_review && make("button", { type: "button", class: "primary", on: { click: () => submit(true) } }, "Approve…", make("kbd", {}, "A")),
       may_review && make("button", { type: "button", class: "danger", on: { click: () => submit(false) } }, "Reject…", make("kbd", {}, "X")),
       (item.is_own || may(person, "reviewer")) && item.state !== "withdrawn" && make("button", { type: "button", class: "far", on: { click: () => withdraw(item) } }, "Withdraw…"))),
   );
-  at("list").hidden = at("list-head").hidden = true;
+  at("list").hidden = at("list-head").hidden = at("wanted").hidden = true;
   at("case").hidden = false;
   if (detail.steps.length) opinion.show(0);
   at("case").querySelector("h1").focus();
@@ -121,3 +124,4 @@ const keys = new Keys([
 at("state").addEventListener("change", show_list);
 if (asked.get("recording")) open_recording(asked.get("recording"));
 else show_list();
+show_wanted();

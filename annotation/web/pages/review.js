@@ -24,12 +24,18 @@ function in_order({ waiting, recordings }) {
   ];
 }
 
+/** By a key or a button: what goes wrong is told, and the run that is open stays. */
+async function back_to_queue() {
+  await attempt(show_queue);
+}
+
+/** Its rows. Throws where it cannot be had; nothing has changed then. */
 async function show_queue() {
+  const queue = await get("/reviews");
   current = null;
   history.replaceState(null, "", "/review");
   at("case").hidden = true;
   for (const id of ["queue", "queue-head", "flags"]) at(id).hidden = false;
-  const queue = await get("/reviews");
   const num_waiting = queue.num_waiting + queue.num_recordings;
   show(at("numbers"), `${num_waiting} waiting · ${queue.num_reviewed_today} reviewed by me today`);
   const of_run = (text) => ({ item }) => item && text(item);
@@ -58,8 +64,7 @@ async function show_flagged() {
 }
 
 async function reopen(one) {
-  await attempt(() => post(`/assignments/${part(one.assignment_id)}/reopen`), "It is asked again.");
-  show_flagged();
+  if (await attempt(() => post(`/assignments/${part(one.assignment_id)}/reopen`), "It is asked again.")) await attempt(show_flagged);
 }
 
 async function open_run(run_id) {
@@ -88,7 +93,7 @@ async function open_run(run_id) {
 function head(review) {
   const { item } = review;
   return make("header", { class: "stack" },
-    make("div", { class: "card-head" }, make("button", { type: "button", on: { click: show_queue } }, "← Queue", make("kbd", {}, "Esc")),
+    make("div", { class: "card-head" }, make("button", { type: "button", on: { click: back_to_queue } }, "← Queue", make("kbd", {}, "Esc")),
       make("h1", { tabindex: "-1" }, `${item.task_name} · ${item.seed}`), item.kind === "adjudication" && make("span", { class: "badge warn" }, "adjudication"),
       item.why.map((why) => make("span", { class: "badge" }, WHY[why] ?? why)),
       make("span", { class: `badge ${review.run.verifier_verdict ? "good" : "bad"}` }, `verifier: ${verdict_text(review.run.verifier_verdict)}`)),
@@ -125,12 +130,14 @@ async function submit(approves) {
   const verdict = { yes: true, no: false, unknown: null }[answer.get("button")];
   const body = { kind: item.kind, approves, verdict, steps: opinion.steps, note: answer.get("note") };
   if (!(await attempt(() => post(`/reviews/runs/${part(item.run_id)}`, body), "Review sent."))) return;
-  const [next] = await show_queue();
-  if (next?.item) open_run(next.item.run_id);
+  await attempt(async () => {
+    const [next] = await show_queue();
+    if (next?.item) await open_run(next.item.run_id);
+  });
 }
 
 async function withdraw() {
-  if (await take_back(`/runs/${part(current.item.run_id)}`, "this run")) show_queue();
+  if (await take_back(`/runs/${part(current.item.run_id)}`, "this run")) await back_to_queue();
 }
 
 await start_page("review");
@@ -145,7 +152,7 @@ const keys = new Keys([
   { keys: ["z"], shown: "Z", what: "Enlarge the picture; Z or Esc again", group: "Review", when: is_open, run: () => current.replay.enlarge() },
   { keys: ["a"], shown: "A", what: "Approve", group: "Review", when: is_open, run: () => submit(true) },
   { keys: ["x"], shown: "X", what: "Reject", group: "Review", when: is_open, run: () => submit(false) },
-  { keys: ["Escape"], shown: "Esc", what: "Back to the queue", group: "Review", when: is_open, run: show_queue },
+  { keys: ["Escape"], shown: "Esc", what: "Back to the queue", group: "Review", when: is_open, run: back_to_queue },
   { keys: [], shown: "Ctrl Enter", what: "In a dialog: send it", group: "Review" },
   { keys: [], shown: "Esc", what: "In a dialog: leave it", group: "Review" },
   { keys: ["?"], what: "These shortcuts", group: "Review", run: () => keys.help() },

@@ -3,7 +3,7 @@
 // What is shown is always the newest state; what a person typed is never thrown away by one.
 
 import { post } from "/pages/api.js";
-import { announce, at, show, store } from "/pages/dom.js";
+import { announce, at, show, store, toast } from "/pages/dom.js";
 import { Keys } from "/pages/keys.js";
 import { log_in_again, start_page } from "/pages/shell.js";
 import { Between } from "/pages/work_between.js";
@@ -21,7 +21,7 @@ import { Screen } from "/pages/work_screen.js";
 import { Stream } from "/pages/work_stream.js";
 import { screen_label, show_buttons, show_guidelines_mark, show_lease, show_problem, show_task } from "/pages/work_view.js";
 
-const SAVED = { saving: "saving…", saved: "draft saved", local: "draft kept in this browser" };
+const SAVED = { saving: "saving…", saved: "draft saved", local: "draft kept in this browser", unkept: "draft not saved yet" };
 const OVER = ["finished", "abandoned"];
 const UNSEEN_MS = 120;
 
@@ -74,7 +74,7 @@ class Work extends Decisions {
       "zoom-in": () => this.screen.zoom_by(1), "zoom-out": () => this.screen.zoom_by(-1), "zoom-fit": () => this.screen.zoom_to(null),
     };
     for (const [id, run] of Object.entries(clicks)) at(id).addEventListener("click", run);
-    addEventListener("pagehide", () => this.drafts.flush());
+    addEventListener("pagehide", () => this.drafts.leave());
   }
 
   get is_open() {
@@ -98,6 +98,7 @@ class Work extends Decisions {
     this.outbox.restore(state.run_id);
     this.apply(state);
     this.stream.follow(state);
+    if (campaign_id && state.campaign.campaign_id !== campaign_id) toast(`You are still at this task of ${state.campaign.name}: finish or skip it, then the other campaign is asked.`, "warn", { stays: true });
   }
 
   // ---- a new state --------------------------------------------------------------------------------------------------------------------

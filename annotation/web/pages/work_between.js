@@ -1,6 +1,9 @@
 // What stands in the page between two runs: waiting, the end of one, nothing to do, a lost lease.
 
+import { part, post } from "/pages/api.js";
 import { announce, at, make } from "/pages/dom.js";
+import { attempt } from "/pages/shell.js";
+import { ask_reason } from "/pages/work_dialogs.js";
 
 const RETRY_MS = 15_000;
 
@@ -42,8 +45,20 @@ export class Between {
     this.timer = setTimeout(() => this.next(), RETRY_MS);
   }
 
+  /** Where it is about something that one holds, trying again brings the same: it can be let go here. */
   failed(error, campaign_id) {
-    this.show("No work could be had", make("p", { class: "note bad", role: "alert" }, error.message), this.next_button("Try again", campaign_id), this.home_link());
+    const held = error.problem?.extra?.assignment_id;
+    const let_go = (verb, text) => make("button", { type: "button", data: { verb }, on: { click: () => this.let_go(held, verb) } }, text);
+    this.show(held ? "Your task could not be gone on with" : "No work could be had", make("p", { class: "note bad", role: "alert" }, error.message), this.next_button("Try again", campaign_id),
+      held && [let_go("skip", "Skip…"), let_go("flag", "Flag…"), let_go("release", "Give back")], this.home_link());
+  }
+
+  async let_go(assignment_id, verb) {
+    const reason = verb === "release" ? null : await ask_reason(verb);
+    if (verb !== "release" && !reason) return;
+    if (!(await attempt(() => post(`/assignments/${part(assignment_id)}/${verb}`, reason ? { reason } : {}), { skip: "Skipped.", flag: "Flagged.", release: "Given back." }[verb]))) return;
+    if (verb === "release") location.assign("/");
+    else this.next();
   }
 
   lost(error) {

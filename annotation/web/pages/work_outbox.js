@@ -5,6 +5,8 @@ import { part, post, Refused, Unreachable } from "/pages/api.js";
 import { store } from "/pages/dom.js";
 
 const WAITS_MS = [500, 1000, 2000, 4000, 8000];
+/** The end of an episode waits for its verifier, for up to two minutes (service/runs.py). */
+const FINISH_TIMEOUT_MS = 150_000;
 
 export class Outbox {
   /** `on_state(state)`: an answer that is a run's new state. `on_refused(item, error)`; `on_change()`: what waits has changed. */
@@ -47,7 +49,7 @@ export class Outbox {
     this.is_sending = true;
     this.on_change();
     try {
-      const state = await post(`/runs/${part(item.run_id)}/${item.verb}`, item.body);
+      const state = await post(`/runs/${part(item.run_id)}/${item.verb}`, item.body, item.verb === "finish" ? { timeout_ms: FINISH_TIMEOUT_MS } : {});
       if (this.item !== item) return;
       // The run is known to be over before anybody could be asked for its verdict again.
       if (item.verb === "finish" && state?.run_id) this.on_state(state);

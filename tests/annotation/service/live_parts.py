@@ -23,7 +23,7 @@ from sandbox import wire
 from sandbox.miniwob.source import load_tasks
 from sandbox.pool_protocol import Pool
 from sandbox.task import Split, Task
-from warehouse.errors import ModelError
+from warehouse.errors import CheckpointError, ModelError
 
 ANN, BOB = "user-ann", "user-bob"
 WAIT_S = 60.0
@@ -73,12 +73,19 @@ class Reader:
 
 
 class OneSource:
-    """Serves one policy, whatever is asked for."""
+    """Serves one policy, whatever is asked for but for what is `gone`."""
+
+    gone: frozenset[str] = frozenset()
 
     def __init__(self, policy: Policy, grammar: str = "compact") -> None:
         self.policy, self.builder, self.asked = policy, PromptBuilder(grammar), []  # type: ignore[var-annotated]
 
+    async def check(self, policy: str) -> None:
+        if policy in self.gone:
+            raise CheckpointError(f"no checkpoint {policy} is registered")
+
     async def get(self, policy: str) -> Served:
+        await self.check(policy)
         self.asked.append(policy)
         return Served(policy_id=self.policy.policy_id, policy=self.policy, builder=self.builder, max_new_tokens=96)
 
@@ -123,6 +130,17 @@ class Work:
                     state="leased", user_id=user_id, lease_number=1, lease_until_s=time.time() + 600.0, changed_at_s=time.time(),
                 )
             )  # fmt: skip
+        return assignment_id
+
+    def offer(self, campaign_id: str, task: Task, *, seed: int, priority: float) -> str:
+        """An assignment that lies open."""
+        assignment_id = self.lease(campaign_id, task, seed=seed)
+
+        def work(session: Session) -> None:
+            one = session.get_one(Assignment, assignment_id)
+            one.state, one.user_id, one.lease_number, one.lease_until_s, one.priority = "open", None, 0, None, priority
+
+        self.database.transact(work)
         return assignment_id
 
     def give_to(self, assignment_id: str, user_id: str) -> None:

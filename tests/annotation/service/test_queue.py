@@ -191,6 +191,23 @@ def test_a_lease_that_ran_out_goes_to_the_next_and_its_holder_is_told(office: Of
         assert session.get_one(Run, "run-1").state == "abandoned"
 
 
+def test_a_new_campaign_is_filled_before_anybodys_overdue_work_is_taken(office: Office):
+    async def run() -> None:
+        await office.campaign(target_count=1)
+        first, second = office.people(2)
+        held = await office.queue.take(first)
+        assert held is not None
+        office.clock.now_s += 61
+        new = await office.campaign(name="new", target_count=1)
+        taken = await office.queue.take(second)
+        assert taken is not None and taken.campaign.campaign_id == new.campaign_id
+        await office.finish(taken.assignment, second)
+        taken = await office.queue.take(second)
+        assert taken is not None and taken.assignment.assignment_id == held.assignment.assignment_id, "nothing else is wanted"
+
+    asyncio.run(run())
+
+
 def test_an_earlier_lease_of_the_same_person_does_not_count(office: Office):
     async def run() -> None:
         await office.campaign(target_count=1)
@@ -315,6 +332,21 @@ def test_the_newest_pool_is_followed_without_a_restart(office: Office):
 def test_a_campaign_that_selects_nothing_is_refused(office: Office, tasks: list[str]):
     with pytest.raises(ConfigError):
         asyncio.run(office.campaign(tasks=tasks))
+
+
+def test_a_campaign_whose_selection_is_wrong_by_now_does_not_stop_the_others(office: Office):
+    async def run() -> None:
+        wrong = await office.campaign(name="wrong")
+        (user,) = office.people(1)
+        with office.database.write() as session:
+            session.get_one(Campaign, wrong.campaign_id).tasks = ["miniwob/taken-away"]
+        with pytest.raises(ConfigError, match="taken-away"):
+            await office.queue.take(user)
+        right = await office.campaign(name="right")
+        leased = await office.queue.take(user)
+        assert leased is not None and leased.campaign.campaign_id == right.campaign_id
+
+    asyncio.run(run())
 
 
 def test_one_task_can_be_asked_for(office: Office):

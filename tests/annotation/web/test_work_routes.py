@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from sqlalchemy import update
+
 from annotation.service.queue import Queue
+from annotation.storage.schema import Assignment, Campaign
 from sandbox.pool import SessionPool
 from tests.annotation.service.live_parts import until
 from tests.annotation.web.web_parts import Person, Site, site
@@ -64,18 +67,60 @@ def test_what_cannot_begin_goes_back_into_the_queue(tmp_path: Path) -> None:
         async with site(tmp_path) as there:
             admin = await there.person("root", "admin")
             await admin.post("/api/v1/campaigns", {**CAMPAIGN, "policy": "gone"})
-
-            async def fail(_: str) -> None:
-                from warehouse.errors import CheckpointError
-
-                raise CheckpointError("no checkpoint gone is registered")
-
-            there.runs._policies.get = fail  # type: ignore[assignment,method-assign]
+            there.policies.gone = frozenset({"gone"})
             answer = await admin.post("/api/v1/work/next")
             assert (answer.status_code, answer.json()["detail"]) == (502, "no checkpoint gone is registered")
             assert (await admin.get("/api/v1/work")).json()["held"] is None
             (campaign,) = (await admin.get("/api/v1/campaigns")).json()
             assert campaign["progress"]["num_leased"] == 0 and campaign["progress"]["num_open"] == 3
+
+    asyncio.run(run())
+
+
+def test_a_campaign_whose_policy_is_gone_stops_nobody_and_can_be_given_another(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with SessionPool(size=1) as pool, site(tmp_path, pool=pool) as there:
+            admin, ada = await there.person("root", "admin"), await there.person("ada")
+            there.policies.gone = frozenset({"wrong", "gone"})
+            refused = await admin.post("/api/v1/campaigns", {**CAMPAIGN, "policy": "wrong"})
+            assert refused.status_code == 422 and "no checkpoint wrong is registered" in refused.json()["detail"]
+            there.policies.gone = frozenset({"wrong"})
+            urgent = (await admin.post("/api/v1/campaigns", {**CAMPAIGN, "policy": "gone", "target_count": 1})).json()
+            await admin.post("/api/v1/campaigns", {**CAMPAIGN, "name": "others"})
+            with there.database.write() as session:  # as if its tasks were the weakest
+                campaign = session.get_one(Campaign, urgent["campaign_id"])
+                session.execute(update(Assignment).where(Assignment.campaign_id == campaign.campaign_id).values(priority=2.0))
+            there.policies.gone = frozenset({"wrong", "gone"})
+            state = await begun(there, ada)
+            assert state["campaign"]["name"] == "others"  # type: ignore[index]
+            assert (await ada.post(f"/api/v1/assignments/{state['assignment_id']}/release")).status_code == 204
+            asked_for = await ada.post("/api/v1/work/next", {"campaign_id": urgent["campaign_id"]})
+            assert (asked_for.status_code, asked_for.json()["detail"]) == (502, "no checkpoint gone is registered")
+            path = f"/api/v1/campaigns/{urgent['campaign_id']}"
+            assert (await admin.send("PATCH", path, {"policy": "wrong"})).status_code == 422
+            assert (await admin.send("PATCH", path, {"guidelines": "Be quick."})).status_code == 200
+            assert (await admin.send("PATCH", path, {"policy": "newest"})).json()["policy"] == "newest"
+            assert (await ada.post("/api/v1/work/next", {"campaign_id": urgent["campaign_id"]})).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_what_is_held_and_cannot_go_on_is_named_so_that_it_can_be_let_go(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with SessionPool(size=1) as pool:
+            async with site(tmp_path, pool=pool) as there:
+                admin = await there.person("root", "admin")
+                await admin.post("/api/v1/campaigns", CAMPAIGN)
+                held = (await begun(there, admin))["assignment_id"]
+            async with site(tmp_path, pool=pool, grammar="uitars15") as there:  # which another policy answers in
+                back = await there.stranger()
+                await back.log_in("root")
+                for _ in range(2):
+                    answer = await back.post("/api/v1/work/next")
+                    assert answer.status_code == 422 and "or skip the task" in answer.json()["detail"]
+                    assert answer.json()["extra"] == {"assignment_id": held}
+                assert (await back.post(f"/api/v1/assignments/{held}/skip", {"reason": "it cannot go on"})).status_code == 204
+                assert (await back.post("/api/v1/work/next")).json()["assignment_id"] != held
 
     asyncio.run(run())
 

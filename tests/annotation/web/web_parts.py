@@ -62,6 +62,8 @@ class Site:
     """A running server, and what is behind it."""
 
     def __init__(self, address: str, database: Database, blobs: Blobs, runs: LiveRuns, guard: Guard, stack: AsyncExitStack) -> None:
+        assert isinstance(runs.policies, OneSource)
+        self.policies: OneSource = runs.policies
         self.address, self.database, self.blobs, self.runs, self.guard, self._stack = address, database, blobs, runs, guard, stack
         self.accounts: Accounts = guard._accounts
 
@@ -85,11 +87,11 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    folder: Path, *, settings: WebSettings | None = None, url: str | None = None, pool: Pool | None = None
+    folder: Path, *, settings: WebSettings | None = None, url: str | None = None, pool: Pool | None = None, grammar: str = "compact"
 ) -> AsyncIterator[Site]:
     """Without a pool nobody can begin a run: nothing is started for one."""
     database, blobs = open_database(url or f"sqlite:///{folder}/annotation.db"), Blobs(folder / "screens")
-    runs = LiveRuns(database, blobs, pool or SessionPool(size=1), OneSource(Reader()))
+    runs = LiveRuns(database, blobs, pool or SessionPool(size=1), OneSource(Reader(), grammar))
     guard = create_app(
         database, blobs, runs, StandingReader(None), settings or WebSettings(burst=5000, requests_per_s=5000), passwords=Passwords(CHEAP),
         pool=pool,
