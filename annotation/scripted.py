@@ -22,7 +22,7 @@ from annotation.config import Mode, ScriptedAnnotatorConfig
 from annotation.rows import annotation_row
 from sandbox.actions import TypeText
 from sandbox.session import Observation
-from warehouse.contradictions import contradictions_in
+from warehouse.contradictions import Said, contradictions_in
 from warehouse.identity import canonical_json
 
 Decision = Literal["accept", "override", "beyond_repair"]
@@ -69,6 +69,9 @@ class Note:
     overridden: bool
     screen: tuple[object, ...]
     """equal for equal screens."""
+    thought: str | None = None
+    kinds: tuple[str, ...] = ()
+    """what the grammar reads in the proposal: its thought, and the kinds of its actions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,7 @@ class ScriptedAnnotator:
             is_valid=parsed.invalid is None, is_typing=any(isinstance(action, TypeText) for action in actions),
             overridden=may_override and label is not None and not agrees,
             screen=(observation.elements, observation.screenshot_id, observation.url),
+            thought=parsed.thought, kinds=tuple(action.kind for action in parsed.actions),
         )  # fmt: skip
         self._notes[moment.request.episode_id].append(note)
         return note
@@ -190,7 +194,7 @@ def relabel(episode: Episode, notes: Sequence[Note], *, mend_typing: bool = True
     if episode.is_success:
         screens = [note.screen for note in notes[1:]] + [None]
         useful = [note for note, after in zip(notes, screens, strict=True) if note.is_valid and note.screen != after]
-        contradictions = contradictions_in([note.proposal for note in useful])
+        contradictions = contradictions_in([Said(note.proposal, note.thought, note.kinds) for note in useful])
         return [_decide(episode, "relabel", "accept", note) for note, why in zip(useful, contradictions, strict=True) if why is None]
     annotations = []
     for note in notes:

@@ -2,7 +2,7 @@
 warehouse/mixing.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import dagster as dg
 
@@ -11,12 +11,13 @@ from assets.metadata import describe
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.mixing import snapshot
+from warehouse.mixing import mixed
 from warehouse.query import connect
 from warehouse.samples import Kind
 from warehouse.tables import Warehouse
 
 KINDS: tuple[Kind, ...] = ("ct", "sft")
+LEFT_OUT_SHOWN = 5
 
 
 @dg.multi_asset(
@@ -45,19 +46,33 @@ def _snapshot(warehouse: Warehouse, settings: Profile, kind: Kind, key: str, ite
     mixture = settings.ct_mixture if kind == "ct" else settings.sft_mixture
     samples = f"{kind}_samples"
     read = warehouse.version(samples)
-    dataset_id, rows = snapshot(connect(warehouse), kind, iteration, mixture)
+    found = mixed(connect(warehouse), kind, iteration, mixture)
+    rows = found.rows
     version = warehouse.replace_partition("datasets", rows, iteration=iteration, stage=key)
     components: dict[str, int] = {}
     for row in rows:
         components[row["component"]] = components.get(row["component"], 0) + 1
     return dg.MaterializeResult(
         asset_key=key,
-        data_version=dg.DataVersion(dataset_id),
+        data_version=dg.DataVersion(found.dataset_id),
         metadata=describe(
             config=mixture,
-            counts={"samples": len(rows), **{f"samples/{name}": num for name, num in sorted(components.items())}},
+            counts={
+                "samples": len(rows),
+                **{f"samples/{name}": num for name, num in sorted(components.items())},
+                "left out/evaluation overlap": len(found.left_out),
+            },
             read={samples: read},
             wrote={"datasets": version},
-            dataset=dataset_id,
+            dataset=found.dataset_id,
+            **_overlap(found.left_out),
         ),
     )
+
+
+def _overlap(left_out: Mapping[str, str]) -> dict[str, dg.MarkdownMetadataValue]:
+    """The first samples that repeat an instruction that is evaluated on, with that instruction."""
+    if not left_out:
+        return {}
+    rows = [f"| {sample_id} | {words.replace('|', ' ')} |" for sample_id, words in sorted(left_out.items())[:LEFT_OUT_SHOWN]]
+    return {"left_out": dg.MetadataValue.md("\n".join(["| sample | repeats what is evaluated on |", "|---|---|", *rows]))}

@@ -72,10 +72,11 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
         data_version=data_version(list(zip(routes["episode_id"].to_pylist(), destinations, strict=True))),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
-    samples = samples_from_routes(con, iteration, salvage=settings.salvage)
+    left_out: Counter[str] = Counter({"trimmed steps": 0})
+    samples = samples_from_routes(con, iteration, salvage=settings.salvage, left_out=left_out)
     stored = store_routed_samples(warehouse, iteration, samples)
     for table, rows in samples.items():
-        by_origin: dict[str, int] = {}
+        by_origin: dict[str, int] = dict(left_out) if table == "ct_samples" else {}
         for row in rows:
             by_origin[f"samples/{row['origin']}"] = by_origin.get(f"samples/{row['origin']}", 0) + 1
         yield dg.MaterializeResult(

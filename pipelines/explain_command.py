@@ -130,8 +130,10 @@ def _print_explanation(found: Explanation) -> None:
     for use in found.uses:
         state = ", withdrawn" if use.withdrawn else ""
         where = f"in {', '.join(use.datasets)}" if use.datasets else "in no dataset yet"
+        if use.left_out is not None:
+            where += f", since {use.left_out}" if not use.datasets else f"; in no later one, since {use.left_out}"
         learned = f"; learned by {', '.join(use.checkpoints)}" if use.checkpoints else ""
-        console.print(f"{use.table} {use.sample_id} step {use.step_index} ({use.origin}{state}): {where}{learned}", soft_wrap=True)
+        console.print(f"{use.table} {use.sample_id} step {use.step_index} ({use.origin}{state}): {escape(where)}{learned}", soft_wrap=True)
     if not found.uses:
         console.print("no sample was cut from it")
     told = "all that it was made from, and what was made from it"

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from warehouse.errors import UnknownId
 from warehouse.judge_reports import NOTHING_PASSES
+from warehouse.overlap import repeated_by
 from warehouse.routing import LAST, RoutingConfig, Rule, route
 
 NEAREST_SHOWN = 4
@@ -63,6 +64,8 @@ class Use(_Told):
     withdrawn: bool
     datasets: list[str]
     checkpoints: list[str]
+    left_out: str | None = None
+    """Why no dataset takes it."""
 
 
 class Explanation(_Told):
@@ -193,4 +196,7 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str) -> list[Use]:
         select s.*, coalesce(h.datasets, []) as datasets, coalesce((
             select list(distinct learner order by learner) from learned l where list_contains(h.datasets, l.dataset_id)), []) as checkpoints
         from samples s left join held h using (sample_id) order by "table", step_index, sample_id""", params={"id": episode_id})
-    return [Use(**row) for row in rows.to_arrow_table().to_pylist()]
+    found = rows.to_arrow_table().to_pylist()
+    words = repeated_by(con, episode_id) if found else None
+    why = None if words is None else f"it repeats an instruction that is evaluated on: {words!r}"
+    return [Use(**row, left_out=why if row["table"] != "orm_samples" else None) for row in found]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from warehouse.errors import ContaminatedDataset
 from warehouse.identity import content_id
+from warehouse.overlap import GIVEAWAYS
 from warehouse.samples import Kind
 
 PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "general"]
@@ -36,8 +37,6 @@ POOL_OF: dict[str, PoolName] = {
 Share = Annotated[float, Field(gt=0, le=1)]
 WEIGHT_DIGITS = 6
 ROWS_TOLD = 20
-GIVEAWAY_WORDS = 5
-"""An instruction of at least so many words gives an instance away; shorter ones occur anywhere."""
 
 
 class Pool(BaseModel):
@@ -107,31 +106,13 @@ class _Member:
     age: int
 
 
-_MEMBERS = r"""
+_MEMBERS = f"""
 with samples as (
     select 'ct' as kind, * exclude (messages) from ct_samples where iteration < $iteration and not withdrawn
     union all by name
     select 'sft' as kind, * exclude (messages) from sft_samples where iteration < $iteration and not withdrawn
 ),
-evaluated_on as (
-    select distinct lower(trim(regexp_replace(instruction, '\s+', ' ', 'g'))) as words from (
-        select e.instruction from episodes e left join tasks t on t.task_id = e.task_id
-        where e.split <> 'train' or e.purpose = 'evaluation' or t.held_out
-        union all
-        select instruction from task_instances where split <> 'train'
-    ) where len(string_split(words, ' ')) >= $giveaway_words
-),
-spoken as (  -- what no policy of ours did on an instance whose split is known: chats, and what people did elsewhere
-    select sample_id, lower(regexp_replace(array_to_string(list_transform(messages, lambda m: m.content), ' '), '\s+', ' ', 'g')) as words
-    from (select sample_id, episode_id, origin, messages from ct_samples
-          union all select sample_id, episode_id, origin, messages from sft_samples)
-    where episode_id is null and origin <> 'tutorial'
-    union all
-    select s.sample_id, lower(regexp_replace(e.instruction, '\s+', ' ', 'g'))
-    from (select sample_id, episode_id from ct_samples union all select sample_id, episode_id from sft_samples) s
-    join (select distinct episode_id, instruction from episodes where policy_id = 'human') e using (episode_id)
-),
-giveaways as (select distinct s.sample_id from spoken s join evaluated_on e on contains(s.words, e.words)),
+{GIVEAWAYS},
 first_episodes as (from episodes qualify row_number() over (partition by episode_id order by iteration, stage) = 1),
 first_annotations as (from annotations qualify row_number() over (partition by annotation_id order by withdrawn desc, iteration, stage) = 1)
 select
@@ -142,19 +123,37 @@ select
         when s.origin = 'annotation' then case a.decision when 'accept' then 'approved' else 'correction' end
         when s.origin = 'rollout' and s.kind = 'ct' then case when s.verdict then 'demoted' else 'failure' end
         else s.origin
-    end as component
+    end as component,
+    g.words as repeats
 from samples s
 left join first_episodes e on e.episode_id = s.episode_id
 left join first_annotations a on a.annotation_id = s.annotation_id
 left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
-where not coalesce(a.withdrawn, false) and s.sample_id not in (select sample_id from giveaways)
+left join giveaways g on g.sample_id = s.sample_id
+where not coalesce(a.withdrawn, false)
 qualify row_number() over (partition by s.kind, s.sample_id order by s.iteration, s.stage) = 1
 order by s.kind, s.sample_id
 """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A dataset: its id, its rows for the table `datasets`, and what it would hold if it did not repeat what is evaluated on: sample ids
+    with the instruction that each repeats."""
+
+    dataset_id: str
+    rows: list[dict[str, Any]]
+    left_out: dict[str, str]
+
+
 def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> tuple[str, list[dict[str, Any]]]:
-    """The dataset that the `kind` stage of `iteration` trains on: its id and its rows for the table `datasets`.
+    """`mixed`, without what was left out."""
+    found = mixed(con, kind, iteration, mixture)
+    return found.dataset_id, found.rows
+
+
+def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> Snapshot:
+    """The dataset that the `kind` stage of `iteration` trains on.
 
     It holds what earlier iterations routed; withdrawn samples are left out, and chats and imported demonstrations that repeat the
     instruction of an instance that is evaluated on. Row order does not matter.
@@ -162,8 +161,8 @@ def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture
     Raises ContaminatedDataset when a sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an
     episode that cannot be found.
     """
-    params = {"iteration": iteration, "number": int(iteration), "giveaway_words": GIVEAWAY_WORDS}
-    rows = con.sql(_MEMBERS, params=params).to_arrow_table().to_pylist()
+    found = con.sql(_MEMBERS, params={"iteration": iteration, "number": int(iteration)}).to_arrow_table().to_pylist()
+    rows = [row for row in found if row["repeats"] is None]
     _guard(rows)
     members = [
         _Member(kind=row["kind"], sample_id=row["sample_id"], component=row["component"], domain=row["domain"], task=row["task_id"],
@@ -181,10 +180,17 @@ def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture
     weighted.sort(key=lambda pair: (pair[0].kind, pair[0].sample_id))
     content = [[m.kind, m.sample_id, m.component, round(weight, WEIGHT_DIGITS)] for m, weight in weighted]
     dataset_id = content_id("dataset", [kind, content])
-    return dataset_id, [
-        {"dataset_id": dataset_id, "kind": table, "sample_id": sample_id, "component": component, "weight": weight}
-        for table, sample_id, component, weight in content
-    ]
+    return Snapshot(
+        dataset_id=dataset_id,
+        rows=[
+            {"dataset_id": dataset_id, "kind": table, "sample_id": sample_id, "component": component, "weight": weight}
+            for table, sample_id, component, weight in content
+        ],
+        left_out={
+            row["sample_id"]: row["repeats"]
+            for row in found if row["repeats"] is not None and mixture.pool(POOL_OF[row["component"]]) is not None
+        },
+    )  # fmt: skip
 
 
 def _guard(rows: Sequence[dict[str, Any]]) -> None:

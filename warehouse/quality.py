@@ -1,6 +1,7 @@
 """Rows of the table `verdicts`: the environment verifier's V(s) and every quality filter, for each episode that is to be routed.
 
-One source of truth, in SQL: quality_deeds.sql reads what was answered and done, then quality_screens.sql the screens and prompts, once.
+One source of truth, in SQL: quality_deeds.sql reads what was answered and done (and quality_thoughts.sql the thoughts of
+grammars whose answers it cannot read), then quality_screens.sql the screens and prompts, once.
 Both keep a short row a step, which lies on disk where memory does not hold it. Of those quality_faults.sql makes what is wrong with single
 steps, quality_episodes.sql a row an episode, and quality_scores.sql and quality_reasons.sql, part by part, what verdict_rows.py lays out.
 Computed from stored rows alone, so history can be judged again with other thresholds or newer versions: change what a filter computes,
@@ -32,8 +33,9 @@ from warehouse.verdict_rows import Judge, judges, verdict_rows
 PART_EPISODES = 50_000
 """Episodes whose verdicts are made at a time."""
 _HERE = Path(__file__).parent
-_ACTIONS, _DEEDS, _SCREENS, _FAULTS, _EPISODES, _SCORES, _REASONS = (
-    (_HERE / f"quality_{name}.sql").read_text() for name in ("actions", "deeds", "screens", "faults", "episodes", "scores", "reasons")
+_ACTIONS, _DEEDS, _THOUGHTS, _SCREENS, _FAULTS, _EPISODES, _SCORES, _REASONS = (
+    (_HERE / f"quality_{name}.sql").read_text()
+    for name in ("actions", "deeds", "thoughts", "screens", "faults", "episodes", "scores", "reasons")
 )
 
 
@@ -65,6 +67,8 @@ def judge(
     con.execute(f"create or replace temp view steps_to_read as from steps {f'where iteration <= {quoted(iteration)}' if iteration else ''}")
     _make(con, "actions", _ACTIONS, config)
     _make(con, "deeds", _DEEDS, config)
+    is_compact = not con.execute("select 1 from deeds where is_foreign limit 1").fetchall()
+    _make(con, "thoughts", f"{_THOUGHTS} limit 0" if is_compact else _THOUGHTS, config)
     _make(con, "keys", _KEYS, config)
     _make(con, "typical", _TYPICAL, config)
     _make(con, "ranks", _RANKS, config, limit=config.max_solved_per_task)

@@ -41,5 +41,6 @@ select
     case when element is not null then true else regexp_matches(response, '\S') end as is_written,
     invalid,
     case when is_new and element is null then contradiction(thought, said, act, done) end as contradicts,
+    case when is_new and element is null then is_written and not is_compact(response) else false end as is_foreign,
     case when is_new and may_pass and words is not null then text end as typed
 from named join actions using (text)

@@ -1,6 +1,7 @@
 -- What is wrong with the steps of the episodes to judge: (n, judge, place, reason), a row a fault. Few rows.
 --
 --   deeds, screens   what quality_deeds.sql and quality_screens.sql know of each step; those of earlier episodes are not looked at
+--   thoughts         quality_thoughts.sql
 --   leaks            reasons of the filter `leak`, as rows of this kind
 --
 -- Steps of an episode are numbered from 0 without a gap. Only a screen that an episode saw twice can make it idle or loop.
@@ -14,6 +15,7 @@ tried as (select n, state, signature, min(step_index) as first_step from retried
 told as (
     select n, 'format' as judge, step_index as place, ': ' || invalid as reason from deeds where is_new and invalid is not null
     union all select n, 'contradiction', step_index, ': ' || contradicts from deeds where contradicts is not null
+    union all select n, 'contradiction', step_index, ': ' || contradicts from thoughts where contradicts is not null
     union all select n, 'too_short', step_index, ' is empty' from deeds where is_new and not is_written
     union all select r.n, 'no_op', r.step_index, ' changed nothing'
         from retried r join again a on a.n = r.n and a.step_index = r.step_index + 1 and a.screen = r.screen where r.is_active

@@ -30,3 +30,49 @@ create or replace temp macro contradiction(thought, said, action, done) as case
         then 'the thought says ' || first_word(thought) || ', the action ' || first_word(action)
 end;
 create or replace temp macro share(num_bad, num) as case when num = 0 then 1.0 else (num - num_bad) / num::double end;
+
+-- Answers of the compact grammar begin so; others have a colon behind these words, or tags.
+create or replace temp macro is_compact(response) as regexp_matches(response, '^\s*(?:Thought|Action)\s+[^:：\s]');
+-- Of other grammars the thought and the kinds of the actions are compared, as the steps have them. The verb that a thought begins with, in
+-- small letters, '' for none that can be read. What it only plans ("I need to type …") and what may be a noun or a way to say "but" is none.
+create or replace temp macro leading_verb(thought) as regexp_extract(lower(thought),
+    '^[\s"''*#>(-]*(?:(?:i|we|let|me|us|will|ll|am|m|going\s+to|now|next|then|first|please|just)[\s,:’'']+)*('
+    || '(?:(?:double|triple|right|left|middle)[-_ ]?)?(?:click(?:ing)?|tap(?:ping)?)\b|(?:long[-_ ])?press(?:ing)?\b|typ(?:e|ing)\b|'
+    || 'scroll(?:ing)?\b|drag(?:ging)?\b|swip(?:e|ing)\b|select(?:ing)?\b|hover(?:ing)?\b|finished\b|'
+    || 'wait(?:ing)?(?:\s+(?:for|until|till|a|one)\b|\s+\d|[\s.]*$))', 1);
+-- Whether a thought in small letters has a word for a kind of action, wherever; null for kinds without words.
+create or replace temp macro names_kind(thought, kind) as case kind
+    when 'click' then regexp_matches(thought, '\b(?:click|double|tap|press|hit|push|select|choos|pick|check|tick|toggl|open|clos|focus|activat)')
+    when 'long_press' then regexp_matches(thought, '\b(?:long|press|hold|tap|click)')
+    when 'mouse_down' then regexp_matches(thought, '\b(?:click|tap|press|hold|drag|grab|mouse|select)')
+    when 'mouse_up' then regexp_matches(thought, '\b(?:click|tap|press|releas|drop|drag|mouse|select)')
+    when 'drag' then regexp_matches(thought, '\b(?:drag|drop|swip|mov|slid|scroll|select)')
+    when 'move_to' then regexp_matches(thought, '\b(?:hover|mov|point|drag|mouse)')
+    when 'scroll' then regexp_matches(thought, '\b(?:scroll|swip|wheel|drag)')
+    when 'type' then regexp_matches(thought, '\b(?:typ|enter|writ|input|fill|press|hit|insert|past|search|run|execut)')
+    when 'hotkey' then regexp_matches(thought, '\b(?:press|hit|key|hotkey|shortcut|typ|enter|select|copy|past|sav|ctrl|scroll)')
+    when 'key_down' then regexp_matches(thought, '\b(?:press|hit|key|hold|typ)')
+    when 'key_up' then regexp_matches(thought, '\b(?:press|hit|key|releas|typ)')
+    when 'select' then regexp_matches(thought, '\b(?:select|choos|pick|click|tap|set|option)')
+    when 'navigate' then regexp_matches(thought, '\b(?:navigat|go|open|visit|typ|enter|load|brows)')
+    when 'navigate_back' then regexp_matches(thought, '\b(?:back|return|previous)')
+    when 'press_back' then regexp_matches(thought, '\b(?:back|return|previous|clos)')
+    when 'press_home' then regexp_matches(thought, '\bhome')
+    when 'open_app' then regexp_matches(thought, '\b(?:open|launch|start|run|click|tap)')
+    when 'wait' then regexp_matches(thought, '\bwait')
+    when 'tool' then regexp_matches(thought, '\b(?:run|execut|typ|writ|enter|search|read|open|creat|edit|call|us|select|look|list)')
+    when 'finished' then regexp_matches(thought, '\b(?:finish|done|answer|complet|report)')
+    when 'call_user' then regexp_matches(thought, '\b(?:ask|call|user|help)')
+end;
+create or replace temp macro kinds_of(action) as case
+    when not coalesce(json_valid(action), false) then []
+    when json_extract_string(action, '$.kind') = 'several' then json_extract_string(action, '$.actions[*].kind')
+    else [json_extract_string(action, '$.kind')]
+end;
+-- By kind, whether the thought names it; null where the two cannot be compared.
+create or replace temp macro kinds_named(thought, kinds) as case
+    when leading_verb(thought) <> '' and len(kinds) > 0 and len(list_filter(kinds, lambda k: names_kind('', k) is null)) = 0
+        then list_transform(kinds, lambda k: names_kind(lower(thought), k))
+end;
+create or replace temp macro contradiction_of_kinds(thought, kinds, named) as case when not list_contains(named, true)
+    then 'the thought says ' || leading_verb(thought) || ', the action ' || array_to_string(kinds, ', ') end;

@@ -12,7 +12,8 @@ select
     case when num <= longest_allowed then 1.0 else longest_allowed / num end as too_long,
     case when num_written >= $min_steps and num_empty = 0 then 1.0
         else least(num_written / $min_steps::double, num_written / greatest(1, num)::double) end as too_short,
-    share(num_contradicting, num) as contradiction,
+    -- not asked where no step that says something says it in a way that can be compared
+    case when num_unread = 0 or num_unread < num_written then share(num_contradicting, num - num_unread) end as contradiction,
     case when num_leaks > 0 then 0.0 else 1.0 end as leak,
     1 - similarity as duplicate,
     case when split = 'train' then 1.0 else 0.0 end as contamination,

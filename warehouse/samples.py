@@ -7,6 +7,7 @@ Which samples a run reads, and how often, is warehouse/mixing.py's business.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -47,21 +48,24 @@ order by a.annotation_id
 
 
 def samples_from_routes(
-    con: duckdb.DuckDBPyConnection, iteration: str, *, ct_prompt_loss: float = 1.0, salvage: SalvageConfig | None = None
-) -> dict[str, list[dict[str, Any]]]:
+    con: duckdb.DuckDBPyConnection, iteration: str, *, ct_prompt_loss: float = 1.0, salvage: SalvageConfig | None = None,
+    left_out: Counter[str] | None = None,
+) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
     """What joins D_CT and D_SFT in one iteration: rows by table name, in a fixed order.
 
     Episodes routed to CT and SFT give one sample a step. Steps that an annotator approved or corrected join D_SFT whatever the
     episode's V, with loss on that step's answer alone, unless the episode is withheld. A withdrawn annotation gives nothing. `salvage`
     says what else failed episodes give; on a connection that is read only by SQL of ours, since it makes temporary views there.
+    `left_out` is told how many steps were not taken: `trimmed steps`, from the first wrong one of a failed episode on.
     """
     settings = salvage or SalvageConfig()
     first_wrong = trimmed_steps(con, settings) if settings.trim_failures else {}
-    ct: list[dict[str, Any]] = []
+    trimmed, ct = 0, list[dict[str, Any]]()
     sft: list[dict[str, Any]] = []
     for row in _rows(con, _ROUTED_STEPS, iteration):
         common = _common(row) | {"origin": "rollout"}
         if row["route"] == "ct" and not common["verdict"] and row["step_index"] >= first_wrong.get(row["episode_id"], NO_LIMIT):
+            trimmed += 1
             continue
         if row["route"] == "ct":
             ct.append(sample_row("ct", prompt_loss=ct_prompt_loss, **common))
@@ -70,6 +74,8 @@ def samples_from_routes(
     for row in _rows(con, _ANNOTATED_STEPS, iteration):
         sft.append(sample_row("sft", origin="annotation", annotation_id=row["annotation_id"], **_common(row)))
     sft += pair_rows(con, iteration, settings)
+    if left_out is not None:
+        left_out["trimmed steps"] += trimmed
     return {"ct_samples": ct, "sft_samples": list({row["sample_id"]: row for row in sft}.values())}
 
 

@@ -1,7 +1,8 @@
 """What a policy solves of each task family, as far as it is known: counts of earlier iterations, and how likely the rate lies between two
 bounds. Which tasks are chosen by it is assets/task_choice.py's business.
 
-Only what choices may read: rollouts, which are on training instances, and evaluations on the `eval` split.
+Only what choices may read: rollouts, which are on training instances, and evaluations on the `eval` split of the policies that were
+released, for those collect: a candidate that lost to the release before it says nothing of who plays on.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Solved:
 
 _COUNTS = """
 with seen as (
-    select iteration, task_id, num_success as solved, num_episodes as played from evaluations
+    select iteration, task_id, num_success as solved, num_episodes as played
+    from evaluations e semi join (select iteration, checkpoint_id from checkpoints where stage = 'released_policy')
+        using (iteration, checkpoint_id)
     where split = 'eval' and checkpoint_role = 'merged_policy' and iteration < $iteration
     union all
     select iteration, task_id, count(*) filter (where outcome = 'success'), count(*) from episodes

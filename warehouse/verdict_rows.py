@@ -34,7 +34,7 @@ def judges(config: QualityConfig, extras: Iterable[Judge] = ()) -> list[Judge]:
     """Who is asked, in the order of their rows: first what gives V, then the filters by name."""
     verifier = Judge("verifier", "1", config.success_threshold, kind="verdict", origin="verifier")
     filters = (
-        Judge("balance", "1", 1.0), Judge("contamination", "1", 1.0), Judge("contradiction", "2", config.min_consistent_fraction),
+        Judge("balance", "1", 1.0), Judge("contamination", "1", 1.0), Judge("contradiction", "3", config.min_consistent_fraction),
         Judge("duplicate", "2", config.min_novelty), Judge("format", "2", config.min_valid_fraction), Judge("leak", "2", 1.0),
         Judge("loop", "2", config.min_fresh_fraction), Judge("no_op", "2", config.min_effective_fraction), Judge("repeats", "1", 1.0),
         Judge("settled", "1", config.min_settled_fraction), Judge("too_long", "1", 1.0), Judge("too_short", "1", 1.0),

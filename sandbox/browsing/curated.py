@@ -5,11 +5,12 @@ word; what is right stays the corpus's.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,6 +20,7 @@ from sandbox.task import Task
 from warehouse.errors import ConfigError
 
 VARIABLE = "FLYWHEEL_BROWSING_QUESTIONS"
+DIGEST_LETTERS = 12
 
 
 class Curated(BaseModel):
@@ -33,10 +35,16 @@ class Curated(BaseModel):
     model: str
 
 
+class _Questions(NamedTuple):
+    digest: str
+    entries: Mapping[tuple[str, int], Curated]
+
+
 @lru_cache(maxsize=4)
-def _read(path: Path) -> Mapping[tuple[str, int], Curated]:
+def _read(path: Path) -> _Questions:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        content = path.read_bytes()
+        lines = content.decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{VARIABLE} is {str(path)!r}, which cannot be read ({error}); unset it, or name a file of questions.") from error
     entries = {}
@@ -46,12 +54,18 @@ def _read(path: Path) -> Mapping[tuple[str, int], Curated]:
         except ValidationError as error:
             raise ConfigError(f"{path}, line {number}, is not a curated question: {error}") from error
         entries[entry.task, entry.seed] = entry
-    return entries
+    return _Questions(hashlib.sha256(content).hexdigest()[:DIGEST_LETTERS], entries)
 
 
 def _entry(task: Task, seed: int) -> Curated | None:
     path = os.environ.get(VARIABLE)
-    return _read(Path(path)).get((task.name, seed)) if path else None
+    return _read(Path(path)).entries.get((task.name, seed)) if path else None
+
+
+def digest() -> str | None:
+    """Of the file, which says what a seed means; None where there is none. Raises ConfigError for one that cannot be read."""
+    path = os.environ.get(VARIABLE)
+    return _read(Path(path)).digest if path else None
 
 
 def skipped(task: Task, seed: int) -> int:

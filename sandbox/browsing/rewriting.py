@@ -44,7 +44,14 @@ def fault(instance: Instance, wording: str) -> str | None:
         return f"it has lost {lost!r}"
     if "?" not in wording:
         return "it asks nothing"
+    if _finds(instance, wording) and not _finds(instance, instance.question):
+        return "one search for it finds the page with the answer"
     return None
+
+
+def _finds(instance: Instance, wording: str) -> bool:
+    """The site's own search has the last page of the way on its first screen."""
+    return bool(instance.route) and instance.route[-1] in instance.corpus.index.results(wording)
 
 
 def _must_stay(question: str) -> list[str]:

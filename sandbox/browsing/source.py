@@ -39,8 +39,10 @@ def task_file() -> TaskFile[TaskEntry]:
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
-    """Tasks by name, in file order. Groups: `small`, `almanac`, `docs`, `all`. Raises ConfigError for another."""
-    return load_plain(task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION)
+    """Tasks by name, in file order. Groups: `small`, `almanac`, `docs`, `all`. Raises ConfigError for another, and for a file of questions
+    that cannot be read: their version tells which one is asked from."""
+    asked = curated.digest()
+    return load_plain(task_file(), group, source=SOURCE, domain=DOMAIN, version=VERSION if asked is None else f"{VERSION}+{asked}")
 
 
 def family_of(task: Task) -> Family:
@@ -88,10 +90,12 @@ class BrowsingSource:
 
     @property
     def environment(self) -> str:
-        """With the versions of the data that lies on this machine: what the pages show."""
+        """With the versions of the data that lies on this machine, what the pages show, and the digest of the file of questions."""
         kept = debian.kept_file(HANDBOOK_PACKAGE)
         data = [f"{name} {version(name)}" for name in ALMANAC_PACKAGES]
         data += [f"{HANDBOOK_PACKAGE} {debian.package_version(kept)}"] if kept is not None else []
+        asked = curated.digest()
+        data += [f"questions {asked}"] if asked is not None else []
         return f"browsing {VERSION}, {', '.join(data)}"
 
     def settings(self, task: Task) -> PageSettings:

@@ -22,7 +22,7 @@ from sandbox.desktop.requested import RequestedDesktop, inside_home
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
 from warehouse.locks import FileLock
 
-AGENT_VERSION = "1"
+AGENT_VERSION = "2"
 POLL_S = 0.2
 
 

@@ -7,7 +7,7 @@ in a virtual machine. Input is the gesture vocabulary of sandbox/browser/input.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal, Protocol, runtime_checkable
@@ -121,9 +121,12 @@ class Desktop(Protocol):
         """Files and folders of the home, sorted by path; nothing whose name begins with a dot, nor what lies below such a folder."""
         ...
 
-    async def run(self, command: Sequence[str], timeout_s: float = 10.0) -> CommandResult:
+    async def run(
+        self, command: Sequence[str], timeout_s: float = 10.0, environment: Mapping[str, str] | None = None
+    ) -> CommandResult:  # fmt: skip
         """Run a program beside the applications, as their user, in the home folder: for verifiers and for setting things up. One that
-        takes too long is killed and ends with exit code 124."""
+        takes too long is killed and ends with exit code 124. `environment` is what it finds otherwise than the
+        applications do."""
         ...
 
     async def close(self) -> None:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
-VERSION = "1"
+VERSION = "2"
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_OUTPUT_BYTES = 256 * 1024
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -398,12 +398,14 @@ def list_files() -> list[list[Any]]:
     return sorted(found)
 
 
-def run(command: list[str], timeout_s: float) -> list[Any]:
-    """Exit code, stdout and stderr. What takes too long is killed with all that it started."""
+def run(command: list[str], timeout_s: float, environment: dict[str, str]) -> list[Any]:
+    """Exit code, stdout and stderr of a program that finds `environment` beside ours. What takes too long is killed with all that it
+    started."""
     try:
         program = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path.home(), start_new_session=True
-        )
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path.home(), start_new_session=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
     except OSError as error:
         return [NOT_STARTED, "", str(error)]
     try:

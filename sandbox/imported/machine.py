@@ -1,29 +1,42 @@
-"""What a goal may ask of the machine that an episode ran on: the Machine protocol, and what satisfies it in a terminal and on a desktop."""
+"""What a goal may ask of the machine that an episode ran on: the Machine protocol, and what satisfies it in a terminal and on a desktop.
+Files and programs are looked at as our own verifiers look: no link is followed, and programs read nothing of a home that the agent may
+write to, as far as that is possible (docs/verifiers.md).
+"""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from sandbox.desktop.desktop import Desktop
-from sandbox.terminal.tasks import Probe
+from sandbox.terminal.tasks import VERIFIERS_ENVIRONMENT, Probe
 from warehouse.errors import SandboxError
 
 COMMAND_LIMIT_S = 30.0
-PathKind = Literal["file", "folder", "executable", "absent"]
+PathKind = Literal["file", "folder", "executable", "absent", "link", "other"]
+"""`other` is a pipe, a socket or a device. What a goal may ask for are the first four."""
 Command = str | tuple[str, ...]
 TERMINAL_HOME, DESKTOP_HOME = PurePosixPath("/workspace"), PurePosixPath("/home/user")
 
-_LOOK = 'if [ -d "$1" ]; then echo folder; elif [ -x "$1" ]; then echo executable; elif [ -e "$1" ]; then echo file; else echo absent; fi'
+DESKTOP_ENVIRONMENT = {name: value for name, value in VERIFIERS_ENVIRONMENT.items() if name != "HOME"}
+"""On a desktop the home stays what it is: commands of foreign tasks look for `~` in programs as well."""
+READ_LIMIT_BYTES = 1 << 26
+_LOOK = (
+    'if [ -L "$1" ]; then echo link; elif [ -d "$1" ]; then echo folder; elif [ -f "$1" ]; then if [ -x "$1" ]; then echo executable; '
+    'else echo file; fi; elif [ -e "$1" ]; then echo other; else echo absent; fi'
+)
+_READ = f'[ -f "$1" ] && [ ! -L "$1" ] && exec /usr/bin/head -c {READ_LIMIT_BYTES} -- "$1"'
+_WITH_HOME = f'goal() {{ local +x HOME={TERMINAL_HOME} goal=$1; shift; eval "$goal"; }}; goal "$1"'
+"""`~` and $HOME in a command's own words are the workspace; programs are told of another home, which is not there."""
 
 
 class Machine(Protocol):
     async def read(self, path: str) -> bytes | None:
-        """What a file holds; None where there is no such file, or it may not be read."""
+        """What a file holds; None where there is no such file, or it may not be read. A link is none."""
         ...
 
     async def path_kind(self, path: str) -> PathKind:
-        """What is at a path; a file that may be run is `executable`."""
+        """What is at a path; a file that may be run is `executable`, a link is a `link` wherever it leads."""
         ...
 
     async def run(self, command: Command) -> tuple[int, str, str]:
@@ -44,7 +57,7 @@ class TerminalMachine:
 
     async def read(self, path: str) -> bytes | None:
         try:
-            return self._probe.jail.workspace.read(path)
+            return self._probe.jail.workspace.read(path, follows_links=False)
         except SandboxError:
             raise
         except OSError:
@@ -54,13 +67,13 @@ class TerminalMachine:
         entry = self._probe.jail.workspace.look(path)
         if entry is None:
             return "absent"
-        if entry.kind == "folder":
-            return "folder"
-        return "executable" if entry.mode & 0o100 else "file"
+        kinds: dict[str, PathKind] = {"folder": "folder", "link": "link", "file": "executable" if entry.mode & 0o100 else "file"}
+        return kinds.get(entry.kind, "other")
 
     async def run(self, command: Command) -> tuple[int, str, str]:
         try:
-            done = await self._probe.jail.run(words(command), timeout_s=COMMAND_LIMIT_S)
+            argv = [*words(_WITH_HOME), "goal", command] if isinstance(command, str) else words(command)
+            done = await self._probe.jail.run(argv, timeout_s=COMMAND_LIMIT_S, environment=VERIFIERS_ENVIRONMENT)
         except SandboxError:
             raise
         except OSError:  # the agent has used up its processes
@@ -79,16 +92,15 @@ class DesktopMachine:
         inside = relative(path, DESKTOP_HOME)
         if inside is not None:
             return await self._desktop.get_file(PurePosixPath(inside))
-        done = await self._desktop.run(["/bin/cat", "--", path], timeout_s=COMMAND_LIMIT_S)
-        return done.stdout.encode() if done.exit_code == 0 else None
+        done = await self.run(("/bin/bash", "-c", _READ, "read", path))
+        return done[1].encode() if done[0] == 0 else None
 
     async def path_kind(self, path: str) -> PathKind:
-        told = await self._desktop.run(["/bin/bash", "-c", _LOOK, "look", path], timeout_s=COMMAND_LIMIT_S)
-        kinds: dict[str, PathKind] = {"folder": "folder", "executable": "executable", "file": "file"}
-        return kinds.get(told.stdout.strip(), "absent")
+        _, told, _ = await self.run(("/bin/bash", "-c", _LOOK, "look", relative(path, DESKTOP_HOME) or path))
+        return next((kind for kind in get_args(PathKind) if kind == told.strip()), "absent")
 
     async def run(self, command: Command) -> tuple[int, str, str]:
-        done = await self._desktop.run(words(command), timeout_s=COMMAND_LIMIT_S)
+        done = await self._desktop.run(words(command), timeout_s=COMMAND_LIMIT_S, environment=DESKTOP_ENVIRONMENT)
         return done.exit_code, done.stdout, done.stderr
 
 

@@ -25,7 +25,7 @@ from sandbox.task import Task
 from sandbox.terminal import tasks as terminal
 from warehouse.errors import TaskError
 
-VERSION = "1"
+VERSION = "2"
 """Of how goals are checked and steps of a setup are carried out."""
 SETUP_LIMIT_S = 120.0
 

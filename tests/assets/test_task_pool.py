@@ -52,8 +52,10 @@ def made_profile(**changes: Any) -> Profile:
     return profiles.load("smoke", values | changes)
 
 
-def evaluated(warehouse: Warehouse, counts: dict[str, tuple[int, int]], *, iteration: str = "0001", split: str = "eval") -> None:
-    """Plant (solved, played) by family."""
+def evaluated(
+    warehouse: Warehouse, counts: dict[str, tuple[int, int]], *, iteration: str = "0001", split: str = "eval", released: str = "policy"
+) -> None:  # fmt: skip
+    """Plant (solved, played) by family, of a candidate that is released unless told otherwise."""
     by_name = {task.name: task for task in TASKS}
     rows = [
         {
@@ -63,6 +65,17 @@ def evaluated(warehouse: Warehouse, counts: dict[str, tuple[int, int]], *, itera
         for name, (solved, played) in counts.items()
     ]  # fmt: skip
     warehouse.replace_partition("evaluations", rows, iteration=iteration, stage=f"evaluation_{split}")
+    released_row = {"checkpoint_id": released, "path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
+    warehouse.replace_partition("checkpoints", [released_row], iteration=iteration, stage="released_policy")
+
+
+def test_a_candidate_that_was_not_released_says_nothing_of_who_collects(tmp_path: Path) -> None:
+    warehouse, name = Warehouse(Home(tmp_path / "home")), TASKS[0].name
+    evaluated(warehouse, {name: (5, 8)})
+    evaluated(warehouse, {name: (0, 8)}, iteration="0002", released="policy before it")
+    with connect(warehouse) as con:
+        (rate,) = solve_rates(con, "0003", 1.0).values()
+    assert (rate.num_success, rate.num_episodes) == (5, 8)
 
 
 def chosen(warehouse: Warehouse, profile: Profile, iteration: str = "0002") -> dict[str, int]:

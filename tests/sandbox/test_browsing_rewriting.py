@@ -18,7 +18,7 @@ from sandbox.browsing.chat import ANSWER, ChatModel, ChatSettings
 from sandbox.browsing.curated import VARIABLE
 from sandbox.browsing.instance import Instance
 from sandbox.browsing.rewriting import fault, reworded
-from sandbox.browsing.source import family_of, instance_of, load_tasks
+from sandbox.browsing.source import BrowsingSource, family_of, instance_of, load_tasks
 from sandbox.task import Split
 from warehouse.errors import ConfigError, ServerUnreachable
 
@@ -88,6 +88,35 @@ def test_a_wording_that_leaks_or_loses_something_is_refused(instance: Instance) 
         reworded(instance, f"{question} It is {instance.names[-1]}.", "small")
     again = reworded(instance, politely(question), "small")
     assert again.question == politely(question) and again.forms == instance.forms and again.worded_by == "small"
+
+
+def test_a_wording_that_one_search_answers_is_refused(instance: Instance) -> None:
+    """Words of the page itself, which name nothing: the rule's wording is not found so, and the new one may not be."""
+    found, results = instance.route[-1], instance.corpus.index.results
+    assert found not in results(instance.question)
+    title = next(title for title, _, path in instance.corpus.index.pages if path == found)
+    unnamed = replace(instance, names=(), forms=())
+    again = f"{instance.question} ({' '.join([title] * 9)})"[: 3 * len(instance.question)]
+    assert found in results(title) and "one search" in str(fault(unnamed, again))
+    listed = replace(unnamed, question=f"{title}?")
+    assert fault(listed, f"{title}, what?") is None, "a question that the search was to answer stays one"
+
+
+def test_tasks_and_their_pages_know_of_the_file_of_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> tuple[str, str, str]:
+        task = load_tasks("almanac")["chain-2"]
+        return task.version, task.task_id, BrowsingSource().environment
+
+    plain = told()
+    seen = {plain}
+    for number in (1, 2):
+        file = tmp_path / f"questions-{number}.jsonl"
+        file.write_text(json.dumps({"task": CHAIN.name, "seed": 1, "skip": number, "model": "small"}) + "\n", encoding="utf-8")
+        monkeypatch.setenv(VARIABLE, str(file))
+        seen.add(told())
+    assert [len(set(part)) for part in zip(*seen, strict=True)] == [3, 3, 3]
+    monkeypatch.delenv(VARIABLE)
+    assert told() == plain and plain[0] == "1"
 
 
 def test_a_server_is_asked_again_when_that_can_help(monkeypatch: pytest.MonkeyPatch) -> None:

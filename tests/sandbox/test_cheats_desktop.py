@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from sandbox.desktop.local import LocalDesktops
 from sandbox.desktop.session import DesktopSession
 from sandbox.desktop.source import load_tasks
 from sandbox.desktop.source import make_instance as make_desktop_instance
+from sandbox.imported.machine import DESKTOP_HOME, DesktopMachine, relative
 
 LACKING = missing_packages(["editor", "terminal", "form"])
 needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
@@ -141,3 +143,37 @@ def test_a_phones_answer_is_one_number() -> None:
     assert says_the_same(f" {right}. ", right)
     digits = right.replace("-", "")
     assert not any(says_the_same(answer, right) for answer in ("", f"{right} {right}", f"{right} or 555-0100", digits[:-1], f"{digits}0"))
+
+
+FORGED = "import os; print('42 (checked)', flush=True); os._exit(0)\n"
+
+
+@needs_desktop
+def test_what_the_agent_left_in_its_home_does_not_answer_for_an_imported_tasks_programs() -> None:
+    """Modules of the user's own, settings of git and a replaced history; links and pipes in place of files."""
+
+    async def run() -> None:
+        desktops = LocalDesktops()
+        try:
+            desktop = await desktops.fresh()
+            machine = DesktopMachine(desktop)
+            site = (await desktop.run(["python3", "-m", "site", "--user-site"])).stdout.strip()
+            inside = relative(site, DESKTOP_HOME)
+            assert inside is not None
+            await desktop.put_file(PurePosixPath(inside, "usercustomize.py"), FORGED.encode())
+            says = ("python3", "-c", "print(6 * 7)")
+            assert (await desktop.run(says)).stdout == "42 (checked)\n", "the cheat is a real one"
+            assert await machine.run(says) == (0, "42\n", "")
+            await desktop.put_file(PurePosixPath("it.txt"), b"x\n")
+            made = await desktop.run(["/bin/bash", "-c", "ln -s it.txt link; ln -s nowhere lost; mkfifo pipe; cp it.txt run; chmod +x run; "
+                                      "mkdir box; ln -s ~/it.txt /tmp/out; cp it.txt /tmp/true"])  # fmt: skip
+            assert made.exit_code == 0, made
+            paths = ("it.txt", "~/run", "link", "/home/user/lost", "pipe", "box", "none", "/tmp/out", "/tmp/true")
+            kinds = [await machine.path_kind(path) for path in paths]
+            assert kinds == ["file", "executable", "link", "link", "other", "folder", "absent", "link", "file"]
+            read = [await machine.read(path) for path in ("it.txt", "link", "pipe", "/tmp/out", "/tmp/true")]
+            assert read == [b"x\n", None, None, None, b"x\n"]
+        finally:
+            await desktops.close()
+
+    asyncio.run(run())

@@ -18,6 +18,21 @@ VERBS = frozenset({"click", "type", "press", "scroll", "drag", "select", "double
 QUOTED = re.compile(r'"[^"]*"')
 INDEX = re.compile(r"\[(\d+)\]")
 WORD = re.compile(r"[^\W\d_]+")
+COMPACT = re.compile(r"\s*(?:Thought|Action)\s+[^:：\s]")
+LEADING = re.compile(
+    r"""[\s"'*#>(-]*(?:(?:i|we|let|me|us|will|ll|am|m|going\s+to|now|next|then|first|please|just)[\s,:’']+)*("""
+    r"(?:(?:double|triple|right|left|middle)[-_ ]?)?(?:click(?:ing)?|tap(?:ping)?)\b|(?:long[-_ ])?press(?:ing)?\b|typ(?:e|ing)\b|"
+    r"scroll(?:ing)?\b|drag(?:ging)?\b|swip(?:e|ing)\b|select(?:ing)?\b|hover(?:ing)?\b|finished\b|"
+    r"wait(?:ing)?(?:\s+(?:for|until|till|a|one)\b|\s+\d|[\s.]*$))"
+)
+WORDS = {
+    "click": "click|double|tap|press|hit|push|select|choos|pick|check|tick|toggl|open|clos|focus|activat",
+    "type": "typ|enter|writ|input|fill|press|hit|insert|past|search|run|execut", "scroll": "scroll|swip|wheel|drag", "wait": "wait",
+    "finished": "finish|done|answer|complet|report", "drag": "drag|drop|swip|mov|slid|scroll|select",
+    "tool": "run|execut|typ|writ|enter|search|read|open|creat|edit|call|us|select|look|list",
+    "hotkey": "press|hit|key|hotkey|shortcut|typ|enter|select|copy|past|sav|ctrl|scroll",
+}  # fmt: skip
+"""Of the kinds that the tests use."""
 Rows = Sequence[Mapping[str, Any]]
 JUDGED_PURPOSES = ("annotation", "rollout")
 
@@ -178,10 +193,25 @@ def too_short(episode: Trajectory, config: QualityConfig, context: Context) -> F
     return FilterResult(judge="too_short", judge_version="1", score=score, threshold=1.0, reasons=tuple(reasons))
 
 
-def contradiction(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult:
-    """Share of steps whose thought names the same verb and the same elements as the action, as far as both name any."""
-    reasons = [f"step {step.index}: {why}" for step in episode.steps if (why := contradiction_in(step.response)) is not None]
-    return _share("contradiction", "2", len(reasons), len(episode.steps), config.min_consistent_fraction, reasons)
+def contradiction(episode: Trajectory, config: QualityConfig, context: Context) -> FilterResult | None:
+    """Share of steps whose thought names the same verb and the same elements as the action, as far as both name any; None where no step
+    says anything that can be compared. Of steps in other grammars than the compact one those that cannot be are left out."""
+    reasons, num, num_said = [], 0, 0
+    for step in episode.steps:
+        why, is_said = contradiction_in(step.response), bool(step.response.strip())
+        is_read = why is not None or not is_said or bool(COMPACT.match(step.response))
+        if not is_read:
+            kinds = [str(action.get("kind")) for action in step.actions]
+            verb = LEADING.match(step.thought.lower())
+            is_read = verb is not None and bool(kinds) and all(kind in WORDS for kind in kinds)
+            if verb and is_read and not any(re.search(rf"\b(?:{WORDS[kind]})", step.thought.lower()) for kind in kinds):
+                why = f"the thought says {verb[1]}, the action {', '.join(kinds)}"
+        num, num_said = num + is_read, num_said + (is_read and is_said)
+        if why is not None:
+            reasons.append(f"step {step.index}: {why}")
+    if num < len(episode.steps) and not num_said:
+        return None
+    return _share("contradiction", "3", len(reasons), num, config.min_consistent_fraction, reasons)
 
 
 def contradiction_in(response: str) -> str | None:

@@ -14,7 +14,7 @@ from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.reroute import reroute
 from warehouse.routing import RoutingConfig, Rule, route
-from warehouse.samples import samples_from_routes
+from warehouse.samples import sample_row, samples_from_routes
 from warehouse.tables import Warehouse
 
 LAXER = RoutingConfig(rules={"loop": Rule(effect="demote", threshold=0.4)})
@@ -63,6 +63,19 @@ def test_it_says_who_decided_what_would_change_it_and_who_learned(warehouse: War
     assert [(change.judge, change.threshold, change.route) for change in looping.changes if change.route == "sft"] == [("loop", 0.5, "sft")]
     assert all(use.table == "ct_samples" and use.datasets == [] for use in looping.uses)
     assert [(change.judge, change.route) for change in failed.changes] == [("verifier", "sft")] and failed.route == "ct"
+
+
+def test_it_says_why_no_dataset_takes_what_repeats_an_evaluated_instruction(tmp_path: Path) -> None:
+    house = Warehouse(Home(tmp_path / "home"))
+    asked = "Press the green button three times."
+    person = episode_row("episode-person", policy_id="human", instruction=f"Please: {asked}")
+    evaluated = episode_row("episode-evaluated", purpose="evaluation", split="eval", instruction=asked)
+    sample = sample_row("sft", origin="demonstration", domain="d", messages=[], response="x", episode_id="episode-person", step_index=0)
+    house.replace_partition("episodes", [without_place(row) for row in (person, evaluated)], iteration="0001", stage="rollouts")
+    house.replace_partition("sft_samples", [sample], iteration="0001", stage="routing")
+    with connect(house) as con:
+        (use,) = explain(con, "episode-person").uses
+    assert use.datasets == [] and use.left_out == f"it repeats an instruction that is evaluated on: {asked.lower()!r}"
 
 
 def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from warehouse.catalogue import TABLES
 from warehouse.errors import ContaminatedDataset
-from warehouse.mixing import MixtureConfig, Pool, allocate, snapshot
+from warehouse.mixing import MixtureConfig, Pool, allocate, mixed, snapshot
+from warehouse.overlap import repeated_by
 
 SFT_MIXTURE = MixtureConfig(
     demonstration=Pool(draws=250), correction=Pool(draws=450, max_repeats=2), on_policy=Pool(draws=300), tutorial=Pool(draws=700),
@@ -240,6 +241,9 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.rows["episodes"][-1] |= {"split": "eval", "purpose": "evaluation", "instruction": "click it"}
     store.load(con)
     assert by_component(snapshot(con, "ct", "0001", MixtureConfig(general=Pool()))[1]) == {"general": 4}
+    told = mixed(con, "ct", "0001", MixtureConfig(general=Pool())).left_out
+    assert list(told.values()) == ["click the red button twice"] * 2, "what is dropped is told, with what it repeats"
+    assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=Pool())).left_out, "the mixture takes none of them anyway"
 
 
 def instance(seed: int, instruction: str | None, split: str) -> dict[str, Any]:
@@ -271,7 +275,12 @@ def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.
     store.load(con)
     loose = {"max_task_share": 1.0, "max_domain_share": 1.0}
     mixture = MixtureConfig(demonstration=Pool(), on_policy=Pool(), in_situ=Pool(), **loose)
-    assert by_component(snapshot(con, "sft", "0002", mixture)[1]) == {"demonstration": 5, "in_situ": 1}
+    found = mixed(con, "sft", "0002", mixture)
+    assert by_component(found.rows) == {"demonstration": 5, "in_situ": 1}
+    assert list(found.left_out.values()) == [asked] * 6
+    people = [episode["episode_id"] for episode in store.rows["episodes"] if episode["policy_id"] == "human"]
+    assert [repeated_by(con, episode) for episode in people] == [asked, None, asked, asked, None]
+    assert repeated_by(con, store.rows["episodes"][-1]["episode_id"]) is None
     assert by_component(snapshot(con, "sft", "0002", mixture.model_copy(update={"in_situ": None}))[1]) == {"demonstration": 5}
 
 

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.grammars.registry import GRAMMARS
+from sandbox.actions import Action, Click, TypeText
+from sandbox.session import Element, Observation
 from tests.warehouse import quality_reference
 from tests.warehouse.judging import CLICK_OK, Row, by_judge, episode_row, judged, step_row, steps_of, verdicts_of
 from warehouse.catalogue import TABLES
-from warehouse.contradictions import contradictions_in
+from warehouse.contradictions import Said, contradictions_in
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 from warehouse.quality_config import QualityConfig
@@ -113,13 +116,58 @@ def test_lengths() -> None:
         ('Thought type Action type "hello [4]"', False),
         ('Thought type Action click [2]', True),
         ("Action click [2]", False),
-        ("Thought: I should press the button.\nAction: click(start_box='(1,2)')", False),
         ('Thought drag "a" <item> [1] "b" <item> [4] Action drag [1] [4]', False),
     ],
 )
 def test_contradiction_of_thought_and_action(response: str, contradicts: bool) -> None:
     assert passes("contradiction", [step_row(response=response)]) is not contradicts
-    assert (contradictions_in(["Action click [2]", response])[1] is not None) is contradicts
+    assert (contradictions_in([Said("Action click [2]"), Said(response)])[1] is not None) is contradicts
+
+
+BUTTON = Element(role="button", text="Ok", x_px=500, y_px=500, width_px=100, height_px=40)
+OBSERVATION = Observation(instruction="Do it.", elements=(BUTTON,), screenshot=None, width_px=1000, height_px=1000, time_ms=0.0)
+CLICK, TYPE = Click(x=500, y=500), TypeText(text="x")
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_contradiction_in_every_grammar(name: str) -> None:
+    """As a policy of that grammar writes it, and as the steps have it."""
+    grammar = GRAMMARS[name]
+
+    def of(thought: str, *done: Action) -> tuple[Row, Said]:
+        response = grammar.format(thought, done[0], OBSERVATION)
+        read = grammar.parse(response, OBSERVATION)
+        assert read.actions == done[:1]
+        row = step_row(response=response, thought=read.thought, action=done[0].model_dump_json())
+        return row, Said(response, read.thought, tuple(action.kind for action in read.actions))
+
+    good = [of("click the button", CLICK), of("click [1]", CLICK), of("type a word", TYPE)]
+    bad = [of("type a word", CLICK), of("click the button", TYPE), of("click [3]", TYPE)]
+    if name != "compact":
+        good += [of("Now I'll press the Ok button.", CLICK), of("Click the field and type", TYPE)]
+        bad += [of("Scrolling down to see more", CLICK), of("I will double-click the icon.", TYPE), of("Wait for the page to load.", CLICK)]
+    assert contradictions_in([said for _, said in good]) == [None] * len(good)
+    assert None not in contradictions_in([said for _, said in bad])
+    found = verdict("contradiction", [row | {"step_index": index} for index, (row, _) in enumerate([*good, *bad])])
+    assert found["judge_version"] == "3" and not found["passed"]
+    assert [reason.partition(":")[0] for reason in found["reasons"]] == [f"step {len(good) + index}" for index in range(len(bad))]
+    if name != "compact":
+        assert found["reasons"][0] == f"step {len(good)}: the thought says type, the action click"
+
+
+@pytest.mark.parametrize("name", [name for name in GRAMMARS if name != "compact"])
+def test_what_names_no_verb_is_not_asked(name: str) -> None:
+    grammar = GRAMMARS[name]
+    thoughts = ("The button is at the bottom.", "I need to type my name first.", "Wait, that was wrong.", None)
+    steps = [
+        step_row(index, response=grammar.format(thought, CLICK, OBSERVATION), thought=thought, action=CLICK.model_dump_json())
+        for index, thought in enumerate(thoughts)
+    ]
+    assert not by_judge(judged([episode_row()], steps), "contradiction"), "as little as `balance` where nothing is ranked"
+    asked = [*steps, *(step_row(4 + i, response=f"Thought: x\nAction: {i}", thought="Click it", action=json.dumps(done))
+                       for i, done in enumerate([{"kind": "click"}, {"kind": "scroll"}]))]  # fmt: skip
+    found = verdict("contradiction", asked)
+    assert found["score"] == 0.5 and found["reasons"] == ["step 5: the thought says click, the action scroll"]
 
 
 def test_leak_of_hidden_data_and_of_words_that_were_nowhere() -> None:
@@ -222,6 +270,7 @@ RESPONSES = (
     "Thought  click\n[1] Action\ttype [1]",
     "Thought click Action click [1]", 'Thought "" click [2] Action "" click [3]', "Thought click Action  click",
 )  # fmt: skip
+THOUGHTS = ("Click it", "I'll type hello", "Wait, no", "wait for it", "Scroll down, then click", "It is there", "", None)
 CONTENTS = ("Click hello", '{"a": 1}', "SecretWord here\nWOB_X", "answerword  \n", None)
 
 
@@ -243,7 +292,7 @@ def random_rows(rng: random.Random) -> tuple[list[Row], list[Row]]:
                 {"role": "user", "content": rng.choice(CONTENTS), "screenshot_id": rng.choice([None, None, "s1", ""]), "loss": 0.0}
                 for _ in range(rng.choice([1, 2]))
             ]
-            steps += steps_of(row, 1, step_index=index, messages=messages, response=rng.choice(RESPONSES),
+            steps += steps_of(row, 1, step_index=index, messages=messages, response=rng.choice(RESPONSES), thought=rng.choice(THOUGHTS),
                 observation=rng.choice(["", "\n".join(LINES), "\n".join(LINES[:-1]), "\n".join(LINES[:5]), '"Loading..." <text>']),
                 screenshot_id=rng.choice([None, None, "s1", "s2"]), action=rng.choice([action] * 9 + ["{not json", "[1]"]))  # fmt: skip
     return episodes, steps

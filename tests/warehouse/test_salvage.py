@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,5 +107,7 @@ def test_a_pair_needs_the_same_instance_a_solved_attempt_that_stands_and_another
 def test_annotations_and_step_rewards_tell_the_first_wrong_step(con: duckdb.DuckDBPyConnection, changes: dict[str, Any], kept: int) -> None:
     alone = {"episodes": PAIR["episodes"][:1], "steps": FAILED, "routes": route_rows(failed="ct")}
     load(con, **(alone | changes))
-    rows = samples_from_routes(con, "0001", salvage=SalvageConfig(trim_failures=True))["ct_samples"]
+    left_out: Counter[str] = Counter()
+    rows = samples_from_routes(con, "0001", salvage=SalvageConfig(trim_failures=True), left_out=left_out)["ct_samples"]
     assert [row["step_index"] for row in rows] == list(range(kept))
+    assert left_out == {"trimmed steps": len(FAILED) - kept}

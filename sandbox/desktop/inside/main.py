@@ -128,9 +128,10 @@ class Seat:
         spawn(command)
         return None, b""
 
-    def do_run(self, command: list[str], timeout_s: float) -> tuple[Any, bytes]:
+    def do_run(self, command: list[str], timeout_s: float, environment: dict[str, str]) -> tuple[Any, bytes]:
+        found = os.environ | environment
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, cwd=Path.home())
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, cwd=Path.home(), env=found)
         except subprocess.TimeoutExpired as expired:
             return [124, _text(expired.stdout), _text(expired.stderr)], b""
         except OSError as error:
