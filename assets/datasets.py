@@ -3,6 +3,7 @@ warehouse/mixing.py.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import dagster as dg
 
@@ -70,7 +71,7 @@ def _snapshot(warehouse: Warehouse, settings: Profile, kind: Kind, key: str, ite
     )
 
 
-def _overlap(left_out: Mapping[str, str]) -> dict[str, dg.MarkdownMetadataValue]:
+def _overlap(left_out: Mapping[str, str]) -> dict[str, Any]:
     """The first samples that repeat an instruction that is evaluated on, with that instruction."""
     if not left_out:
         return {}
