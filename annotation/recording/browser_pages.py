@@ -153,10 +153,11 @@ class BrowserPages:
         if info["type"] != "page":
             self._send("Runtime.runIfWaitingForDebugger", None, session_id)
             return
-        url = info.get("url", "")
-        if url in BLANK:
-            url = next((tab.url for tab in self.tabs.values() if tab.target_id == info.get("openerId")), url)
-        tab = self.tabs[session_id] = Tab(session_id=session_id, target_id=info["targetId"], url=url, target_url=url)
+        tab = Tab(session_id=session_id, target_id=info["targetId"], url=info.get("url", ""), target_url=info.get("url", ""))
+        opener = next((one for one in self.tabs.values() if one.target_id == info.get("openerId")), None)
+        if tab.url in BLANK and opener is not None:
+            tab.url, tab.target_url = opener.url, opener.target_url
+        self.tabs[session_id] = tab
         listen = self.connection.listen
         listen(session_id, "Runtime.bindingCalled", lambda told: self._told(tab, told))
         listen(session_id, "Runtime.executionContextCreated", lambda told: self._context(tab, told["context"]))

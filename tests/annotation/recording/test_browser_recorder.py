@@ -89,11 +89,16 @@ async def order(recorder: BrowserRecorder, other: str) -> dict[str, tuple[int, i
     assert await person.evaluate("typeof window.__flywheelRecorder") == "undefined"
     await asyncio.sleep(5.5)  # what the page itself asked for is long over
     await person.do("Page.navigate", url=other)
+    async with asyncio.timeout(20):
+        while await person.evaluate("document.title + document.readyState") != "Othercomplete":
+            await asyncio.sleep(0.05)
     await asyncio.sleep(0.8)
     for kind in ("rawKeyDown", "keyUp"):
         for key in ("Control", "Alt", "p") if kind == "rawKeyDown" else ("p", "Alt", "Control"):
             await person.do("Input.dispatchKeyEvent", type=kind, key=key, modifiers=3)
-    assert recorder.is_paused
+    async with asyncio.timeout(10):
+        while not recorder.is_paused:
+            await asyncio.sleep(0.05)
     await person.type("unheard")
     return places
 

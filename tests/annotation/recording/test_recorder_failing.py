@@ -74,7 +74,8 @@ def test_a_recorder_that_no_longer_hears_or_sees_ends_and_keeps_what_it_has(tmp_
         assert failure is None and len(manifest.actions) == 2, "who stops it has no failure"
         elements = Accessibility()
         elements.start()
-        is_there, _ = elements.is_available, elements.stop()
+        is_there = elements.is_available
+        elements.stop()
         if is_there:
             _, failure = recorded(tmp_path / "knows", desk, cannot_read)
             assert failure is not None and "no longer known (KeyError)" in failure
