@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, Request, Route, expect
 from sqlalchemy import select
 
 from annotation.storage.schema import Draft
-from tests.annotation.web.page_parts import Site, chromium, deciding, log_in, new_page, site
+from tests.annotation.web.page_parts import WAIT_MS, Site, chromium, deciding, log_in, new_page, site
 
 OLD, TEXT = "abcdefg", "abcdefghij"
 
@@ -38,7 +38,7 @@ async def typing(browser: Browser, here: Site) -> Page:
 
 
 async def all_are(page: Page, here: Site, text: str) -> None:
-    await expect(page.locator("#saved")).to_have_text("draft saved")
+    await expect(page.locator("#saved")).to_have_text("draft saved", timeout=WAIT_MS)
     assert await page.input_value("#thought-field") == text
     assert await in_browser(page) == [text]
     assert drafts_on_server(here) == [text]
