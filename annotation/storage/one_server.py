@@ -5,6 +5,7 @@ however that ends. On Postgres it also goes with a connection, so that a server 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from warehouse.identity import stable_seed
 from warehouse.locks import FileLock
 
 CHECK_EVERY_S, CHECK_WITHIN_S = 5.0, 20.0
+LET_GO_S = 1.0
+"""How long the lock of a server that has just ended may still be there."""
 _TOLD = "another annotation server works on {name}{who}: end it, or give this one another --database"
 
 
@@ -63,7 +66,7 @@ def only_server(database: Database) -> Iterator[Alone]:
     """Raises ConfigError where another server has the database."""
     if database.is_sqlite:
         lock = FileLock(Path(f"{database.url.database}.server.lock"))
-        if not lock.acquire(timeout_s=1.0):
+        if not lock.acquire(timeout_s=LET_GO_S):
             raise ConfigError(_TOLD.format(name=database.name, who=f" (process {lock.holder()})"))
         try:
             yield Alone(database.name, None)
@@ -72,6 +75,9 @@ def only_server(database: Database) -> Iterator[Alone]:
         return
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # closed at the end, and the lock with it: a pool would keep both
-        if not connection.scalar(text("select pg_try_advisory_lock(:key)"), {"key": stable_seed("annotation", "server")}):
-            raise ConfigError(_TOLD.format(name=database.name, who=""))
+        deadline_s = time.monotonic() + LET_GO_S
+        while not connection.scalar(text("select pg_try_advisory_lock(:key)"), {"key": stable_seed("annotation", "server")}):
+            if time.monotonic() > deadline_s:
+                raise ConfigError(_TOLD.format(name=database.name, who=""))
+            time.sleep(0.05)
         yield Alone(database.name, connection)

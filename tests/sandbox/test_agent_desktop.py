@@ -399,7 +399,7 @@ def test_a_slow_agent_is_a_timeout_and_a_wrong_token_an_error(agents: Any) -> No
     async def use() -> None:
         desktop = await agent.open(call_s=1.0)
         with pytest.raises(SandboxTimeout, match=r"within 0\.2 s"):
-            await desktop._call("run", limit_s=0.2, command=["sleep", "3"], timeout_s=10)
+            await desktop._call("run", limit_s=0.2, command=["sleep", "3"], timeout_s=10, environment={})
         with pytest.raises(SandboxError, match="401"):
             await AgentDesktop.open("127.0.0.1", agent.port, "x" * 20)
         await desktop.close()

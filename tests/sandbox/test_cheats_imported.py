@@ -10,7 +10,7 @@ import pytest
 from sandbox.imported.sessions import TerminalGoal
 from sandbox.imported.spec import Compare, FileContains, FileHolds, Getter, Goal, PathIs, Prints, Several
 from sandbox.terminal import tasks as own
-from tests.sandbox.test_cheats_terminal import CHEATS, GIT_SAYS, HONEST, OTHER, PYTHON_SAYS, SECRET, SLOW, paid
+from tests.sandbox.test_cheats_terminal import CHEATS, GIT_SAYS, HONEST, OTHER, PYTHON_SAYS, SECRET, SLOW, assert_not_paid, paid
 
 ALSO_CONTAINED = {"every answer at once", "zero bytes behind it", "bytes that are no text", "a mark that is not seen"}
 """Where a goal asks what a file contains, other things may stand beside it: these are no cheats of that one."""
@@ -58,8 +58,7 @@ def test_what_was_asked_for_is_paid(name: str) -> None:
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in BROUGHT])
 def test_a_cheat_is_not_paid(name: str) -> None:
-    reward, reasons = paid(BROUGHT[name], *CHEATS[name][1])
-    assert reward == 0.0 and reasons and reasons != ("every goal is met",), reasons
+    assert_not_paid(name, BROUGHT[name], CHEATS[name][1])
 
 
 NO_FILES = {

@@ -184,7 +184,10 @@ SLOW = (*ENDLESS, "a service that never ends its answer", "as many processes as 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CHEATS])
 def test_a_cheat_is_not_paid(name: str) -> None:
-    goals, commands = CHEATS[name]
+    assert_not_paid(name, *CHEATS[name])
+
+
+def assert_not_paid(name: str, goals: Sequence[Goal], commands: Sequence[str]) -> None:
     try:
         reward, reasons = paid(goals, *commands)
     except SandboxTimeout:  # no shell could be started any more: the episode is recorded as crashed, which pays nothing either

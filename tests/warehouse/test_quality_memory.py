@@ -15,7 +15,7 @@ from warehouse.quality_config import QualityConfig
 from warehouse.routing import route
 
 NUM_EPISODES, NUM_STEPS = 12_000, 10
-LITTLE = "32MB"
+LITTLE = "48MB"
 _ID = "'episode-' || (hash(e) % 1000000007) || '-' || e"
 _EPISODES = f"""
 select '0001' as iteration, 'rollouts' as stage, {_ID} as episode_id, 'rollout' as purpose, 'task-' || (e // 2 % 50) as task_id,
@@ -31,6 +31,7 @@ select '0001' as iteration, 'rollouts' as stage, {_ID} as episode_id, s::bigint 
         as messages,
     case when (e + s) % 300 = 0 then ''
         else 'Thought click "Ok" <button> [1] Action click [' || (1 + ((e + s) % 200 = 3)::integer) || ']' end as response,
+    null::varchar as thought,
     case when (e * s) % 250 = 9 then '{{"kind":"invalid","reason":"no verb"}}' else '{{"kind":"click","x":10,"y":20}}' end as action
 from range({NUM_EPISODES}) t(e), range({NUM_STEPS}) u(s)
 """

@@ -353,24 +353,25 @@ def test_thoughts_are_put_to_the_actions_they_announce(tmp_path: Path):
 
     with a_desk(voice=True) as desk:
         x, y = open_editor(desk)
-        spoken, acted_s = [], []
+        spoken, acted = [], []
         with recording(desk, tmp_path, speech=True) as session:
             acts = (lambda: desk.click(x, y), lambda: desk.type("Hello Emma"), lambda: desk.key("ctrl+a"))
             for thought, act in zip(SAID, acts, strict=True):
                 spoken.append(say(desk, thought, *VOICE_OPTIONS))
                 time.sleep(0.4)
-                acted_s.append(time.monotonic())
+                began_s = time.monotonic()
                 act()
+                acted.append((began_s, time.monotonic()))
                 time.sleep(1.2)
             manifest = session.end()
     assert [type(action.action) for action in manifest.actions] == [Click, TypeText, Hotkey]
     thoughts = [action.thought for action in manifest.actions]
     assert all(thought is not None for thought in thoughts), manifest.words
     # The sound's clock and the events' clock are one: each thought lies within the time in which it was played.
-    began_s = acted_s[0] - manifest.actions[0].start_s
+    earliest_s, latest_s = (at_s - manifest.actions[0].start_s for at_s in acted[0])  # of the recording's beginning
     for thought, (start_s, end_s), action in zip(thoughts, spoken, manifest.actions, strict=True):
         assert thought is not None and thought.end_s <= action.start_s + 0.2
-        assert start_s - 0.5 <= began_s + thought.start_s and began_s + thought.end_s <= end_s + 0.5
+        assert start_s - 0.5 <= latest_s + thought.start_s and earliest_s + thought.end_s <= end_s + 0.5
     heard = [thought.raw if thought else "" for thought in thoughts]
     rate = jiwer.wer(list(SAID), heard)
     print(f"word error rate {rate:.2f}: {json.dumps(heard)}")

@@ -10,6 +10,7 @@ from annotation.service.choosing import FIRST_SEED, fresh_seeds, next_instances
 from annotation.service.standing import UNKNOWN, Standing, StandingReader
 from sandbox.sources import SOURCES, tasks_of
 from sandbox.task import Split
+from tests.warehouse.conftest import Make
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
@@ -17,7 +18,7 @@ TASKS = tasks_of("miniwob:quickstart")[:3]
 
 
 def evaluated(warehouse: Warehouse, solved: Mapping[str, int], iteration: str) -> None:
-    """Of 8 episodes each."""
+    """Of 8 episodes each, by the policy that the iteration released."""
     rows = [
         {
             "checkpoint_id": "c", "checkpoint_role": "merged_policy", "task_id": task_id, "task_name": task_id, "domain": "d",
@@ -26,6 +27,7 @@ def evaluated(warehouse: Warehouse, solved: Mapping[str, int], iteration: str) -
         for task_id, num in solved.items()
     ]  # fmt: skip
     warehouse.replace_partition("evaluations", rows, iteration=iteration, stage="evaluation")
+    warehouse.replace_partition("checkpoints", [Make.checkpoint("c")], iteration=iteration, stage="released_policy")
 
 
 def pooled(warehouse: Warehouse, task_ids: list[str], iteration: str, *, split: str = "train", content: str = "i") -> None:
