@@ -9,6 +9,8 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from agent.decider import Moment, OracleDecider
 from agent.episode import Episode, EpisodeRequest, Outcome
 from agent.episode_rows import rows
@@ -77,6 +79,7 @@ def test_oracles_solve_their_tasks_through_the_loop() -> None:
     assert len(rows(episodes)["episodes"]) == len(TASKS) * 2
 
 
+@pytest.mark.slow
 def test_the_same_seeds_give_the_same_episodes_to_the_pixel() -> None:
     wanted = requests(3)
     alone = play(Unsteady(), wanted, size=1, num_browsers=1)

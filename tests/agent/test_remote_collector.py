@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
 from agent.decider import OracleDecider
 from agent.episode import Episode, EpisodeRequest
 from agent.grammars.registry import grammar_named
@@ -20,6 +22,7 @@ from sandbox.tokens import Tokens
 TOKEN = "token-of-a-collector"
 
 
+@pytest.mark.slow
 def test_episodes_are_the_same_at_the_other_end_of_a_connection() -> None:
     tasks = [task for task in tasks_of("miniwob:quickstart") if task.name in ("click-button", "login-user", "choose-list")]
     tasks.append(tasks_of("terminal")[0])

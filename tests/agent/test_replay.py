@@ -83,6 +83,7 @@ def was_seen(episode: RecordedEpisode) -> bool:
     return any(step.screenshot_id is not None for step in episode.steps)
 
 
+@pytest.mark.slow
 def test_an_episode_is_the_same_again_to_the_pixel(episodes: list[RecordedEpisode]) -> None:
     for episode, replayed in zip(episodes, replay_all(*episodes), strict=True):
         assert episode.outcome.value == "success" and episode.reward == replayed.reward == 1.0

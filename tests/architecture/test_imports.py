@@ -79,6 +79,7 @@ def test_the_import_contract_is_kept():
 
 
 @pytest.mark.parametrize("module", LIGHT_MODULES)
+@pytest.mark.slow
 def test_light_modules_leave_heavy_libraries_alone(module: str):
     program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -100,6 +101,7 @@ print("dagster" in sys.modules)
     assert (ran.returncode, ran.stdout.strip()) == (0, "False"), ran.stderr
 
 
+@pytest.mark.slow
 def test_heavy_libraries_are_imported_at_module_level_by_their_owners_only():
     strays = []
     for path in source_files():
@@ -146,6 +148,7 @@ SYSTEM_LIBRARIES = {"gi": ("sandbox/desktop/inside/", "annotation/recording/insi
 """Not from our environment: imported by programs that run under the Python of a distribution, which brings them."""
 
 
+@pytest.mark.slow
 def test_every_library_that_is_imported_is_declared():
     distributions = metadata.packages_distributions()
     undeclared = {}

@@ -36,6 +36,7 @@ def texts() -> dict[Path, str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_module_opens_with_a_docstring():
     silent = [
         path.relative_to(ROOT).as_posix()

@@ -56,6 +56,7 @@ def gate(warehouse: Warehouse, iteration: str) -> tuple[dg.AssetCheckEvaluation,
     return found, made.success, " ".join(failed)
 
 
+@pytest.mark.slow
 def test_a_bad_row_of_an_import_blocks_by_its_name_and_is_mended(warehouse: Warehouse) -> None:
     (row,) = warehouse.read("ct_samples", stage="general_chats").to_pylist()
     row |= {"stage": "imported_late", "sample_id": "sample-planted", "step_index": -1}

@@ -57,6 +57,7 @@ async def annotate(work: Work) -> tuple[str, str]:
     return good, mended
 
 
+@pytest.mark.slow
 def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp_path: Path, work: Work) -> None:
     good, mended = asyncio.run(annotate(work))
     warehouse = Warehouse(Home(tmp_path))
@@ -118,6 +119,7 @@ def test_where_nobody_annotates_there_is_nothing_to_take_in(tmp_path: Path) -> N
     assert not (tmp_path / "annotation").exists()
 
 
+@pytest.mark.slow
 def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdrawn(tmp_path: Path, work: Work) -> None:
     there, bundle = upload(work, Home(tmp_path), made_recording.make(tmp_path / "own"))
     warehouse = Warehouse(Home(tmp_path))

@@ -65,6 +65,7 @@ def with_consent(store: Store, text_version: str) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     home, warehouse, work = Home(tmp_path), Warehouse(Home(tmp_path)), work_in(tmp_path)

@@ -45,6 +45,7 @@ def curve(config: SupervisedConfig, start: Path, folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("name", RUNS)
+@pytest.mark.slow
 def test_the_loss_falls_as_it_always_has(name: str, start: Path, tmp_path: Path) -> None:
     golden = json.loads(GOLDEN.read_text())[name]
     assert curve(RUNS[name], start, tmp_path) == pytest.approx(golden, abs=TOLERANCE, rel=0)

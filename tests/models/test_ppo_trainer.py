@@ -183,6 +183,7 @@ def weights_of(result: PpoResult) -> str:
     return result.card.checkpoint_id
 
 
+@pytest.mark.slow
 def test_a_run_makes_a_checkpoint_metrics_and_a_spool(weak: Weak, tmp_path: Path) -> None:
     seen: list[int] = []
     run = make_run(weak, tmp_path, tasks=(TASK, OTHER))
@@ -323,6 +324,7 @@ class Dying:
 
 
 @pytest.mark.parametrize("after", [pytest.param(5, marks=pytest.mark.long), 16, pytest.param(37, marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_a_killed_run_goes_on_without_running_an_episode_twice(weak: Weak, tmp_path: Path, after: int) -> None:
     settings = {"rounds": 3, "pretraining_policy": "baseline"}
     whole = train(make_run(weak, tmp_path / "whole", **settings), Dying(None))

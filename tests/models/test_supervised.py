@@ -107,6 +107,7 @@ def cut_off(folder: Path) -> None:
         ({"packing": "packed", "eval_fraction": 0.2, "eval_every": 4, "early_stop_patience": 9}, cut_off),
     ],
 )
+@pytest.mark.slow
 def test_resumes_to_the_bit_and_never_from_half_a_checkpoint(
     seed_checkpoint: Path, tmp_path: Path, changes: dict[str, Any], spoil: Callable[[Path], None]
 ) -> None:

@@ -315,6 +315,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory, file_of_many: Path) 
     return content(home)
 
 
+@pytest.mark.slow
 def test_a_killed_import_goes_on_and_ends_alike(tmp_path: Path) -> None:
     path = many(tmp_path, 200)
     command = [sys.executable, "-m", "pipelines.cli", "import", "demonstrations", "agentnet", str(path), "--track", "expert", "--home"]

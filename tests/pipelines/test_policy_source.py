@@ -23,6 +23,7 @@ ACTING = ActingSettings(tasks=TaskSettings(lists=("miniwob:quickstart",), domain
 PROMPT = Prompt(messages=(Message(role="user", content="Find Ok"),), sampling=Sampling(max_new_tokens=3))
 
 
+@pytest.mark.slow
 def test_a_release_is_picked_up_and_the_one_before_it_is_closed_when_nobody_is_at_it(tmp_path: Path) -> None:
     async def run() -> None:
         home, first_id = small_home(tmp_path)
@@ -69,6 +70,7 @@ def test_an_engine_that_nobody_asks_for_long_is_closed_and_opened_again_for_who_
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_opened_again_stays_for_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         home, first_id = small_home(tmp_path)

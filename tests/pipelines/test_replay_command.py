@@ -69,6 +69,7 @@ def run(home: Path, *arguments: str) -> Any:
     return CliRunner().invoke(cli.app, ["replay", *arguments, "--home", str(home)])
 
 
+@pytest.mark.slow
 def test_the_exit_status_tells(home: tuple[Path, list[str]]) -> None:
     root, (same, other_reward, other_screen) = home
     told = run(root, same)

@@ -66,6 +66,7 @@ def test_told_to_end_it_releases_everything(tmp_path: Path) -> None:
             assert process.stdout is not None and "every session is released" in process.stdout.read()
 
 
+@pytest.mark.slow
 def test_killed_it_leaves_no_process_behind(tmp_path: Path) -> None:
     with (
         served(tmp_path) as (process, url),

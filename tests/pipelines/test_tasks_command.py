@@ -26,6 +26,7 @@ def names(*arguments: str) -> list[str]:
     return [row["name"] for row in listed(*arguments)]
 
 
+@pytest.mark.slow
 def test_every_task_of_every_source_is_listed_with_what_it_asks_for():
     rows = listed()
     assert [row["task_id"] for row in rows] == [task.task_id for task in all_tasks()]

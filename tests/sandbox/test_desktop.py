@@ -130,6 +130,7 @@ def test_typed_characters_arrive() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_keys_arrive() -> None:
     shift_down, shift_up = actions.KeyDown(key="shift"), actions.KeyUp(key="shift")
     home, right = actions.Hotkey(keys=("home",)), actions.Hotkey(keys=("right",))
@@ -150,6 +151,7 @@ def test_keys_arrive() -> None:
     on_desktop(use)
 
 
+@pytest.mark.slow
 def test_the_pointer_selects_and_scrolls() -> None:
     async def use(desktop: LocalDesktop) -> None:
         lines = "\n".join(f"first line{n}" for n in range(200))
@@ -481,6 +483,7 @@ def test_a_killed_owner_takes_its_desktops_along() -> None:
     _wait_gone(processes)
 
 
+@pytest.mark.slow
 def test_nothing_crosses_from_one_desktop_to_the_next() -> None:
     """Planted: files, the clipboard and the selection, a process, a property of the screen, a held key, a setting."""
 

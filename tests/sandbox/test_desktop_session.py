@@ -129,6 +129,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
 
 
 @needs_desktop
+@pytest.mark.slow
 def test_an_episode_ends_by_success_by_word_and_by_its_limit() -> None:
     async def use(session: DesktopSession) -> None:
         task = TASKS["dialog-press"]

@@ -61,6 +61,7 @@ async def stored(session: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("what", PLANTS)
+@pytest.mark.slow
 def test_what_a_page_stores_ends_with_its_episode(what: str, live: Any, html_task: Any) -> None:
     others = [load_tasks()["click-button"]] if what == "local storage" else []
 

@@ -198,6 +198,7 @@ def test_a_key_held_down_moves_the_dish_on_until_it_is_let_go(two_browsers: Any)
     assert first == 3 and held == 0 and let_go == 0 and right == after == 1
 
 
+@pytest.mark.slow
 def test_the_oracle_goes_on_from_where_others_left_the_board(two_browsers: Any) -> None:
     """Mirrors turned at random, numbers dropped anywhere, shapes let go at the wrong outline and turned too far."""
 

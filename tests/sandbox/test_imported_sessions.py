@@ -128,6 +128,7 @@ def test_a_setup_that_fails_is_an_error_of_the_task(imported: Any) -> None:
 
 
 @needs_desktop
+@pytest.mark.slow
 def test_an_osworld_example_runs_on_a_real_desktop(imported: Any) -> None:
     """Its file is made, opened in the editor, changed by keys, saved by the evaluator's own postconfig, and compared."""
     record = {

@@ -101,6 +101,7 @@ async def try_to_escape(session_page: Any, ears: Ears) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("real_time", [False, True])
+@pytest.mark.slow
 def test_a_task_page_reaches_nothing(web: Bench, real_time: bool) -> None:
     async def use() -> None:
         ears = Ears(web.host.pid)

@@ -152,6 +152,7 @@ def test_a_task_of_no_known_source_is_refused(live_pool: Any, html_source: Any, 
         live.run(use)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_user_costs_the_page_and_not_the_browser(live_pool: Any, html_source: Any, html_task: Any) -> None:
     async def use(pool: SessionPool) -> None:
         with pytest.raises(ZeroDivisionError):

@@ -14,6 +14,7 @@ from sandbox.sources import tasks_in
 from warehouse.errors import ConfigError
 
 
+@pytest.mark.slow
 def test_several_sources_are_proved_on_one_fleet(capsys: pytest.CaptureFixture[str]) -> None:
     tasks = "click-dialog,shapes-6,write-word"
     assert main(["miniwob", "games:all", "terminal", "--tasks", tasks, "--seeds", "2", "--sessions", "1", "--workers", "1"]) == 0

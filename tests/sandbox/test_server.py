@@ -345,6 +345,7 @@ def test_no_client_sees_anothers_session() -> None:
 # ---- the end of leases -----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_silent_session_is_reclaimed_and_heartbeats_keep_it() -> None:
     async def use(http: httpx.AsyncClient, pool: CountingPool) -> None:
         silent = (await create(http, ttl_s=0.3))["session_id"]

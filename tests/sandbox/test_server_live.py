@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, async_playwright, expect
 
 from sandbox.actions import Click, Drag, ToolCall, TypeText
@@ -56,6 +57,7 @@ async def watch(page: Page, client: SandboxClient, said: list[str]) -> None:
     assert said == []
 
 
+@pytest.mark.slow
 def test_a_person_watches_an_episode() -> None:
     async def main() -> None:
         async with (

@@ -67,6 +67,7 @@ def shown(observation: Observation) -> Observation:
 
 
 @everywhere
+@pytest.mark.slow
 def test_an_episode_means_the_same_everywhere(live: Any, kind: SessionKind) -> None:
     task = example(kind)
 
@@ -100,6 +101,7 @@ def test_an_episode_means_the_same_everywhere(live: Any, kind: SessionKind) -> N
 
 
 @everywhere
+@pytest.mark.slow
 def test_a_closed_session_is_of_no_use_and_no_one_gets_it_next(live: Any, kind: SessionKind) -> None:
     task = example(kind)
 

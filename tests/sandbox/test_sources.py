@@ -61,6 +61,7 @@ async def solves(pool: Any, task: Task, seed: int = 1) -> bool:
 MIXED = ["miniwob:quickstart", "games", "terminal:small", "hybrid:small"]
 
 
+@pytest.mark.slow
 def test_one_pool_runs_tasks_of_many_kinds_at_once() -> None:
     async def run() -> None:
         tasks = [task for selection in MIXED for task in tasks_of(selection)[:2]]

@@ -392,6 +392,7 @@ def test_no_descriptor_of_the_host_comes_along(jailed: Any, tmp_path: Path) -> N
     assert str(tmp_path) not in text and "socket:" not in text
 
 
+@pytest.mark.slow
 def test_nothing_of_an_episode_is_there_in_the_next(jailed: Any) -> None:
     plant = (
         "echo planted > planted.txt; echo planted > /tmp/planted; echo planted > /dev/shm/planted; export PLANTED=1; mkdir -p .config; "
@@ -534,6 +535,7 @@ def test_an_ordinary_user_has_the_same_jail() -> None:
     assert "RLIMIT_AS" in ran.stdout or "cgroup" in ran.stdout
 
 
+@pytest.mark.slow
 def test_control_groups_do_not_pile_up() -> None:
     async def use() -> int:
         most = 0

@@ -422,6 +422,7 @@ def test_two_runs_show_the_same_pixels() -> None:
     assert first == second == third
 
 
+@pytest.mark.slow
 def test_playwright_sees_and_does_the_same() -> None:
     """The independent check: other navigation, other tabs, other input, the same page."""
 

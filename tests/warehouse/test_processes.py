@@ -109,6 +109,7 @@ def test_a_group_is_ended_with_its_grandchildren(python):
     assert is_gone(parent.pid) and is_gone(grandchild)
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_group_is_ended_after_its_leader(python):
     leader = python("import subprocess; print(subprocess.Popen(['sleep', '60']).pid)")
     left = int(first_line(leader))

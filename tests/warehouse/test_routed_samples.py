@@ -72,6 +72,7 @@ def turned(warehouse: Warehouse) -> Warehouse:
 
 
 @pytest.mark.parametrize("salvage", [EVERYTHING, SalvageConfig()])
+@pytest.mark.slow
 def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(turned: Warehouse, salvage: SalvageConfig) -> None:
     first, later = reroute(turned, SHORT_ONLY, ["0001"], salvage)
     assert [(move.episode_id, move.after) for move in first.moves] == [("solved", "ct")]
@@ -84,6 +85,7 @@ def test_what_a_later_iteration_borrowed_goes_with_the_attempt_and_comes_back(tu
     assert samples(turned, "sft_samples", "0002") == [("solved", 1, False), ("solved", 2, False)]
 
 
+@pytest.mark.slow
 def test_an_iteration_that_is_routed_anew_drops_nothing_that_a_dataset_may_hold(turned: Warehouse) -> None:
     reroute(turned, SHORT_ONLY, ["0001"], EVERYTHING)
     withdrawn = [("solved", index, True) for index in range(3)]

@@ -181,6 +181,7 @@ def history(seed: int, num: int) -> tuple[list[dict[str, Any]], list[dict[str, A
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 40))
+@pytest.mark.slow
 def test_routing_is_total_disjoint_idempotent_and_free_of_row_order(seed: int, num: int) -> None:
     episodes, verdicts = history(seed, num)
     with duckdb.connect() as con:

@@ -13,6 +13,7 @@ from sandbox.miniwob.source import load_tasks
 from sandbox.task import Split
 
 
+@pytest.mark.slow
 def test_the_prompt_says_no_more_than_the_task(tmp_path: Path) -> None:
     """The instruction and a screenshot: no element, no point, and of the colours at most the one that the page itself writes out."""
     episodes = asyncio.run(demonstrate(load_tasks()[TASK], 3))

@@ -27,7 +27,7 @@ from warehouse.lineage import trace
 from warehouse.query import connect
 from warehouse.relations import NODE_KINDS
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 STAGES = ("seed_policy", "ct_model", "sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy")
 PICTURES = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from field_names import OTHER_NAMES, SECRET_NAMES
 from PIL import Image
 
@@ -125,6 +126,7 @@ def record(tmp_path: Path) -> tuple[Manifest, dict[str, tuple[int, int]], stores
     return finish(store), places, store
 
 
+@pytest.mark.slow
 def test_work_in_a_page_is_recorded_without_its_secrets(tmp_path: Path):
     manifest, places, store = record(tmp_path)
     (name, secret, go) = (Click(x=places[key][0], y=places[key][1]) for key in ("name", "secret", "go"))

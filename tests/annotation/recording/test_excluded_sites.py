@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
+import pytest
 from test_browser_recorder import Person
 
 from annotation.recording import store as stores
@@ -94,6 +95,7 @@ def nothing_of_the_bank(store: stores.Store) -> bool:
     return shows == [] and b"Kassel" not in stored and b"bank.test" not in stored
 
 
+@pytest.mark.slow
 def test_leaving_an_excluded_site_by_the_address_bar_shows_nothing_of_it(tmp_path: Path):
     async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
         tab = next(iter(recorder.pages.tabs.values()))
@@ -115,6 +117,7 @@ def test_leaving_an_excluded_site_by_the_address_bar_shows_nothing_of_it(tmp_pat
     assert nothing_of_the_bank(store)
 
 
+@pytest.mark.slow
 def test_what_an_excluded_page_fills_itself_is_excluded_with_it(tmp_path: Path):
     async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
         for frame in ("blank", "srcdoc", "blob"):

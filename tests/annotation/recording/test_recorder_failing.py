@@ -62,6 +62,7 @@ def cannot_read(recorder: Recorder, inputs: X11Input) -> None:
     recorder._snapshots._camera._frames[-1].number += 1_000_000  # something changed
 
 
+@pytest.mark.slow
 def test_a_recorder_that_no_longer_hears_or_sees_ends_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with a_desk() as desk:
         for name in ("DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"):

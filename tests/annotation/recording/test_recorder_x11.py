@@ -159,6 +159,7 @@ def open_editor(desk: Desk) -> tuple[int, int]:
     return int(place["X"]) + int(place["WIDTH"]) // 2, int(place["Y"]) + int(place["HEIGHT"]) // 2
 
 
+@pytest.mark.slow
 def test_a_session_in_an_editor_gives_the_right_actions_on_the_right_elements(tmp_path: Path):
     with a_desk() as desk:
         x, y = open_editor(desk)
@@ -270,6 +271,7 @@ def secrets_read_in(pictures: Iterable[bytes]) -> list[str]:
 
 
 @pytest.mark.timeout(600)  # tesseract reads a dozen pictures three times: a minute, and many where other tests want the processor too
+@pytest.mark.slow
 def test_planted_secrets_are_nowhere_in_what_is_stored(tmp_path: Path):
     with a_desk(800, 640) as desk:
         store, output = type_secrets(desk, tmp_path)
@@ -280,6 +282,7 @@ def test_planted_secrets_are_nowhere_in_what_is_stored(tmp_path: Path):
     assert secrets_read_in(store.screen(screen.screen_id) for screen in manifest.screens) == []
 
 
+@pytest.mark.slow
 def test_what_is_excluded_leaves_no_event_and_no_pixel(tmp_path: Path):
     with a_desk() as desk:
         x, y = open_editor(desk)
@@ -310,6 +313,7 @@ def test_what_is_excluded_leaves_no_event_and_no_pixel(tmp_path: Path):
         assert pixels[y, x].any()
 
 
+@pytest.mark.slow
 def test_a_killed_recorder_loses_at_most_the_last_action_and_stays_sealed(tmp_path: Path):
     sealed = {"FLYWHEEL_RECORD_PASSPHRASE": "correct horse"}
     with a_desk() as desk:

@@ -220,6 +220,7 @@ async def look_through(page: Any, url: str, store: Store) -> None:
     assert b"Bremen" not in stored(store) and len(manifest.actions) == 3
 
 
+@pytest.mark.slow
 def test_a_person_looks_through_a_recording(tmp_path: Path):
     store = make(tmp_path)
 

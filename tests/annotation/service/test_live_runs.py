@@ -363,6 +363,7 @@ def test_from_action_to_frame(on_pool: Any, work: Work) -> None:
     on_pool(use)
 
 
+@pytest.mark.slow
 def test_the_same_on_postgres_and_sessions_of_a_sandbox_server(on_pool: Any, tmp_path: Path, postgres_url: str) -> None:
     async def use(pool: SessionPool) -> None:
         tokens = Tokens({"annotation": "token-of-annotation-0123456789"})

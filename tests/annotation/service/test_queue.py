@@ -93,6 +93,7 @@ def test_what_is_asked_is_of_the_train_split(office: Office):
     assert all(task_of(row).split(row.seed) is Split.TRAIN and task_of(row).task_id == row.task_id for row in rows)
 
 
+@pytest.mark.slow
 def test_fifty_people_at_once_get_fifty_assignments(office: Office):
     async def run() -> list[Assignment]:
         await office.campaign(target_count=60)

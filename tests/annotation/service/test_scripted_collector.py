@@ -33,6 +33,7 @@ async def play(collector: Any, mode: Mode) -> AnnotationResult:
     return await annotate(policy, requests(policy, 4), collector, GRAMMAR, config)
 
 
+@pytest.mark.slow
 def test_episodes_and_annotations_are_those_of_the_collector_beside_the_policy() -> None:
     async def run() -> None:
         async with SessionPool(size=3, num_browsers=1) as pool:

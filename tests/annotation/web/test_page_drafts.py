@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Browser, Page, Request, Route, expect
 from sqlalchemy import select
 
@@ -44,6 +45,7 @@ async def all_are(page: Page, here: Site, text: str) -> None:
     assert drafts_on_server(here) == [text]
 
 
+@pytest.mark.slow
 def test_a_line_that_comes_back_never_puts_an_older_text_over_a_newer_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:
@@ -88,6 +90,7 @@ def test_a_line_that_comes_back_never_puts_an_older_text_over_a_newer_one(tmp_pa
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_what_is_refused_for_a_while_is_kept_and_sent_again_and_what_is_typed_last_outlives_the_page(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from playwright.async_api import expect
 
 from tests.annotation.service.live_parts import OneSource
@@ -12,6 +13,7 @@ from tests.annotation.web.page_parts import EXPECTED, chromium, deciding, log_in
 from tests.annotation.web.page_samples import answer_with_samples
 
 
+@pytest.mark.slow
 def test_what_is_held_is_named_and_can_be_let_go_where_it_cannot_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:
@@ -48,6 +50,7 @@ def test_what_is_held_is_named_and_can_be_let_go_where_it_cannot_go_on(tmp_path:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_reviewer_without_a_line_is_told_and_keeps_what_is_open(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:

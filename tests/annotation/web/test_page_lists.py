@@ -33,6 +33,7 @@ def with_admin(folder: Path, work: Callable[[Page, Site, Browser], Awaitable[Non
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_an_admin_invites_makes_a_campaign_and_reads_the_log(tmp_path: Path) -> None:
     async def work(page: Page, here: Site, browser: Browser) -> None:
         link = await invite(page)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, Route, expect
 
 from agent.policy import Prompt, Response
@@ -70,6 +71,7 @@ class EvilPolicy(Reader):
         return Response(text=text, prompt_token_ids=(1,), token_ids=(2,), logprobs=(-0.5,), policy_id=self.policy_id)
 
 
+@pytest.mark.slow
 def test_markup_of_models_and_pages_stays_text(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
@@ -107,6 +109,7 @@ def test_markup_of_models_and_pages_stays_text(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_keyboard_is_enough_and_everything_has_a_name(tmp_path: Path) -> None:
     """From the login to the verdict without a pointer; at each stop no control is without a name."""
 
@@ -189,6 +192,7 @@ async def choose_by_name(page: Page) -> None:
     assert await unnamed(page) == []
 
 
+@pytest.mark.slow
 def test_a_draft_outlives_reloads_and_a_lost_answer_is_not_done_twice(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:

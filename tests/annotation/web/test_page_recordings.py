@@ -7,6 +7,7 @@ import asyncio
 import shlex
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Browser, Page, expect
 from sqlalchemy import select
 
@@ -26,6 +27,7 @@ async def logged_in(browser: Browser, here: Site, name: str, role: str) -> Page:
     return page
 
 
+@pytest.mark.slow
 def test_what_is_designed_is_offered_to_those_who_record_and_can_be_removed(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:
@@ -127,6 +129,7 @@ async def remove(page: Page, here: Site) -> None:
         assert sorted(session.scalars(select(TaskNode.title))) == ["Send", "Write"]
 
 
+@pytest.mark.slow
 def test_a_reviewer_hears_what_was_said(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Page, expect
 from sqlalchemy import select
 
@@ -12,6 +13,7 @@ from annotation.storage.schema import Review, TaskQuery
 from tests.annotation.web.page_parts import Site, chromium, deciding, log_in, new_page, site
 
 
+@pytest.mark.slow
 def test_a_reviewer_settles_a_disagreement_and_designs_tasks(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.annotation.web.page_parts import EVIL, PASSWORD, Site, chromium, deciding, log_in, new_page, site
@@ -30,6 +31,7 @@ async def write(page: Page, thought: str | None, action: str | None) -> None:
             await page.locator(field).press_sequentially(text)
 
 
+@pytest.mark.slow
 def test_an_annotator_works_through_a_miniwob_task(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:
@@ -125,6 +127,7 @@ async def finish(page: Page, here: Site) -> None:
     await deciding(page, 1)
 
 
+@pytest.mark.slow
 def test_a_hybrid_task_with_its_terminal_and_files(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as here, chromium() as browser:

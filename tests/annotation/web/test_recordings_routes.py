@@ -219,6 +219,7 @@ def test_what_another_person_announced_is_out_of_reach(tmp_path: Path) -> None:
 STRANGE = ("%2e%2e", "%2e%2e%2f%2e%2e%2fetc", "A" * 64, "0" * 63, "0" * 64 + "%00", "..%2f" * 12 + "passwd")
 
 
+@pytest.mark.slow
 def test_no_name_becomes_a_path(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
@@ -362,6 +363,7 @@ def _whole(manifest: bytes, data: dict[str, bytes]) -> dict[str, bytes]:
     return {hashlib.sha256(manifest).hexdigest(): manifest, **data}
 
 
+@pytest.mark.slow
 def test_nothing_of_a_bundle_is_believed(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import httpx
+import pytest
 
 from annotation.recording.bundle import Announcement, Box, Manifest, Part, RecordedAction, Screen, ScreenElement, complete_path, part_path
 from annotation.recording.edits import confirm
@@ -57,6 +58,7 @@ async def tried(there: Site, program: httpx.AsyncClient) -> dict[str, bool | Non
     return {item["recording_id"]: item["is_executable"] for item in (await program.get(PATH)).json()}
 
 
+@pytest.mark.slow
 def test_what_names_a_task_is_carried_out_there_also_by_the_next_server(tmp_path: Path) -> None:
     async def run() -> None:
         task = tasks_in(["miniwob:quickstart"])["click-button"]

@@ -86,6 +86,7 @@ async def post(client: httpx.AsyncClient, run_id: str, verb: str, body: dict[str
     return await client.post(f"/api/v1/runs/{run_id}/{verb}", json=body)
 
 
+@pytest.mark.slow
 def test_an_episode_over_http_from_the_queue_to_the_verdict(tmp_path: Path) -> None:
     async def run() -> None:
         async with desk(tmp_path) as here:
@@ -140,6 +141,7 @@ def test_an_episode_over_http_from_the_queue_to_the_verdict(tmp_path: Path) -> N
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_hybrid_task_with_its_files_and_terminal(tmp_path: Path) -> None:
     """The annotator does what the task's oracle would do, through the routes of the page."""
 

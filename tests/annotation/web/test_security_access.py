@@ -54,6 +54,7 @@ def test_what_is_open_is_listed_here(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_every_route_is_closed_without_a_login(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
@@ -79,6 +80,7 @@ def test_every_route_is_closed_without_a_login(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_every_route_is_closed_to_lesser_roles_and_to_programs_where_it_says_so(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
@@ -99,6 +101,7 @@ def test_every_route_is_closed_to_lesser_roles_and_to_programs_where_it_says_so(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_nothing_is_changed_without_the_csrf_token_or_from_another_site(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
