@@ -217,6 +217,7 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
     assert wheel.left_after(GONE_S) == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_stage_would_go_on_from_is_gone_once_it_has_ended(turned_home):
     home = turned_home.home
     assert turned_home.sql("select count(*) > 0 from screenshots") == [(True,)]
