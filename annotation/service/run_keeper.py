@@ -168,9 +168,6 @@ class RunKeeper:
     def _is_overdue(self, assignment: Assignment) -> bool:
         return (assignment.lease_until_s or 0.0) <= self._clock()
 
-    def live_ids(self) -> list[str]:
-        return list(self._live)
-
     async def _policy_of(self, stored: Stored) -> Served:
         """The policy that a run began with; the campaign's, where that one is gone."""
         try:

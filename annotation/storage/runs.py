@@ -128,12 +128,6 @@ def campaign_of(session: Session, assignment_id: str) -> Campaign:
     return session.get_one(Campaign, assignment.campaign_id)
 
 
-def of_lease(session: Session, assignment_id: str, lease_number: int) -> str | None:
-    """The live run of a lease."""
-    query = select(Run.run_id).where(Run.assignment_id == assignment_id, Run.lease_number == lease_number, Run.state == "live")
-    return session.scalar(query)
-
-
 def get(session: Session, run_id: str) -> Run:
     """Raises UnknownSubject."""
     run = session.get(Run, run_id)

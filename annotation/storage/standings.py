@@ -10,13 +10,12 @@ from sqlalchemy.orm import aliased
 from annotation.storage.instances import same_instance
 from annotation.storage.schema import Assignment, Run
 
-STANDINGS = ("counts", "waiting", "rejected", "withdrawn")
 VOID = "void"
 """As the state of an assignment whose run came to nothing: it is wanted as if nobody had done it."""
 
 
 def standing_of(run: Run) -> str:
-    """Of a finished run, one of STANDINGS."""
+    """Of a finished run: counts, waiting, rejected or withdrawn."""
     if run.withdrawn_at_s is not None:
         return "withdrawn"
     return {"pending": "waiting", "rejected": "rejected"}.get(run.review_state, "counts")
