@@ -274,8 +274,8 @@ def test_no_browser_outlives_a_killed_parent(kind: str) -> None:
     parent.wait()
     parent.stdout.close()
     assert within(5, lambda: not any(group_members(pid) for pid in pids))
-    reap_profiles()
-    assert not any(profile.exists() for profile in profiles)
+    reap_profiles()  # or somebody else's session, which may be at it just now
+    assert within(5, lambda: not any(profile.exists() for profile in profiles))
 
 
 FORGOTTEN_SCRIPT = """

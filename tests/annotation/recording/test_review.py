@@ -128,7 +128,8 @@ def test_a_sealed_recording_stays_sealed_through_the_review(tmp_path: Path):
     edits.draw_box(store, store.manifest().screens[0].screen_id, Box(x=0, y=0, width=9, height=9))
     edits.delete_span(store, Span(start_s=9.0, end_s=13.0))
     everything = stored(store)
-    assert b"tulips" not in everything and b"Emma" not in everything and b"PNG" not in everything and b"RIFF" not in everything
+    for plain in (b"tulips", b"Hello Emma", b"\x89PNG\r\n", b"WAVEfmt"):  # a shorter one ciphertext has by chance now and then
+        assert plain not in everything
 
 
 @contextlib.asynccontextmanager
