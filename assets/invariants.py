@@ -144,6 +144,7 @@ INVARIANTS = (
                select * from judged where not coalesce(case
                  when annotation_id is not null then stands
                  when origin = 'general' and episode_id is null then true
+                 when episode_id is null and starts_with(stage, 'imported_') then verdict
                  when origin in ('rollout', 'correction', 'reflection') then verdict and starts_with(route, 'sft, V=1: ')
                  else verdict and (episode_id is null or outcome = 'success') end, false)""",
     ),

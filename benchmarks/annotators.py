@@ -164,9 +164,10 @@ def measured(load: Load, home: Home, url: str, *, environment: Mapping[str, str]
     taken: dict[str, str] = {}
     tallies = [Tally(taken) for _ in tokens]
     server = Server(home, url, load.num_sessions, environment=environment)
-    server.start()
     began_s = time.monotonic()
     try:
+        server.start()
+        began_s = time.monotonic()
         away_s = asyncio.run(play(load, tokens, tallies, server))
     finally:
         server.end()

@@ -30,6 +30,7 @@ from sandbox.imported.mapping import BadRecord
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 from warehouse.locks import FileLock
+from warehouse.samples import GENERAL
 from warehouse.stages import SEED_ITERATION
 from warehouse.tables import Warehouse
 
@@ -135,6 +136,8 @@ def import_demonstration_files(
 def _name(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
         raise ConfigError(f"{name!r} cannot name an import: use lower-case letters, digits and _, beginning with a letter; give --name")
+    if name.startswith(f"{GENERAL}_"):
+        raise ConfigError(f"{name!r} cannot name demonstrations: {GENERAL}_… is the folder of general data; give another --name")
     return name
 
 

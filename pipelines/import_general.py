@@ -49,6 +49,8 @@ def import_general_data(
             bar = progress.add_task(escape(path.name), total=path.stat().st_size)
             for entry in general_entries(path, lambda done: progress.update(bar, completed=done)):
                 _take(entry, screening, data, report, kept)
+        if not report.num_records:
+            raise ConfigError(f"{path} holds no conversations; what was imported as {chosen} before stays as it is")
         check_any(report, "general", "conversation")
         kept.begin()
         data.commit()

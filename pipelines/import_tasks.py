@@ -22,12 +22,11 @@ from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.holdouts import Holdouts
 from sandbox.imported.source import SOURCE, task_of
 from sandbox.imported.spec import ImportedTask
-from sandbox.imported.store import TaskSet, check_name, read_set, set_names, write_set
+from sandbox.imported.store import MANIFEST, TASKS, TaskSet, check_name, read_set, set_names, write_set
 from sandbox.task import Split, Task
 from warehouse.errors import ConfigError, DesktopMissing, DeviceMissing, SandboxError, TaskError
 from warehouse.home import Home
 
-SET_FILE = "set.json"
 CHECK_LIMIT_S = 180.0
 ALL_SPLITS = "every split"
 HOW_TO_TRAIN = (
@@ -110,10 +109,10 @@ def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
         f"{counted(len(found.records), 'record')}: {counted(len(found.tasks), 'task')}, {found.num_runnable} of them run here, "
         f"{len(found.tasks) - found.num_runnable} do not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
     )
-    print_counts("does not run because it", "tasks", found.reasons, console, kept_in=SET_FILE)
-    print_counts("mapped with a loss", "tasks", found.notes, console, kept_in=SET_FILE)
-    print_counts("unknown field, kept with the record", "tasks", found.unknown_fields, console, kept_in=SET_FILE)
-    print_reasons("malformed", found.malformed, console, kept_in=SET_FILE, show_all=verbose)
+    print_counts("does not run because it", "tasks", found.reasons, console, kept_in=MANIFEST)
+    print_counts("mapped with a loss", "tasks", found.notes, console, kept_in=TASKS)
+    print_counts("unknown field, kept with the record", "tasks", found.unknown_fields, console, kept_in=MANIFEST)
+    print_reasons("malformed", found.malformed, console, kept_in=MANIFEST, show_all=verbose)
     if verbose:
         table = Table("task", "does not run because it")
         for task in found.tasks:

@@ -46,7 +46,7 @@ class StageStatus(BaseModel):
     artefact: str
     note: str
     same_as: str = ""
-    """ITERATION/STAGE that made these very weights or this very dataset first, where this stage made none of its own"""
+    """ITERATION/STAGE that made these very weights first, where this stage made none of its own"""
 
 
 class IterationStatus(BaseModel):

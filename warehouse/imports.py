@@ -24,7 +24,7 @@ def unchecked_imports(
     for table in IMPORT_TABLES:
         written = {
             commit.stage for commit in warehouse.history(table)
-            if commit.timestamp_ms >= since_ms and commit.iteration in (None, SEED_ITERATION)
+            if commit.timestamp_ms >= since_ms and (commit.stage is None or commit.iteration in (None, SEED_ITERATION))
         }  # fmt: skip
         if not TABLES[table].partitioned:
             yield from [(table, None)] if written - {None, *seeded} else []
@@ -32,7 +32,7 @@ def unchecked_imports(
         if not written:
             continue
         stages = pc.unique(warehouse.read(table, iteration=SEED_ITERATION, columns=("stage",)).column("stage")).to_pylist()
-        # A commit that names no stage has put back an older version: it may have changed any.
+        # A commit that names no stage has put back an older version or purged: it may have changed any.
         yield from ((table, stage) for stage in sorted({*stages} - {WITHDRAWN_STAGE, *seeded}) if stage in written or None in written)
 
 

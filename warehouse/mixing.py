@@ -146,12 +146,6 @@ class Snapshot:
     left_out: dict[str, str]
 
 
-def snapshot(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> tuple[str, list[dict[str, Any]]]:
-    """`mixed`, without what was left out."""
-    found = mixed(con, kind, iteration, mixture)
-    return found.dataset_id, found.rows
-
-
 def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: MixtureConfig) -> Snapshot:
     """The dataset that the `kind` stage of `iteration` trains on.
 

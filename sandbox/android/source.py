@@ -73,7 +73,7 @@ def task_file() -> AndroidFile:
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
-    """Tasks by name, in file order. Groups: `settings`, `contacts`; None means all. Raises ConfigError for another."""
+    """Tasks by name, in file order. Groups: `settings`, `contacts`; None and `all` mean all. Raises ConfigError for another."""
     parsed = task_file()
     return {
         name: Task(

@@ -62,7 +62,7 @@ def task_file() -> TaskFile[TaskEntry]:
 
 
 def load_tasks(group: str | None = None) -> dict[str, Task]:
-    """Tasks by name, in file order. Groups: `small`, `light`; None means all. Raises ConfigError for another."""
+    """Tasks by name, in file order. Groups: `small`, `light`; None and `all` mean all. Raises ConfigError for another."""
     entries = task_file()
     return {
         name: Task(source=SOURCE, name=name, domain=DOMAIN, max_steps=entries.tasks[name].max_steps, version=VERSION)

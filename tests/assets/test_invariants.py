@@ -221,6 +221,19 @@ def test_a_step_of_a_failed_episode_is_not_learned_though_it_says_that_it_succee
     assert "'bluff'" in broken(turned, rule)[rule]
 
 
+def test_what_another_home_exported_is_taken_at_its_word(turned: Warehouse) -> None:
+    rule = "sft_dataset_of_successes_and_corrections"
+    exported = [Make.sample(f"came-{origin}", origin=origin, episode_id=None) for origin in ("rollout", "correction", "reflection")]
+    turned.replace_partition("datasets", [member(row["sample_id"]) for row in exported], iteration="0001", stage="sft_dataset")
+    turned.replace_partition("sft_samples", exported, iteration="0000", stage="imported_theirs")
+    assert broken(turned, rule) == {}
+    turned.replace_partition("sft_samples", [row | {"verdict": None} for row in exported], iteration="0000", stage="imported_theirs")
+    assert "'came-rollout'" in broken(turned, rule)[rule], "it does not say that it succeeded"
+    turned.replace_partition("sft_samples", [], iteration="0000", stage="imported_theirs")
+    turned.replace_partition("sft_samples", exported, iteration="0001", stage="routing")
+    assert "'came-rollout'" in broken(turned, rule)[rule], "what was routed here is of an episode"
+
+
 def routed(made: Warehouse, **reasons: str) -> None:
     """Other routes than those of `act`, by the episode's name without `ep-`."""
     where = {"V=1: ": "sft", "V=0: ": "ct"}

@@ -22,7 +22,7 @@ from tests.assets.people_parts import ITERATION, NEXT, approve, principal, take_
 from tests.models.models_that_answer import learn_by_heart
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
 from warehouse.home import Home
-from warehouse.mixing import MixtureConfig, Pool, snapshot
+from warehouse.mixing import MixtureConfig, Pool, mixed
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
@@ -96,7 +96,7 @@ def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp
         (row["episode_id"], row["step_index"], row["domain"]) for row in own
     }, "lineage leads from each to the click"
     with connect(warehouse) as con:
-        _, members = snapshot(con, "ct", NEXT, MixtureConfig(in_situ=Pool()))
+        members = mixed(con, "ct", NEXT, MixtureConfig(in_situ=Pool())).rows
     assert {row["component"] for row in members} == {"in_situ", "variation"}, "they share the pool of people's own work"
 
     for address in (GONE, f"{server.url}/v1"):  # neither is there any more

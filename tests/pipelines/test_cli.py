@@ -21,7 +21,7 @@ from warehouse import registry
 from warehouse.errors import UnknownTable
 from warehouse.home import Home
 from warehouse.locks import FileLock
-from warehouse.mixing import MixtureConfig, Pool, snapshot
+from warehouse.mixing import MixtureConfig, Pool, mixed
 from warehouse.query import connect
 from warehouse.samples import sample_row
 from warehouse.tables import Warehouse
@@ -215,7 +215,7 @@ def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, 
     assert "2 of sft_samples withdrawn from iteration 0000 on" in say(taken_back[0], taken_back[1][:-4])
     assert f"{taken_back[0]} was withdrawn already" in say(taken_back[0])
     with connect(warehouse) as con:
-        assert [row["sample_id"] for row in snapshot(con, "sft", "0001", MixtureConfig(demonstration=Pool()))[1]] == [kept]
+        assert [row["sample_id"] for row in mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool())).rows] == [kept]
     with FileLock(lock_path(warehouse.home)):
         assert fails("withdraw", "--purge", "--yes").startswith("IterationLocked:")
     assert "to erase for good: 2" in say("--purge", input="n\n")

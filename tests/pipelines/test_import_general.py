@@ -18,7 +18,7 @@ from pipelines.import_rows import ScreeningSettings
 from tests.pipelines.demonstration_files import write_lines
 from warehouse.errors import ConfigError
 from warehouse.home import Home
-from warehouse.mixing import MixtureConfig, Pool, snapshot
+from warehouse.mixing import MixtureConfig, Pool, mixed
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
@@ -56,7 +56,7 @@ def test_conversations_become_samples_once(tmp_path: Path) -> None:
     again, _ = run(home, tmp_path / "b.parquet")
     assert (again.num_added, again.num_there) == (1, 1), "what the first file brought is not added twice"
     assert run(home, tmp_path / "A file.jsonl")[0].num_added == 3, "importing again replaces"
-    _, members = snapshot(connect(Warehouse(Home(home))), "sft", "0001", MixtureConfig(general=Pool()))
+    members = mixed(connect(Warehouse(Home(home))), "sft", "0001", MixtureConfig(general=Pool())).rows
     assert [(row["kind"], row["component"], row["weight"]) for row in members] == [("ct", "general", 1.0)] * 4
 
 

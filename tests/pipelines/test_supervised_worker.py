@@ -20,7 +20,7 @@ from pipelines.workers import supervised as supervised_worker
 from pipelines.workers.context import WorkerContext
 from warehouse import registry
 from warehouse.home import Home
-from warehouse.mixing import MixtureConfig, Pool, snapshot
+from warehouse.mixing import MixtureConfig, Pool, mixed
 from warehouse.query import connect
 from warehouse.samples import tutorial_rows
 
@@ -47,14 +47,14 @@ def test_a_stage_trains_in_processes_of_its_own_and_registers_what_they_made(tmp
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     import_general_data(warehouse, tmp_path / "chats.jsonl", None, Console(quiet=True))
     mixture = MixtureConfig(tutorial=Pool(), general=Pool(), general_share=0.25)
-    dataset_id, rows = snapshot(connect(warehouse), "ct", "0001", mixture)
-    warehouse.replace_partition("datasets", rows, iteration="0001", stage="ct_dataset")
+    dataset = mixed(connect(warehouse), "ct", "0001", mixture)
+    warehouse.replace_partition("datasets", dataset.rows, iteration="0001", stage="ct_dataset")
     config = SupervisedConfig(
         steps=8, batch_tokens=512, log_every=1, prompt_loss_weight=1.0, packing="packed", eval_fraction=0.2, eval_every=4, num_processes=2,
         deepspeed_stage=2,
     )  # fmt: skip
     asked = SupervisedRequest(
-        iteration="0001", stage="ct_model", seed=0, kind="ct", checkpoint_id=str(parent), dataset_id=dataset_id, config=config
+        iteration="0001", stage="ct_model", seed=0, kind="ct", checkpoint_id=str(parent), dataset_id=dataset.dataset_id, config=config
     )
     result = supervised_worker.run(asked, place)
     made = registry.made_by(warehouse, "0001", "ct_model")

@@ -59,6 +59,19 @@ def test_an_older_version_that_was_put_back_is_looked_at_anew(warehouse: Warehou
     assert unchecked(warehouse, "0002") == [("sft_samples", "imported_a")]
 
 
+def test_so_it_is_where_later_iterations_have_written_the_table(warehouse: Warehouse) -> None:
+    write(warehouse, "sft_samples", "imported_a", Make.sample("a"))
+    write(warehouse, "sft_samples", "routing", Make.sample("routed"), iteration="0001")
+    version = warehouse.version("sft_samples")
+    write(warehouse, "sft_samples", "imported_a")
+    for stage in SNAPSHOTS:
+        write(warehouse, "datasets", stage, iteration="0001")
+    assert unchecked(warehouse, "0002") == []
+    time.sleep(0.002)
+    restore(warehouse, "sft_samples", version)
+    assert unchecked(warehouse, "0002") == [("sft_samples", "imported_a")]
+
+
 def test_screenshots_are_looked_at_together(warehouse: Warehouse) -> None:
     picture = {"format": "png", "width_px": 1, "height_px": 1, "data": b"x"}
     warehouse.add_screenshots([picture | {"screenshot_id": "seed"}], iteration="0000", stage="seed_demonstrations")
