@@ -19,8 +19,8 @@ from models.merging.lanes import Floats, Scratch, in_order
 from models.merging.selection import Magnitudes, TopK, magnitudes
 from models.merging.task_arithmetic import on_base
 
-SAMPLE_CHUNKS = 64
-SAMPLE_CHUNK_BYTES = 2048
+SAMPLE_CHUNKS = 16
+SAMPLE_CHUNK_BYTES = 8192
 _LEAST_FOR_SAMPLE = 1 << 18
 """Tensors of fewer elements are counted without a guess."""
 
@@ -124,7 +124,7 @@ def elected(
     for delta, weight in zip(deltas, weights, strict=True):
         delta *= sign
         np.greater(delta, number(0), out=agrees)
-        delta *= agrees
+        np.maximum(delta, number(0), out=delta)
         if is_mean:
             divisor += np.multiply(agrees, number(weight), out=share)
     mixed = deltas[0]
