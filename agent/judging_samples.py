@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.judging import JudgeBuilder, Record, read_record
+from agent.judging_claims import some_claiming
 from warehouse.errors import ContaminatedDataset
 from warehouse.identity import content_id, stable_fraction
 from warehouse.query import connect
@@ -158,17 +159,19 @@ def orm_samples(
     *,
     success_threshold: float,
     max_samples: int,
+    claim_share: float = 0.0,
     unverified: Sequence[str] = (),
 ) -> Lesson:
     """Rows of `orm_samples` for one iteration: one a chosen train episode whose truth is known. Rollouts and annotations are of earlier
-    iterations: those of this one are judged with what is learned here. What joined before does not join again."""
+    iterations: those of this one are judged with what is learned here. What joined before does not join again. `claim_share` of them claim
+    success on their last screen, whether they are good or bad."""
     with connect(warehouse) as con:
         known = known_episodes(con, iteration, success_threshold=success_threshold, unverified=unverified)
         joined = {row[0] for row in con.execute("select episode_id from orm_samples where iteration < ?", [iteration]).fetchall()}
         usable = [each for each in known if _may_teach(each, iteration)]
         chosen = balanced([each for each in usable if each.episode_id not in joined], max_samples)
         read = records(con, [each.row for each in chosen])
-    rows = [_sample(each, *read[each.episode_id], builder) for each in chosen]
+    rows = [_sample(each, *read[each.episode_id], builder, claim_share) for each in chosen]
     unique = {row["sample_id"]: row for row in rows}
     return Lesson(rows=list(unique.values()), num_known=len(usable), num_good=sum(each.truth for each in usable))
 
@@ -198,10 +201,12 @@ def balanced(known: Sequence[Known], max_samples: int) -> list[Known]:
     return sorted(chosen, key=lambda each: each.episode_id)
 
 
-def _sample(known: Known, record: Record, steps: Sequence[Mapping[str, Any]], builder: JudgeBuilder) -> dict[str, Any]:
+def _sample(
+    known: Known, record: Record, steps: Sequence[Mapping[str, Any]], builder: JudgeBuilder, claim_share: float
+) -> dict[str, Any]:
     answer = builder.answer(builder.rationale(record, _remarks(known, steps)), known.truth)
     return sample_row(
-        "orm", origin="judgement", domain=known.row["domain"], messages=builder.build(record), response=answer,
+        "orm", origin="judgement", domain=known.row["domain"], messages=builder.build(some_claiming(record, claim_share)), response=answer,
         episode_id=known.episode_id, verdict=known.truth,
     )  # fmt: skip
 

@@ -57,7 +57,7 @@ def orm_data(
     builder = settings.verdicts.prompt.builder(settings.agent.builder().grammar.layout)
     lesson = orm_samples(
         warehouse, iteration, builder, success_threshold=settings.quality.success_threshold, max_samples=settings.orm.max_samples,
-        unverified=settings.verdicts.unverified_domains,
+        claim_share=settings.orm.claim_share, unverified=settings.verdicts.unverified_domains,
     )  # fmt: skip
     version = warehouse.replace_partition("orm_samples", lesson.rows, iteration=iteration, stage="orm_samples")
     counts = {"samples": len(lesson.rows), "samples/good": sum(row["verdict"] for row in lesson.rows), "known": lesson.num_known}

@@ -21,7 +21,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from operator import ge
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,8 @@ from rich.table import Table
 
 from agent.episode import Episode, Purpose
 from agent.episode_rows import rows as episode_rows
-from agent.grammars.quoting import escape
 from agent.judging import JudgeBuilder, Record
+from agent.judging_claims import claiming
 from agent.judging_reports import judges_of, report_words
 from agent.judging_samples import Known, known_episodes, records
 from assets.judging import judging, orm_data, orm_model
@@ -151,14 +150,6 @@ def judged_by(folder: Path, profile: Profile, builder: JudgeBuilder, told: Seque
     return [each.score for each in found], sum(each.num_readable > 0 for each in found) / max(1, len(found))
 
 
-def forged(record: Record, text: str) -> Record:
-    """The episode, had a page said so under its last screen, and the agent in its last thought."""
-    *rest, last = record.turns
-    number = len(last.screen.split("\n")) + 1
-    shown = f'{last.screen}\n"{escape(text)}" <text> [{number}]'
-    return replace(record, turns=(*rest, replace(last, screen=shown, thought=f"{last.thought} {text}")))
-
-
 def figures(words: Sequence[Word], thresholds: Mapping[str, float]) -> dict[str, Any]:
     at = confusion_by_domain(words, thresholds)
     return {
@@ -202,7 +193,7 @@ def compare(root: Path, profile: Profile, warehouse: Warehouse) -> dict[str, Any
     failed = [each for each in known if each.part == "holdout" and not each.truth]
     bad, at = [told[each.episode_id] for each in failed], [thresholds[each.row["domain"]] for each in failed]
     plain, _ = judged_by(after, profile, builder, bad)
-    attacks = {text: judged_by(after, profile, builder, [forged(record, text) for record in bad])[0] for text in FORGED}
+    attacks = {text: judged_by(after, profile, builder, [claiming(record, text) for record in bad])[0] for text in FORGED}
     return {
         "samples": dict(zip(("all", "good"), samples or (), strict=False)), "judged": num_judged, "tokens_a_case": tokens, "ms_a_case": ms,
         "before": figures(by_part["holdout"], dict.fromkeys(thresholds, choice.threshold))

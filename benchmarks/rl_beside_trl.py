@@ -266,7 +266,7 @@ def _row(episode: Episode, end_id: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> Table:
     """An arm a line: success of each seed, the gain over the start with a paired interval, and what it cost."""
-    drawn = Table(title="one-step tasks: greedy success on holdout instances, mean over tasks ± standard error (its 95 % interval where that is 0)")
+    drawn = Table(title="one-step tasks: greedy success on holdout instances ± standard error over tasks (95 % interval where it is 0)")
     seeds = sorted({row["seed"] for row in rows})
     for column in ("arm", *(f"seed {seed}" for seed in seeds), "gain over the start (95 %)", "episodes", "updates", "CPU s", "wall s"):
         drawn.add_column(column)

@@ -159,7 +159,7 @@ def _learn(start: Start, domain: str, seed: int, arm: str, arguments: argparse.N
 
 def table(domain: str, rows: list[dict[str, Any]]) -> Table:
     """An arm a line: success of each seed, the gain over its own start with a paired interval, and what it cost."""
-    drawn = Table(title=f"{domain}: greedy success on holdout instances, mean over tasks ± standard error (its 95 % interval where that is 0)")
+    drawn = Table(title=f"{domain}: greedy success on holdout instances, mean over tasks ± standard error (95 % interval where it is 0)")
     seeds = sorted({row["seed"] for row in rows})
     told = ("gain over the start (95 %)", "env steps", "CPU s", "critic steers", "lambda")
     for column in ("arm", *(f"seed {seed}" for seed in seeds), *told):
