@@ -53,7 +53,7 @@ class Gang:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         with _lost():
-            store = dist.FileStore(str(meeting), self.size)
+            store = dist.FileStore(str(meeting), self.size)  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
         self._has_joined = True
 

@@ -1,5 +1,5 @@
-"""Reinforcement learning in two processes that are really two: what they learn, `kill -9` of the one that follows and of the one that leads,
-and going on in another number of them. The environment is the corridor of corridor.py; what each computes is test_rl_together.py's.
+"""Reinforcement learning in several processes that are really several: what they learn, `kill -9` of one that follows and of the one that
+leads, and going on in another number of them. The environment is the corridor of corridor.py; what each computes is test_rl_together.py's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import psutil
@@ -110,33 +111,38 @@ def furthest(one: Path, other: Path) -> float:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("adapters", [{}, {"lora_rank": 4}], ids=["weights", "adapters"])
-def test_two_processes_learn_what_one_does(seed_checkpoint: Path, tmp_path: Path, adapters: dict[str, int]) -> None:
-    alone = a_run(seed_checkpoint, tmp_path / "alone", 1, **adapters)
+@pytest.mark.parametrize(("num", "settings"), [(2, {}), (3, {"lora_rank": 4})], ids=["weights", "adapters"])
+def test_several_processes_learn_what_one_does(seed_checkpoint: Path, tmp_path: Path, num: int, settings: dict[str, int]) -> None:
+    alone = a_run(seed_checkpoint, tmp_path / "alone", 1, **settings)
     expected = train(alone, walking())
-    both = learned_again(expected, alone, tmp_path / "two")
-    both = replace(both, config=alone.config.model_copy(update={"num_processes": 2}))
-    found = train(both, Refusing())
+    many = learned_again(expected, alone, tmp_path / "many")
+    many = replace(many, config=alone.config.model_copy(update={"num_processes": num}))
+    found = train(many, Refusing())
     assert all_gone(tmp_path)
-    assert [m["updates"] for m in found.metrics] == [m["updates"] for m in expected.metrics] and sum(m["updates"] for m in found.metrics) > 8
+    updates = [metrics["updates"] for metrics in expected.metrics]
+    assert [metrics["updates"] for metrics in found.metrics] == updates and sum(updates) > 8
     for name in ("policy_loss", "value_loss", "kl", "entropy", "grad_norm", "replay_loss", "explained_variance"):
-        theirs, ours = ([m[name] for m in result.metrics] for result in (found, expected))
+        theirs, ours = ([metrics[name] for metrics in result.metrics] for result in (found, expected))
         assert theirs == pytest.approx(ours, rel=2e-3, abs=1e-5), name
     assert furthest(alone.output, seed_checkpoint) > 100 * TOLERANCE, "it learned something"
-    assert furthest(both.output, alone.output) < TOLERANCE
+    assert furthest(many.output, alone.output) < TOLERANCE
 
 
 @pytest.mark.timeout(300)
-def test_a_follower_that_is_killed_ends_the_run_which_goes_on_without_it(seed_checkpoint: Path, tmp_path: Path) -> None:
-    run = a_run(seed_checkpoint, tmp_path, 2)
-
+@pytest.mark.parametrize("moment", ["collecting", "learning"])
+def test_a_follower_that_is_killed_ends_the_run_which_goes_on_without_it(seed_checkpoint: Path, tmp_path: Path, moment: str) -> None:
     def kill(index: int, _: object) -> None:
         if index == 2:
-            (follower,) = followers(tmp_path)
-            follower.kill()
+            (follower,) = (process for process in followers(tmp_path) if process.cmdline()[-1].endswith("job-2.json"))
+            if moment == "collecting":
+                follower.kill()
+            else:  # the others wait for its part of a sum by then
+                follower.suspend()
+                Timer(4.0, follower.kill).start()
 
-    with pytest.raises(ProcessLost, match=r"process 1 of the 2 .* ended with status -9; .*process-1\.log"):
-        train(run, walking(), kill)
+    with pytest.raises(ProcessLost, match=r"process 2 of the 3 .* ended with status -9; .*process-2\.log") as lost:
+        train(a_run(seed_checkpoint, tmp_path, 3), walking(), kill)
+    assert (lost.value.__cause__ is None) == (moment == "collecting")
     assert all_gone(tmp_path)
     seen: list[int] = []
     result = train(a_run(seed_checkpoint, tmp_path, 1), walking(), lambda index, _: seen.append(index))
