@@ -31,7 +31,8 @@ from warehouse.errors import ModelError, TrainingDiverged
 SETTINGS: dict[str, Any] = {
     "level": "token", "pretraining_rounds": 1, "pretraining_policy": "baseline", "gate_policy": "open", "epochs": 2,
     "minibatch_episodes": 4, "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "warmup_steps": 2, "max_kl": 9.0, "explosive_kl": 99.0,
-    "microbatch_tokens": 60, "critic_minibatch_tokens": 60, "entropy_coefficient": 0.01, "positive_nll_weight": 0.1, "off_policy": "tis", "replay_sft": 2,
+    "microbatch_tokens": 60, "critic_minibatch_tokens": 60,
+    "entropy_coefficient": 0.01, "positive_nll_weight": 0.1, "off_policy": "tis", "replay_sft": 2,
 }  # fmt: skip
 SAMPLE = EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0))
 ROUNDS = 2
