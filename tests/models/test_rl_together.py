@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.policy import Message
 from models.adapters import prepare_for_training
 from models.batching import EncodedSample
+from models.ppo import process
 from models.ppo.buffer import Trajectory, TrajectoryStep, step_batches
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Critic
+from models.ppo.followers import Followers
 from models.ppo.gang import Gang
+from models.ppo.learner import Turn
 from models.ppo.replay import ReplayPool
+from models.ppo.spool import EpisodeSpool
 from models.ppo.update import PolicyLearner
 from models.ppo.value_learner import ValueLearner
 from models.ppo.weighting import weigh_round
+from sandbox.actions import Wait
+from sandbox.task import Task
 from tests.models.learning_together import at_once, gangs
 from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy
 from warehouse.errors import ModelError, TrainingDiverged
@@ -177,6 +186,35 @@ def test_gradients_are_added_up_and_what_nobody_learned_has_none() -> None:
     for parameters in at_once(gangs(3), work):
         assert torch.equal(parameters[0].grad, torch.full((3,), 6.0))  # type: ignore[arg-type]
         assert parameters[1].grad is None and float(parameters[2].grad or 0) == 5.0
+
+
+def test_a_follower_learns_from_what_the_leader_has_screenshots_and_all(tmp_path: Path) -> None:
+    task = Task(source="t", name="t", domain="d", max_steps=4)
+    shown = Message(role="user", content="Click", screenshot_id="seen.png")
+    answered = Step(
+        step_index=0, policy_id="p", observation="", screenshot_id="seen.png", messages=(shown,), response="x", thought=None, action=Wait(),
+        prompt_token_ids=(3, 4), response_token_ids=(5, 2), response_logprobs=(-0.1, -1 / 3), response_versions=(0, 1),
+    )  # fmt: skip
+    episodes = [
+        Episode(
+            request=EpisodeRequest(purpose="rl", task=task, seed=seed, policy_id="p", screenshots=True), instruction="", steps=(answered,),
+            outcome=Outcome.TRUNCATED, reward=0.0, duration_ms=1.0, environment="test", final_messages=(shown,),
+            screenshots={"seen.png": b"a picture"},
+        )
+        for seed in range(3)
+    ]  # fmt: skip
+    spool = EpisodeSpool(tmp_path / "run" / "episodes")
+    for episode in episodes:
+        spool.append(1, episode)
+    leading = Followers(
+        Gang(), tmp_path / "run", init=tmp_path, config=PpoConfig(), state=tmp_path / "run" / "state", episodes=tmp_path / "run" / "episodes",
+        replay=ReplayPool(), device="cpu",
+    )  # fmt: skip
+    (tmp_path / "run" / "gang").mkdir()
+    leading.tell(Turn(index=1, num_fruitful=0, version=0), episodes)
+    assert process._batch(tmp_path / "run" / "gang", spool) == episodes
+    leading.end()
+    assert not list((tmp_path / "run" / "gang").iterdir())
 
 
 def test_weights_that_came_apart_are_noticed() -> None:
