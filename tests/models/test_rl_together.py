@@ -203,18 +203,17 @@ def test_a_follower_learns_from_what_the_leader_has_screenshots_and_all(tmp_path
         )
         for seed in range(3)
     ]  # fmt: skip
-    spool = EpisodeSpool(tmp_path / "run" / "episodes")
+    run, spool = tmp_path / "run", EpisodeSpool(tmp_path / "run" / "episodes")
     for episode in episodes:
         spool.append(1, episode)
     leading = Followers(
-        Gang(), tmp_path / "run", init=tmp_path, config=PpoConfig(), state=tmp_path / "run" / "state", episodes=tmp_path / "run" / "episodes",
-        replay=ReplayPool(), device="cpu",
-    )  # fmt: skip
-    (tmp_path / "run" / "gang").mkdir()
+        Gang(), run, init=tmp_path, config=PpoConfig(), state=run / "state", episodes=run / "episodes", replay=ReplayPool(), device="cpu"
+    )
+    (run / "gang").mkdir()
     leading.tell(Turn(index=1, num_fruitful=0, version=0), episodes)
-    assert process._batch(tmp_path / "run" / "gang", spool) == episodes
+    assert process._batch(run / "gang", spool) == episodes
     leading.end()
-    assert not list((tmp_path / "run" / "gang").iterdir())
+    assert not list((run / "gang").iterdir())
 
 
 def test_weights_that_came_apart_are_noticed() -> None:
