@@ -44,6 +44,7 @@ outside the project can catch it without importing it.
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
     │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
     │   ├── EngineUnreachable (ConnectionError)  a policy server does not answer, or only with failures
+    │   ├── ProcessLost (ConnectionError)   one of several processes that learn together is gone
     │   ├── ValueGateNotPassed (RuntimeError)  value pretraining ended and the critic may not steer
     │   └── TrainingDiverged (ArithmeticError)
     ├── AnnotationError
@@ -239,6 +240,11 @@ class MergeError(ModelError, ValueError):
 
 class EngineUnreachable(ModelError, ConnectionError):
     """A policy server does not answer, or only with failures, after the last attempt. Never an empty answer."""
+
+
+class ProcessLost(ModelError, ConnectionError):
+    """One of several processes that learn together is gone, or no longer agrees with the others. Another start goes on from what was
+    kept."""
 
 
 class ValueGateNotPassed(ModelError, RuntimeError):

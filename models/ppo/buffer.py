@@ -20,6 +20,7 @@ from agent.episode import CUT_OFF, Episode, Outcome, Step
 from agent.policy import Message
 from models.chat import ChatCodec
 from models.ppo.advantages import Floats
+from models.ppo.gang import ALONE, Gang
 from models.ppo.shaping import ShapingConfig, shaped_steps
 from models.vision import VisionCodec, collate_vision, screenshot_ids
 from warehouse.errors import ModelError
@@ -194,6 +195,16 @@ def step_refs(trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> list
     return [StepRef(trajectory=i, step=k) for i in chosen for k in range(len(trajectories[i].steps))]
 
 
+def step_groups(trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, max_tokens: int) -> list[list[StepRef]]:
+    """The steps of each micro-batch, of similar length."""
+    return [[refs[i] for i in group] for group in microbatches(step_lengths(trajectories, refs), max_tokens)]
+
+
+def step_lengths(trajectories: Sequence[Trajectory], refs: Sequence[StepRef]) -> list[int]:
+    """Tokens of each step, prompt and response."""
+    return [trajectories[ref.trajectory].steps[ref.step].num_tokens for ref in refs]
+
+
 def microbatches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Indices grouped so that a group padded to its longest member has at most `max_tokens` tokens (or one member), shortest first."""
     group: list[int] = []
@@ -247,13 +258,14 @@ def collate(trajectories: Sequence[Trajectory], refs: Sequence[StepRef], *, pad_
 
 
 def step_batches(
-    trajectories: Sequence[Trajectory], chosen: Sequence[int], *, max_tokens: int, pad_id: int, device: torch.device | None = None
-) -> Iterator[StepBatch]:
-    """All steps of the chosen trajectories in length-sorted micro-batches."""
+    trajectories: Sequence[Trajectory], chosen: Sequence[int], *, max_tokens: int, pad_id: int, device: torch.device | None = None,
+    gang: Gang = ALONE,
+) -> Iterator[StepBatch]:  # fmt: skip
+    """All steps of the chosen trajectories in length-sorted micro-batches; of several processes each gets its share of the steps."""
     refs = step_refs(trajectories, chosen)
-    lengths = [trajectories[ref.trajectory].steps[ref.step].num_tokens for ref in refs]
-    for group in microbatches(lengths, max_tokens):
-        yield collate(trajectories, [refs[i] for i in group], pad_id=pad_id, device=device)
+    refs = [refs[i] for i in gang.mine(step_lengths(trajectories, refs))]
+    for group in step_groups(trajectories, refs, max_tokens=max_tokens):
+        yield collate(trajectories, group, pad_id=pad_id, device=device)
 
 
 def gathered(batch: StepBatch, trajectories: Sequence[Trajectory], values: Sequence[Floats]) -> Tensor:

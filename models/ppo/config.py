@@ -32,6 +32,10 @@ class PpoConfig(ShapingConfig, AdapterConfig):
         description="replay_only is a benchmark's control: as many episodes and as much compute, every advantage 0, so only replay teaches"
     )] = "learn"  # fmt: skip
     seed: Annotated[int, Field(ge=0, description="of minibatch order and replay choice; episodes sample by their own ids")] = 0
+    num_processes: Annotated[int, Field(
+        ge=1, le=64, description="processes of this machine that learn together, each on a GPU of its own where there are any; what is "
+        "learned differs by rounding alone, and a killed run may go on with another number"
+    )] = 1  # fmt: skip
 
     # Collection
     rounds: Annotated[Count, Field(description="collect-then-update rounds")] = 6

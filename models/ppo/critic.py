@@ -21,7 +21,19 @@ from transformers import PreTrainedModel
 from models.adapter_config import AdapterConfig
 from models.adapters import is_frozen, prepare_for_training, trained_parameters
 from models.ppo.advantages import Floats, rewards_at_last_tokens
-from models.ppo.buffer import State, StepBatch, Trajectory, TrajectoryStep, step_batches
+from models.ppo.buffer import (
+    State,
+    StepBatch,
+    StepRef,
+    Trajectory,
+    TrajectoryStep,
+    collate,
+    step_batches,
+    step_groups,
+    step_lengths,
+    step_refs,
+)
+from models.ppo.gang import ALONE, Gang
 from models.ppo.losses import value_loss
 from models.training_forward import hidden_where
 from warehouse.errors import TrainingDiverged
@@ -97,8 +109,8 @@ def _slots(item: Trajectory, step: int, level: Level) -> slice:
     return slice(start, start + tokens[step])
 
 
-def _split(batch: StepBatch, trajectories: Sequence[Trajectory], level: Level) -> list[tuple[int, slice]]:
-    return [(ref.trajectory, _slots(trajectories[ref.trajectory], ref.step, level)) for ref in batch.refs]
+def _split(refs: Sequence[StepRef], trajectories: Sequence[Trajectory], level: Level) -> list[tuple[int, slice]]:
+    return [(ref.trajectory, _slots(trajectories[ref.trajectory], ref.step, level)) for ref in refs]
 
 
 def _flat(values: Sequence[Floats], places: Sequence[tuple[int, slice]], device: torch.device) -> Tensor:
@@ -106,27 +118,32 @@ def _flat(values: Sequence[Floats], places: Sequence[tuple[int, slice]], device:
 
 
 @torch.no_grad()
-def predict(critic: Critic, trajectories: Sequence[Trajectory], *, level: Level, batching: Batching) -> list[Floats]:
+def predict(
+    critic: Critic, trajectories: Sequence[Trajectory], *, level: Level, batching: Batching, gang: Gang = ALONE
+) -> list[Floats]:
     """Value estimates of each episode, in the order of its tokens (or steps)."""
     critic.eval()
     values = [np.zeros(num_values(item, level)) for item in trajectories]
     device = critic.head.weight.device
     everything = range(len(trajectories))
-    for batch in step_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device):
+    for batch in step_batches(trajectories, everything, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device, gang=gang):
         flat = critic(batch, level).double().cpu().numpy()
         position = 0
-        for index, slots in _split(batch, trajectories, level):
+        for index, slots in _split(batch.refs, trajectories, level):
             width = slots.stop - slots.start
             values[index][slots] = flat[position : position + width]
             position += width
-    return values
+    return list(gang.whole(values))
 
 
-def predict_final(critic: Critic, trajectories: Sequence[Trajectory], *, batching: Batching) -> list[float | None]:
+def predict_final(
+    critic: Critic, trajectories: Sequence[Trajectory], *, batching: Batching, gang: Gang = ALONE
+) -> list[float | None]:
     """The value of the state that a limit kept each episode from, where the prompt of it was recorded; else None."""
     states = {i: _as_episode(item.final_state, batching.pad_id) for i, item in enumerate(trajectories) if item.final_state is not None}
     found: list[float | None] = [None] * len(trajectories)
-    for index, values in zip(states, predict(critic, list(states.values()), level="step", batching=batching), strict=True):
+    predicted = predict(critic, list(states.values()), level="step", batching=batching, gang=gang)
+    for index, values in zip(states, predicted, strict=True):
         found[index] = float(values[0])
     return found
 
@@ -150,25 +167,37 @@ def fit_epoch(
     generator: np.random.Generator,
     old_values: Sequence[Floats] | None = None,
     value_clip: float | None = None,
+    gang: Gang = ALONE,
 ) -> float:
     """One pass over the chosen episodes, one optimizer step a micro-batch in random order; the mean loss. With `value_clip`, estimates are
-    held near `old_values` (see value_loss). Raises TrainingDiverged."""
+    held near `old_values` (see value_loss). Of several processes each computes its share of every micro-batch. Raises TrainingDiverged."""
     critic.train()
     device = critic.head.weight.device
-    batches = list(step_batches(trajectories, chosen, max_tokens=batching.max_tokens, pad_id=batching.pad_id, device=device))
+    groups = step_groups(trajectories, step_refs(trajectories, chosen), max_tokens=batching.max_tokens)
     losses: list[float] = []
-    for index in generator.permutation(len(batches)):
-        batch = batches[index]
-        places = _split(batch, trajectories, level)
-        old_N = None if old_values is None else _flat(old_values, places, device)
-        loss = value_loss(critic(batch, level), _flat(targets, places, device), old_values_N=old_N, clip=value_clip)
-        if not torch.isfinite(loss):
-            raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
+    for index in generator.permutation(len(groups)):
+        refs = groups[index]
+        mine = [refs[i] for i in gang.mine(step_lengths(trajectories, refs))]
         optimizer.zero_grad()
-        loss.backward()
+        losses.append(0.0)
+        with gang.together():
+            if mine:
+                batch = collate(trajectories, mine, pad_id=batching.pad_id, device=device)
+                places = _split(mine, trajectories, level)
+                old_N = None if old_values is None else _flat(old_values, places, device)
+                loss = value_loss(critic(batch, level), _flat(targets, places, device), old_values_N=old_N, clip=value_clip)
+                loss = loss * (_num_slots(places) / _num_slots(_split(refs, trajectories, level)))  # of the mean over all
+                if not torch.isfinite(loss):
+                    raise TrainingDiverged(f"the value loss is {loss.item()}: lower critic_learning_rate")
+                loss.backward()
+                losses[-1] = loss.item()
+        gang.add_gradients(trained_parameters(critic))
         norm = float(nn.utils.clip_grad_norm_(trained_parameters(critic), max_grad_norm))
         if not np.isfinite(norm):
             raise TrainingDiverged(f"the gradient norm of the critic is {norm}: lower critic_learning_rate")
         optimizer.step()
-        losses.append(loss.item())
-    return float(np.mean(losses)) if losses else 0.0
+    return float(np.mean(gang.add_up(losses))) if losses else 0.0
+
+
+def _num_slots(places: Sequence[tuple[int, slice]]) -> int:
+    return sum(slots.stop - slots.start for _, slots in places)

@@ -26,6 +26,12 @@ class ReplayPool:
     ct: Sequence[EncodedSample] = ()
     pixels: PixelLoader | None = None
 
+    @staticmethod
+    def as_large_as(num_sft: int, num_ct: int) -> ReplayPool:
+        """A pool that draws as one of these sizes does, of samples without content."""
+        nothing = EncodedSample(token_ids=(), loss_weights=())
+        return ReplayPool(sft=[nothing] * num_sft, ct=[nothing] * num_ct)
+
     def draw(self, generator: np.random.Generator, *, num_sft: int, num_ct: int) -> list[list[EncodedSample]]:
         """So many of each kind, with repeats and all alike likely; nothing of a kind without samples."""
         wanted = [(self.sft, num_sft), (self.ct, num_ct)]

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from models.ppo.gang import Gang
 from models.ppo.losses import PolicyLoss
+
+SUMMED = ("loss", "kl", "mismatch", "entropy", "clipped_low", "clipped_high", "corrected", "dropped")
+"""What a process measures of its share of a minibatch. Tokens and steps are the whole minibatch's everywhere."""
 
 
 @dataclass(slots=True)
@@ -36,9 +40,15 @@ class Tally:
         self.clipped_low += result.num_clipped_low
         self.clipped_high += result.num_clipped_high
 
+    def add_up(self, gang: Gang) -> None:
+        """Make of one process's measurements those of all."""
+        if gang.size > 1:
+            for name, total in zip(SUMMED, gang.add_up([getattr(self, name) for name in SUMMED]).tolist(), strict=True):
+                setattr(self, name, total)
+
     def add(self, other: Tally) -> None:
         """Take in one minibatch."""
-        for name in ("loss", "kl", "mismatch", "entropy", "clipped_low", "clipped_high", "corrected", "dropped", "tokens", "steps"):
+        for name in (*SUMMED, "tokens", "steps"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.replay += other.replay
         self.grad_norms += other.grad_norms

@@ -2,22 +2,22 @@
 
 Two ways to get a batch, one code path: in rounds (admit a round's episodes, wait for all of them, learn while nothing else happens), or
 streaming (episodes go on in the background while the policy learns, and take new weights as they come). What runs in the background is
-rollouts.py's business, the mathematics is in advantages.py and losses.py, gradient steps in update.py, the critic in value_learner.py.
-Sandboxes are the Collector's business, evaluation and release that of whoever called.
+rollouts.py's business, what learns is learner.py's, the mathematics is in advantages.py and losses.py. Where several processes learn
+(`num_processes`), this one leads them (followers.py). Sandboxes are the Collector's business, evaluation and release that of whoever
+called.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -25,35 +25,34 @@ from agent.collector import Collector
 from agent.episode import Episode
 from agent.policy import Policy
 from models import checkpoint
-from models.adapters import merged_state, prepare_for_training, save_adapter, without_adapters
+from models.adapters import merged_state, save_adapter, without_adapters
 from models.chat import ChatCodec
 from models.engine import EmbeddedEngine
-from models.families import load_codec, load_policy
-from models.generation.vision_units import placeholder_ids
 from models.metrics import MetricLog, Progress
-from models.ppo.buffer import Trajectory, trajectory
+from models.ppo.buffer import Trajectory
 from models.ppo.clocks import MeteredPolicy, Reading, times
 from models.ppo.config import PpoConfig
-from models.ppo.critic import Critic
 from models.ppo.curriculum import batch_episodes, instances_met, num_rounds, quotas, room, round_requests, stream_requests, updated_rates
+from models.ppo.followers import Followers
+from models.ppo.gang import Gang
+from models.ppo.learner import Learner, Turn
 from models.ppo.metrics import episode_metrics, num_left_out, staleness_metrics
 from models.ppo.patience import FRUITLESS, Patience, is_fruitless, num_fruitful
 from models.ppo.replay import ReplayPool
 from models.ppo.rollouts import RolloutPool
 from models.ppo.spool import EpisodeSpool
-from models.ppo.state import load_state, read_counters, save_state
-from models.ppo.update import PolicyLearner
-from models.ppo.value_learner import ValueLearner
-from models.ppo.weighting import weigh_round
-from models.vision import VisionCodec
+from models.ppo.state import read_counters, save_state
 from sandbox.task import Task
 from warehouse.errors import ConfigError
-from warehouse.identity import content_id, stable_seed
+from warehouse.identity import content_id
 
 OnRound = Callable[[int, Mapping[str, float]], None]
 """Called with a round's number, from 1, and its metrics."""
 EPISODES = "episodes"
 """Folder of a run's spool."""
+WATCH_S = 1.0
+"""Between looks at the processes that learn with this one, while episodes are waited for."""
+Found = TypeVar("Found")
 
 
 class LivePolicy(Policy, Protocol):
@@ -105,7 +104,7 @@ class PpoRun:
     iteration: str
     datasets: tuple[str, ...] = ()
     device: str | None = None
-    """Where it learns, as torch names it; none: on the GPU where there is one."""
+    """Where it learns, as torch names it; none: on the GPU where there is one. Of several processes each further one has the GPU behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,8 @@ def spool_of(run: PpoRun) -> EpisodeSpool:
 
 def _run_id(run: PpoRun, checkpoint_id: str) -> str:
     tasks = [task.task_id for task in run.tasks]
-    parts = [run.config.model_dump(mode="json"), checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets)]
+    config = run.config.model_dump(mode="json", exclude={"num_processes"})  # who computes: a killed run may go on in others
+    parts = [config, checkpoint_id, tasks, run.stage, run.iteration, list(run.datasets)]
     return content_id("rl", parts)
 
 
@@ -141,7 +141,7 @@ async def train_ppo(
     """Learn from live episodes and write the checkpoint; goes on where a killed run of the same settings stopped.
 
     The collector is the caller's to close. Gradient steps are taken in a thread. `on_progress(round, metrics)` is called after each round
-    (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, ValueGateNotPassed,
+    (of `num_rounds`), also for those that an earlier start of this run completed. Raises TrainingDiverged, ValueGateNotPassed, ProcessLost,
     CheckpointError, ConfigError, and NothingToLearn after too many rounds whose episodes crashed (patience.py), behind which the run's next
     start goes on; `spool_of` has the episodes then.
     """
@@ -153,7 +153,7 @@ async def train_ppo(
         log.write(Progress(step=index, num_steps=trainer.num_rounds, metrics=metrics))
         on_progress(index, metrics)
 
-    live = make_policy(without_adapters(trainer.model), trainer.codec, trainer.policy_id)
+    live = make_policy(without_adapters(trainer.learner.model), trainer.learner.codec, trainer.policy_id)
     try:
         for index, metrics in enumerate(trainer.counters.metrics, start=1):
             on_progress(index, metrics)
@@ -178,27 +178,17 @@ class _Trainer:
         self.num_rounds = num_rounds(run.config, len(run.tasks))
         self._card = checkpoint.verify(run.init_checkpoint)
         device = run.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self.model = load_policy(run.init_checkpoint, device=device)
-        self.codec = load_codec(run.init_checkpoint)
-        pad_id = self.codec.pad_token_id
-        self._never = placeholder_ids(self.model.config)
-        if isinstance(self.codec, VisionCodec) and not run.config.screenshots:
-            raise ConfigError("a policy that sees learns from what it saw: set rl.screenshots to true")
-        reference = None
-        if run.config.kl_coefficient:  # what learns through adapters is its own reference, without them
-            reference = self.model if run.config.lora_rank else load_policy(run.init_checkpoint, device=device)
-        critic = Critic.of_policy(self.model, run.config, seed=run.config.seed) if run.config.algorithm == "ppo" else None
-        prepare_for_training(self.model, run.config, seed=run.config.seed)
-        self._learner = PolicyLearner(self.model, run.config, pad_id=pad_id, replay=run.replay, reference=reference)
-        self._value_learner = None if critic is None else ValueLearner(critic, run.config, pad_id=pad_id)
+        gang = Gang(size=run.config.num_processes)
+        self.learner = Learner(run.init_checkpoint, run.config, replay=run.replay, device=device, gang=gang)
         self.folder = _folder(run, self._card.checkpoint_id)
         self._state_folder = self.folder / "state"
         self.spool = EpisodeSpool(self.folder / EPISODES)
         self._begin_anew_if_barren()
-        self.counters = load_state(self._state_folder, self._modules(), self._optimizers())
-        self._learner.num_updates = self.counters.num_updates
-        if self._value_learner is not None and self.counters.round_index:
-            self._value_learner.gate = self.counters.gate
+        self.counters = self.learner.load(self._state_folder)
+        self._followers = Followers(
+            gang, self.folder, init=run.init_checkpoint, config=run.config, state=self._state_folder, episodes=self.folder / EPISODES,
+            replay=run.replay, device=device,
+        )  # fmt: skip
         self.policy_id = self._live_id()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trainer", initializer=torch.set_num_threads, initargs=(1,))
         self._saving: Future[None] | None = None
@@ -209,15 +199,6 @@ class _Trainer:
         if found.round_index >= self.num_rounds and not num_fruitful(found.metrics):
             self.folder.rename(self.folder.with_name(f"{self.folder.name}.barren-{time.time_ns()}"))
             self.spool = EpisodeSpool(self.folder / EPISODES)
-
-    def _modules(self) -> dict[str, torch.nn.Module]:
-        return {"policy": self.model} | ({"critic": self._value_learner.critic} if self._value_learner else {})
-
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        optimizers: dict[str, torch.optim.Optimizer] = {"policy": self._learner.optimizer}
-        if self._value_learner is not None:
-            optimizers["critic"] = self._value_learner.optimizer
-        return optimizers
 
     def _live_id(self) -> str:
         """Id of the weights as they are now: of this run after so many updates; before the first that of the initial checkpoint."""
@@ -232,6 +213,7 @@ class _Trainer:
             self._hand_over(live)
         policy = MeteredPolicy(live, version=self.counters.version)
         patience = Patience(self._config, self.num_rounds)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._gather)
         async with RolloutPool(collector, policy, self.spool, num_learned=self.counters.round_index) as pool:
             while self.counters.round_index < self.num_rounds:
                 episodes, metrics = await self._round(pool, policy, live)
@@ -241,11 +223,31 @@ class _Trainer:
         if self._saving is not None:
             self._saving.result()
 
+    def _gather(self) -> None:
+        """In the trainer's thread: have the processes that learn with this one start and come to where it stands."""
+        if self._config.num_processes > 1:
+            self._followers.gather()
+            with self._followers.explained():
+                self.learner.check_alike()
+
+    async def _watched(self, waiting: Awaitable[Found]) -> Found:
+        """Wait, but no longer than everybody is there who learns."""
+        if self._config.num_processes == 1:
+            return await waiting
+        task = asyncio.ensure_future(waiting)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=WATCH_S)
+                self._followers.check()
+            return task.result()
+        finally:
+            task.cancel()
+
     async def _round(self, pool: RolloutPool, policy: MeteredPolicy, live: LivePolicy) -> tuple[list[Episode], dict[str, float]]:
         """Wait for a batch, learn from it, hand the weights on, write the state. Returns the batch and the round's metrics."""
         index, policy_id, version = self.counters.round_index + 1, self.policy_id, self.counters.version
         started, num_again = Reading.of(pool, policy), pool.num_asked_again
-        episodes = await pool.batch(index, self._admit(pool, index))
+        episodes = await self._watched(pool.batch(index, self._admit(pool, index)))
         collected, queues = Reading.of(pool, policy), pool.queues
         loop = asyncio.get_running_loop()
         learned = await loop.run_in_executor(self._thread, self._learn, episodes, index, live)
@@ -280,24 +282,21 @@ class _Trainer:
         """In the trainer's thread: learn from a batch, hand new weights to the live policy, count."""
         started_s, started_cpu_s = time.perf_counter(), time.thread_time()
         config = self._config
-        found = (
-            trajectory(episode, reward=config.reward, shaping=config, codec=self.codec, never=self._never)
-            for episode in episodes
-        )  # fmt: skip
-        items = [item for item in found if item is not None]
+        items = self.learner.trajectories(episodes)
         counters = self.counters
-        metrics = {"updates": 0.0, "left_out_steps": num_left_out(episodes, self._never), FRUITLESS: 0.0}
+        metrics = {"updates": 0.0, "left_out_steps": num_left_out(episodes, self.learner.never), FRUITLESS: 0.0}
         if is_fruitless(episodes, len(items), config):
             metrics[FRUITLESS] = 1.0
         else:
-            metrics |= self._learn_from(items, index)
-        is_changed = self._learner.num_updates > counters.num_updates
+            metrics |= self._learn_from(episodes, items, index)
+        num_updates = self.learner.policy.num_updates
+        is_changed = num_updates > counters.num_updates
         self.counters = counters.model_copy(
             update={
                 "round_index": index,
                 "version": counters.version + is_changed,
-                "num_updates": self._learner.num_updates,
-                "gate": self._value_learner.gate if self._value_learner else counters.gate,
+                "num_updates": num_updates,
+                "gate": self.learner.gate or counters.gate,
                 "success_rates": updated_rates(counters.success_rates, episodes),
             }
         )
@@ -311,22 +310,20 @@ class _Trainer:
             "update_cpu_s": time.thread_time() - started_cpu_s,
         }
 
-    def _learn_from(self, items: Sequence[Trajectory], index: int) -> dict[str, float]:
-        """Weigh a batch and update. Value pretraining counts the rounds that were learned from."""
-        generator = np.random.default_rng(stable_seed("ppo", self._config.seed, index))
-        reference, num_before = self._learner.reference_logprobs(items), num_fruitful(self.counters.metrics)
-        weighting = weigh_round(items, self._config, self._value_learner, num_before + 1, generator, reference=reference)
-        if weighting.advantages is None:
-            return weighting.metrics
-        return weighting.metrics | self._learner.update(
-            items, weighting.advantages, generator, version=self.counters.version, unscaled_E=weighting.unscaled_E
-        )
+    def _learn_from(self, episodes: Sequence[Episode], items: Sequence[Trajectory], index: int) -> dict[str, float]:
+        """With all who learn. `items` are what there is to learn from the episodes."""
+        turn = Turn(index=index, num_fruitful=num_fruitful(self.counters.metrics), version=self.counters.version)
+        if self._config.num_processes == 1:
+            return self.learner.learn_from(items, turn)
+        self._followers.tell(turn, episodes)
+        with self._followers.explained():
+            return self.learner.learn_from(items, turn)
 
     def _hand_over(self, live: LivePolicy) -> None:
         if isinstance(live, TakesAdapters) and live.takes_adapters:
-            live.load_adapter(partial(save_adapter, self.model, config=self._config), self.policy_id, self.counters.version)
+            live.load_adapter(partial(save_adapter, self.learner.model, config=self._config), self.policy_id, self.counters.version)
         else:
-            live.load_weights(merged_state(self.model), self.policy_id, self.counters.version)
+            live.load_weights(merged_state(self.learner.model), self.policy_id, self.counters.version)
 
     def _save(self, index: int) -> None:
         """Have the state written by the trainer's thread, before whatever it does next; rollouts and waiting go on meanwhile."""
@@ -334,21 +331,23 @@ class _Trainer:
             self._saving.result()
         is_due = index % self._config.state_every == 0 or index == self.num_rounds
         if is_due or self.counters.metrics[-1][FRUITLESS]:  # after such a round the run may give up, and must go on behind it
-            self._saving = self._thread.submit(save_state, self._state_folder, self.counters, self._modules(), self._optimizers())
+            learner = self.learner
+            self._saving = self._thread.submit(save_state, self._state_folder, self.counters, learner.modules(), learner.optimizers())
 
     def close(self) -> None:
-        """Wait for what the thread still does."""
+        """Wait for what the thread still does, then end who learned with it."""
         self._thread.shutdown(wait=True)
+        self._followers.end()
 
     def finish(self) -> PpoResult:
         """Write the checkpoint, in what its parent's weights are stored in, so that the two can be merged. Nothing is learned afterwards:
         the critic served this run alone and stays in its state."""
         run, counters = self._run, self.counters
-        model = without_adapters(self.model)
+        model = without_adapters(self.learner.model)
         if (dtype := checkpoint.stored_dtype(run.init_checkpoint)) is not None:
             model.to(dtype=getattr(torch, dtype))  # type: ignore[call-arg]
         card = checkpoint.save(
-            run.output, model, self.codec, stage=run.stage, iteration=run.iteration,
+            run.output, model, self.learner.codec, stage=run.stage, iteration=run.iteration,
             parents=(self._card.checkpoint_id,), datasets=run.datasets, config=run.config.model_dump(mode="json"),
             metrics=counters.metrics[-1] if counters.metrics else {},
         )  # fmt: skip

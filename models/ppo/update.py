@@ -23,6 +23,7 @@ from models.generation.vision_units import placeholder_ids
 from models.ppo.advantages import Floats, normalised
 from models.ppo.buffer import StepBatch, Trajectory, gathered, step_batches
 from models.ppo.config import PpoConfig
+from models.ppo.gang import ALONE, Gang
 from models.ppo.losses import LossSettings, kl_k3, policy_loss, token_weights
 from models.ppo.off_policy import episode_correction, loglinear_proximal, staleness, token_correction
 from models.ppo.replay import ReplayPool
@@ -71,16 +72,19 @@ def response_log_distribution(model: PreTrainedModel, batch: StepBatch, temperat
 
 
 class PolicyLearner:
-    """The live policy and its optimizer through the rounds of one run. `num_updates` counts optimizer steps, for the warm-up."""
+    """The live policy and its optimizer through the rounds of one run. `num_updates` counts optimizer steps, for the warm-up. In a gang
+    each process does the forward and backward passes of its share; steps are made by all alike."""
 
     def __init__(
-        self, model: PreTrainedModel, config: PpoConfig, *, pad_id: int, replay: ReplayPool, reference: PreTrainedModel | None = None
-    ) -> None:
+        self, model: PreTrainedModel, config: PpoConfig, *, pad_id: int, replay: ReplayPool, reference: PreTrainedModel | None = None,
+        gang: Gang = ALONE,
+    ) -> None:  # fmt: skip
         self.model = model
         self.num_updates = 0
         self._config = config
         self._pad_id = pad_id
         self._replay = replay
+        self._gang = gang
         self._reference = reference
         """May be the model itself, where it learns through adapters: it is the reference without them."""
         self._loss = loss_settings(config)
@@ -130,7 +134,7 @@ class PolicyLearner:
                 start, width = sum(tokens[: ref.step]), tokens[ref.step]
                 found[ref.trajectory][start : start + width] = flat[position : position + width]
                 position += width
-        return found
+        return list(self._gang.whole(found))
 
     def reference_logprobs(self, trajectories: Sequence[Trajectory]) -> list[Floats] | None:
         """The reference policy's log-probabilities of all response tokens, where a KL penalty belongs to the reward; else None."""
@@ -150,7 +154,8 @@ class PolicyLearner:
 
     def _step_batches(self, trajectories: Sequence[Trajectory], chosen: Sequence[int]) -> Iterator[StepBatch]:
         return step_batches(
-            trajectories, chosen, max_tokens=self._config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device
+            trajectories, chosen, max_tokens=self._config.microbatch_tokens, pad_id=self._pad_id, device=self.model.device,
+            gang=self._gang,
         )  # fmt: skip
 
     def _prepared(
@@ -196,14 +201,18 @@ class PolicyLearner:
         self.optimizer.zero_grad()
         minibatch = Tally()
         try:
-            self._policy_gradient(batch, chosen, minibatch)
+            with self._gang.together():
+                self._policy_gradient(batch, chosen, minibatch)
+            minibatch.add_up(self._gang)
             if minibatch.kl_per_step > config.explosive_kl:
                 tally.exploded_kl = minibatch.kl_per_step
                 return None
             if config.kl_check == "minibatch" and minibatch.kl_per_step > config.max_kl:
                 tally.reached_max_kl = True
                 return None
-            self._replay_gradient(generator, minibatch)
+            with self._gang.together():
+                self._replay_gradient(generator, minibatch)
+            self._gang.add_gradients(trained_parameters(self.model))
             norm = float(nn.utils.clip_grad_norm_(trained_parameters(self.model), config.max_grad_norm))
             if not np.isfinite(norm):
                 raise TrainingDiverged(f"the gradient norm is {norm} at update {self.num_updates + 1}: lower learning_rate")
@@ -290,9 +299,12 @@ class PolicyLearner:
         return reference_NV.gather(1, steps.targets_N[:, None])[:, 0]
 
     def _replay_gradient(self, generator: np.random.Generator, minibatch: Tally) -> None:
-        """Add the gradient of the auxiliary supervised loss, each pool weighed by how many samples it gives."""
+        """Add the gradient of the auxiliary supervised loss, each pool weighed by how many samples it gives. They are few, and who leads
+        computes them; all draw, so that their generators stay alike."""
         config = self._config
         drawn = self._replay.draw(generator, num_sft=config.replay_sft, num_ct=config.replay_ct)
+        if not self._gang.leads:
+            return
         total = sum(len(samples) for samples in drawn)
         for samples in drawn if config.replay_weight else []:
             loss = self._replay.loss(self.model, samples, pad_id=self._pad_id) * (len(samples) / total)

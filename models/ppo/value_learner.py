@@ -18,6 +18,7 @@ from models.ppo.advantages import Advantages, Floats, decoupled_gae, explained_v
 from models.ppo.buffer import Trajectory
 from models.ppo.config import PpoConfig
 from models.ppo.critic import Batching, Critic, fit_epoch, predict, predict_final, rewards_per_value
+from models.ppo.gang import ALONE, Gang
 from warehouse.identity import stable_fraction
 
 
@@ -58,8 +59,9 @@ class Estimates:
 class ValueLearner:
     """The critic, its optimizer and its gate through the rounds of one run."""
 
-    def __init__(self, critic: Critic, config: PpoConfig, *, pad_id: int, gate: Gate | None = None) -> None:
+    def __init__(self, critic: Critic, config: PpoConfig, *, pad_id: int, gate: Gate | None = None, gang: Gang = ALONE) -> None:
         self.critic = critic
+        self._gang = gang
         self.gate = gate or Gate()
         self._config = config
         self._batching = Batching(max_tokens=config.critic_minibatch_tokens, pad_id=pad_id)
@@ -69,8 +71,8 @@ class ValueLearner:
 
     def estimate(self, trajectories: Sequence[Trajectory]) -> Estimates:
         """Values of a round's fresh episodes. A critic that was fitted before is checked on them."""
-        values = predict(self.critic, trajectories, level=self._config.level, batching=self._batching)
-        finals = predict_final(self.critic, trajectories, batching=self._batching)
+        values = self._predict(trajectories)
+        finals = predict_final(self.critic, trajectories, batching=self._batching, gang=self._gang)
         estimates = Estimates(values=values, returns=[], finals=finals)
         returns = [result.targets_T for result in self._results(trajectories, estimates, lambda_critic=1.0)]
         if self.gate.num_fits:
@@ -99,7 +101,7 @@ class ValueLearner:
         loss = self._fit(trajectories, estimates.returns, fitted, self._config.pretraining_epochs, generator)
         checked = [i for i, held in enumerate(held_out) if held]
         if checked:
-            values = predict(self.critic, [trajectories[i] for i in checked], level=self._config.level, batching=self._batching)
+            values = self._predict([trajectories[i] for i in checked])
             self._check(values, [estimates.returns[i] for i in checked])
         return loss
 
@@ -123,10 +125,13 @@ class ValueLearner:
             loss = fit_epoch(
                 self.critic, self.optimizer, trajectories, targets, chosen,
                 level=self._config.level, batching=self._batching, max_grad_norm=self._config.max_grad_norm, generator=generator,
-                old_values=old_values, value_clip=self._config.value_clip,
+                old_values=old_values, value_clip=self._config.value_clip, gang=self._gang,
             )  # fmt: skip
         self.gate = self.gate.model_copy(update={"num_fits": self.gate.num_fits + 1})
         return loss
+
+    def _predict(self, trajectories: Sequence[Trajectory]) -> list[Floats]:
+        return predict(self.critic, trajectories, level=self._config.level, batching=self._batching, gang=self._gang)
 
     def _check(self, values: Sequence[Floats], returns: Sequence[Floats]) -> None:
         self.gate = self.gate.judged(np.concatenate(values), np.concatenate(returns), self._config.gate_explained_variance)

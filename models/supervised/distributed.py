@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-import warehouse.errors
 from models.adapters import prepare_for_training
 from models.batching import EncodedSample
 from models.checkpoint import quiet
 from models.families import load_policy, model_class
 from models.metrics import OnProgress, ignore_progress, keep_until, read_metrics
+from models.processes import last_words, left_error, start
 from models.supervised.checkpoints import last_complete, step_of
 from models.supervised.config import SupervisedConfig
 from models.vision import ReadImage, read_images
@@ -40,8 +39,6 @@ LOG_FILE = "processes.log"
 WEIGHTS_FOLDER = "weights"
 IMAGES_FOLDER = "images"
 POLL_S = 0.2
-LAST_WORDS = 2000
-"""Characters of the log that an error repeats."""
 
 
 class Sample(BaseModel):
@@ -102,19 +99,13 @@ def fit_in_processes(
         (run_folder / name).unlink(missing_ok=True)
     last = last_complete(run_folder)
     num_seen = keep_until(run_folder, step_of(last) if last else 0)
-    with (run_folder / LOG_FILE).open("wb") as log:
-        process = subprocess.Popen(
-            [
-                sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(config.num_processes),
-                "-m", "models.supervised.process", str(run_folder.resolve()),
-            ],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), start_new_session=True,
-        )  # fmt: skip
-        try:
-            _watch(process, run_folder, num_seen, on_progress)
-        finally:
-            end_group(process.pid)  # the processes that torchrun starts are in sessions of their own: they watch it, and end with it
-            process.wait()
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(config.num_processes)]
+    process = start([*launcher, "-m", "models.supervised.process", str(run_folder.resolve())], run_folder / LOG_FILE)
+    try:
+        _watch(process, run_folder, num_seen, on_progress)
+    finally:
+        end_group(process.pid)  # the processes that torchrun starts are in sessions of their own: they watch it, and end with it
+        process.wait()
     if not (run_folder / RESULT_FILE).exists():
         raise _failure(run_folder, process.returncode)
     return _trained(init, config, run_folder / WEIGHTS_FOLDER), json.loads((run_folder / RESULT_FILE).read_text())
@@ -149,11 +140,6 @@ def _fill_adapters(model: PreTrainedModel, weights: Path) -> None:
         )
 
 
-def _environment() -> dict[str, str]:
-    """This process's, with its import path: torchrun is started in any folder. One thread each unless the environment says otherwise."""
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
 def _watch(process: subprocess.Popen[bytes], run_folder: Path, num_seen: int, on_progress: OnProgress) -> None:
     """Pass progress on until the processes end. The reports there are when they start are of the start that they resume."""
     while True:
@@ -167,10 +153,7 @@ def _watch(process: subprocess.Popen[bytes], run_folder: Path, num_seen: int, on
 
 
 def _failure(run_folder: Path, status: int) -> FlywheelError:
-    try:
-        left = json.loads((run_folder / ERROR_FILE).read_text())
-        kind = getattr(warehouse.errors, left["type"])
-        return kind(left["message"])  # type: ignore[no-any-return]
-    except (FileNotFoundError, AttributeError):
-        words = (run_folder / LOG_FILE).read_text(errors="replace")[-LAST_WORDS:]
-        return ModelError(f"the training processes ended with status {status} and no result; the end of {run_folder / LOG_FILE}:\n{words}")
+    log = run_folder / LOG_FILE
+    return left_error(run_folder / ERROR_FILE) or ModelError(
+        f"the training processes ended with status {status} and no result; the end of {log}:\n{last_words(log)}"
+    )

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from models.processes import leave_error
 from models.supervised.distributed import ERROR_FILE, IMAGES_FOLDER, JOB_FILE, RESULT_FILE, WEIGHTS_FOLDER, Job
 from warehouse.errors import FlywheelError
 from warehouse.home import atomic_write
@@ -28,7 +29,7 @@ def main(run_folder: Path) -> int:
     try:
         metrics = _fit(job, run_folder)
     except FlywheelError as error:
-        atomic_write(run_folder / ERROR_FILE, json.dumps({"type": type(error).__name__, "message": str(error)}).encode())
+        leave_error(run_folder / ERROR_FILE, error)
         traceback.print_exc()
         return 1
     if int(os.environ["RANK"]) == 0:

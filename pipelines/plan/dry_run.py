@@ -184,6 +184,8 @@ def rests_on(plan: Plan) -> list[str]:
         f"{plan.profile.sandbox.num_sessions} sessions at once. Memory is reckoned by the formulas of models/estimates.py, with a tenth "
         "for fragments."
     )
+    if any(stage.num_processes > 1 for stage in (*plan.first, *plan.later)):
+        lines.append("So many processes train so many times as fast: what they lose by waiting for one another is not reckoned.")
     return lines
 
 

@@ -70,7 +70,8 @@ class _Planner:
         )  # fmt: skip
 
     def _rl(self, work: Work) -> StagePlan:
-        """Collecting, then learning, in one process. Streamed on a server with GPUs of its own, the two go on side by side."""
+        """Collecting, then learning. Streamed on a server with GPUs of its own, the two go on side by side. Memory is that of the process
+        which leads: it alone hands weights on, and has the embedded engine; every other one has the same beside that."""
         profile, config = self._profile, self._profile.rl
         learned = work.response_tokens / (work.prompt_tokens + work.response_tokens)
         image_share = work.image_tokens / (work.prompt_tokens + work.response_tokens)
@@ -87,14 +88,15 @@ class _Planner:
         beside = critic + handed + reference
         is_beside = not self._is_served and self._answers_on_gpus == self._trains_on_gpus
         generating = self._generation_bytes(work, bytes_each=2 if _is_half(config) else 4) if is_beside else 0.0
-        update = self._training_seconds(self._update_flops(work), 1) + self._exchange_seconds(work)
+        update = self._training_seconds(self._update_flops(work), config.num_processes) + self._exchange_seconds(work)
         cores = max(1.0, self._machine.num_cores / profile.max_parallel)
         collect = self._collect_seconds(work, cores=cores)
         return self._row(
             work, seconds=max(collect, update) if config.streaming and self._is_served else collect + update,
             memory=memory.total + beside * estimates.FRAGMENTATION + generating + self._host_bytes(self._trains_on_gpus),
             parts=_parts(memory, critic=critic, merged=handed, reference=reference, engine=generating),
-            gpus=1 if self._trains_on_gpus else 0, disk=self._weights_bytes() + self._rows_bytes(work),
+            processes=config.num_processes, gpus=config.num_processes if self._trains_on_gpus else 0,
+            disk=self._weights_bytes() + self._rows_bytes(work),
             passing=estimates.resume_bytes(resumed, bytes_each=estimates.FLOAT32), server=self._server_bytes(work),
         )  # fmt: skip
 

@@ -136,6 +136,8 @@ def check_launcher(profile: Profile) -> Check:
             wanted.setdefault("torch", []).append(f"{name} in {config.num_processes} processes by torchrun")
         if config.deepspeed_stage is not None:
             wanted.setdefault("deepspeed", []).append(f"{name} by ZeRO-{config.deepspeed_stage}")
+    if profile.rl.num_processes > 1:
+        wanted.setdefault("torch", []).append(f"rl in {profile.rl.num_processes} processes")
     kinds: dict[str, AdapterConfig] = {"ct": profile.ct, "sft": profile.sft, "rl": profile.rl}
     for name, adapters in kinds.items():
         if adapters.lora_rank:
@@ -173,8 +175,9 @@ def check_host_memory(plan: Plan) -> Check:
     """Memory of the machine, where that is what stages run in."""
     free = float(psutil.virtual_memory().available)
     stages = (*plan.seed, *plan.first, *plan.later)
-    specialists = max((stage.memory_bytes for stage in stages if is_rl(stage.stage) and not stage.num_gpus), default=0.0)
-    needed = max(plan.at_once * specialists, max((stage.memory_bytes for stage in stages if not stage.num_gpus), default=0.0))
+    needs = {stage.stage: stage.num_processes * stage.memory_bytes for stage in stages if not stage.num_gpus}
+    specialists = max((size for name, size in needs.items() if is_rl(name)), default=0.0)
+    needed = max(plan.at_once * specialists, max(needs.values(), default=0.0))
     found = f"{in_bytes(needed)} at the most, {in_bytes(free)} available"
     return _graded("memory", needed, free, found, "Run fewer stages or sessions at once: --set max_parallel=1 --set sandbox.num_sessions=8")
 

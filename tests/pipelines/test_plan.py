@@ -159,6 +159,20 @@ def test_more_work_takes_longer_and_specialists_go_side_by_side() -> None:
     assert short.disk_bytes(3) > short.disk_bytes(1)
 
 
+def test_reinforcement_learning_in_several_processes_wants_as_many_gpus_for_less_time() -> None:
+    card = Machine(num_cores=64, num_gpus=8, gpu_memory_bytes=80 * GIB, gpu_names=("card",) * 8)
+    settings = {"rl__streaming": False, "rl__min_batch_episodes": None}
+    one, three = (stage(plan_of("full-2b", card, rl__num_processes=num, **settings), "rl_games") for num in (1, 3))
+    assert (one.num_processes, one.num_gpus, three.num_processes, three.num_gpus) == (1, 1, 3, 3)
+    assert three.memory_bytes == one.memory_bytes, "each holds everything"
+    assert three.seconds < one.seconds
+    assert "rl in 3 processes" in preflight.check_launcher(profiles.load("full-2b", {"rl.num_processes": 3})).found
+    alone, both = (plan_of("quickstart", rl__num_processes=num) for num in (1, 2))
+    assert stage(both, "rl_forms").seconds < stage(alone, "rl_forms").seconds
+    told = [preflight.check_host_memory(plan).found.split(" at the most")[0] for plan in (alone, both)]
+    assert told[0] != told[1], "memory of both processes"
+
+
 def test_an_engine_that_is_kept_off_the_gpus_answers_at_the_cpus_speed() -> None:
     card = Machine(num_cores=2, num_gpus=1, gpu_memory_bytes=80 * GIB, gpu_names=("card",))
     slow = {"plan__cpu_decode_gflops": 0.01}

@@ -1,0 +1,195 @@
+"""Reinforcement learning in several processes that are really several: what they learn, `kill -9` of one that follows and of the one that
+leads, and going on in another number of them. The environment is the corridor of corridor.py; what each computes is test_rl_together.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import psutil
+import pytest
+from transformers import PreTrainedModel
+
+from agent.collector import Collector, Requests
+from agent.episode import Episode
+from agent.episode_loop import EpisodeLimits
+from agent.policy import Policy
+from agent.pool_collector import CollectorSettings, PoolCollector
+from agent.prompt import PromptBuilder
+from models.batching import EncodedSample
+from models.chat import ChatCodec
+from models.families import load_policy
+from models.ppo.config import PpoConfig
+from models.ppo.replay import ReplayPool
+from models.ppo.trainer import LivePolicy, OnRound, PpoResult, PpoRun, embedded_policy, train_ppo
+from sandbox.task import Task
+from tests.models.corridor import SHORT, CorridorPool
+from warehouse.errors import ProcessLost
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+LONG = Task(source="corridor", name="walk-3", domain="pointing", max_steps=3)
+SETTINGS: dict[str, Any] = {
+    "rounds": 4, "episodes_per_task": 8, "minibatch_episodes": 4, "pretraining_rounds": 1, "pretraining_policy": "baseline",
+    "gate_policy": "open", "warmup_steps": 1, "learning_rate": 1e-3, "max_kl": 10.0, "explosive_kl": 100.0, "replay_sft": 2,
+}  # fmt: skip
+SAMPLE = EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0))
+TOLERANCE = 2e-5
+GONE_S = 15.0
+
+
+class Refusing:
+    """A collector that runs nothing: for a run that has all its episodes."""
+
+    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+        async for request in requests:  # type: ignore[union-attr]
+            raise AssertionError(f"{request.episode_id} was asked for again")
+            yield
+
+    async def close(self) -> None: ...
+
+
+def walking() -> PoolCollector:
+    limits = EpisodeLimits(max_invalid_in_a_row=100, max_new_tokens=4)
+    return PoolCollector(CorridorPool(8, step_s=0.001), PromptBuilder("compact"), limits, CollectorSettings(concurrency=8))
+
+
+def a_run(init: Path, folder: Path, num_processes: int, **settings: object) -> PpoRun:
+    config = PpoConfig.model_validate(SETTINGS | settings | {"num_processes": num_processes})
+    return PpoRun(
+        config=config, init_checkpoint=init, tasks=[SHORT, LONG], replay=ReplayPool(sft=[SAMPLE] * 3), output=folder / "out",
+        run_folder=folder / "run", stage="rl_pointing", iteration="0001",
+    )  # fmt: skip
+
+
+def train(run: PpoRun, collector: Collector, on_progress: OnRound = lambda *_: None, **options: Any) -> PpoResult:
+    async def main() -> PpoResult:
+        return await train_ppo(run, collector, on_progress=on_progress, **options)
+
+    return asyncio.run(main())
+
+
+def followers(folder: Path) -> list[psutil.Process]:
+    """Those that are alive of the runs below a folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        command = process.info["cmdline"] or []
+        is_alive = process.info["status"] != psutil.STATUS_ZOMBIE
+        if is_alive and "models.ppo.process" in command and any(part.startswith(str(folder)) for part in command):
+            found.append(process)
+    return found
+
+
+def all_gone(folder: Path) -> bool:
+    deadline = time.monotonic() + GONE_S
+    while followers(folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not followers(folder)
+
+
+def learned_again(result: PpoResult, run: PpoRun, folder: Path) -> PpoRun:
+    """The run in another folder, with the episodes of the one that is done and nothing else."""
+    shutil.copytree(run.run_folder, folder / "run")
+    shutil.rmtree(folder / "run" / result.state.relative_to(run.run_folder))
+    return replace(run, run_folder=folder / "run", output=folder / "out")
+
+
+def furthest(one: Path, other: Path) -> float:
+    weights, others = (load_policy(folder).state_dict() for folder in (one, other))
+    return max(float((others[name] - tensor).abs().max()) for name, tensor in weights.items())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("num", "settings"), [(2, {}), (3, {"lora_rank": 4})], ids=["weights", "adapters"])
+def test_several_processes_learn_what_one_does(seed_checkpoint: Path, tmp_path: Path, num: int, settings: dict[str, int]) -> None:
+    alone = a_run(seed_checkpoint, tmp_path / "alone", 1, **settings)
+    expected = train(alone, walking())
+    many = learned_again(expected, alone, tmp_path / "many")
+    many = replace(many, config=alone.config.model_copy(update={"num_processes": num}))
+    found = train(many, Refusing())
+    assert all_gone(tmp_path)
+    updates = [metrics["updates"] for metrics in expected.metrics]
+    assert [metrics["updates"] for metrics in found.metrics] == updates and sum(updates) > 8
+    for name in ("policy_loss", "value_loss", "kl", "entropy", "grad_norm", "replay_loss", "explained_variance"):
+        theirs, ours = ([metrics[name] for metrics in result.metrics] for result in (found, expected))
+        assert theirs == pytest.approx(ours, rel=2e-3, abs=1e-5), name
+    assert furthest(alone.output, seed_checkpoint) > 100 * TOLERANCE, "it learned something"
+    assert furthest(many.output, alone.output) < TOLERANCE
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("moment", ["collecting", "learning"])
+def test_a_follower_that_is_killed_ends_the_run_which_goes_on_without_it(seed_checkpoint: Path, tmp_path: Path, moment: str) -> None:
+    def kill(index: int, _: object) -> None:
+        if index == 2:
+            (follower,) = (process for process in followers(tmp_path) if process.cmdline()[-1].endswith("job-2.json"))
+            if moment == "collecting":
+                follower.kill()
+            else:  # the others wait for its part of a sum by then
+                follower.suspend()
+                Timer(4.0, follower.kill).start()
+
+    with pytest.raises(ProcessLost, match=r"process 2 of the 3 .* ended with status -9; .*process-2\.log") as lost:
+        train(a_run(seed_checkpoint, tmp_path, 3), walking(), kill)
+    assert (lost.value.__cause__ is None) == (moment == "collecting")
+    assert all_gone(tmp_path)
+    seen: list[int] = []
+    result = train(a_run(seed_checkpoint, tmp_path, 1), walking(), lambda index, _: seen.append(index))
+    assert seen == [1, 2, 3, 4] and len(list(result.spool.episodes())) == 64, "the rounds before it are not learned again"
+    assert len(list(tmp_path.glob("run/*"))) == 1, "it is the same run, whoever computes"
+
+
+def test_what_keeps_a_follower_from_starting_is_told(seed_checkpoint: Path, tmp_path: Path) -> None:
+    init = shutil.copytree(seed_checkpoint, tmp_path / "init")
+
+    def once_loaded(model: PreTrainedModel, codec: ChatCodec, checkpoint_id: str) -> LivePolicy:
+        (init / "card.json").unlink()
+        return embedded_policy(model, codec, checkpoint_id)
+
+    with pytest.raises(ProcessLost, match=r"CheckpointError: .*card\.json is missing.*; its log is .*process-1\.log"):
+        train(a_run(init, tmp_path, 2), Refusing(), make_policy=once_loaded)
+    assert all_gone(tmp_path)
+
+
+def main(init: str, folder: str) -> None:
+    """What runs in the process that is killed."""
+    train(a_run(Path(init), Path(folder), 2), walking())
+
+
+def killed_when(is_time: Callable[[], bool], init: Path, folder: Path) -> None:
+    program = "import sys, test_rl_processes; test_rl_processes.main(*sys.argv[1:])"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}", "OMP_NUM_THREADS": "1"}
+    with (folder / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(init), str(folder)], env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    while not is_time() and process.poll() is None:
+        time.sleep(0.01)  # the test's timeout says when that is too long
+    assert process.poll() is None, (folder / "log.txt").read_text()[-3000:]
+    assert len(followers(folder)) == 1
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.timeout(300)
+def test_followers_end_with_a_leader_that_is_killed_and_the_run_goes_on(seed_checkpoint: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    folder.mkdir()
+    killed_when(lambda: bool(list(folder.glob("run/*/state/round-000[123]"))), seed_checkpoint, folder)
+    assert all_gone(folder)
+    run = a_run(seed_checkpoint, folder, 2)
+    resumed = train(run, walking())
+    assert all_gone(folder)
+    again = train(learned_again(resumed, run, tmp_path / "again"), Refusing())
+    assert again.card.checkpoint_id == resumed.card.checkpoint_id, "to the bit what two learn who were never killed"
