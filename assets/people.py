@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.episode import Episode
@@ -81,11 +82,14 @@ def human_annotations(
         made, lost = _rows(warehouse, database, Blobs.of_home(tables.home), new, iteration)
     finally:
         database.close()
+    num_runs, num_annotations = len(made["episodes"]), len(made["annotations"])
+    decisions = Counter(row["decision"] for row in made["annotations"])
+    num_kept = keep_others(warehouse, made, iteration, STAGE)
     wrote = store_rows(warehouse, iteration, STAGE, made)
     for why in (*standing.unreadable, *lost):
         context.log.warning(why)
-    counts = {"runs": len(made["episodes"]), "annotations": len(made["annotations"]), "unreadable": len(standing.unreadable) + len(lost)}
-    counts |= {f"decision/{name}": num for name, num in sorted(Counter(row["decision"] for row in made["annotations"]).items())}
+    counts = {"runs": num_runs, "annotations": num_annotations, "unreadable": len(standing.unreadable) + len(lost)}
+    counts |= {"kept as they were": num_kept} | {f"decision/{name}": num for name, num in sorted(decisions.items())}
     return dg.MaterializeResult(
         data_version=data_version(sorted(row["annotation_id"] for row in made["annotations"])),
         metadata=describe(counts=counts, wrote=wrote),
@@ -181,6 +185,25 @@ def add_tasks(warehouse: Warehouse, made: dict[str, list[Row]], iteration: str, 
     is_own = pc.and_(pc.equal(known["iteration"], iteration), pc.equal(known["stage"], stage))
     there = set(known.filter(pc.invert(is_own))["task_id"].to_pylist())
     made["tasks"] = [row for task_id, row in {row["task_id"]: row for row in made["tasks"]}.items() if task_id not in there]
+
+
+def keep_others(
+    warehouse: Warehouse, made: Mapping[str, list[Row]], iteration: str, stage: str, *, but: Collection[int] = ()
+) -> int:  # fmt: skip
+    """Add what the partition holds of episodes that were not made again (their people took them back, somebody disputes them, something of
+    theirs is gone), `but` of those attempts; how many there are. What was taken back is answered by tombstones and erased by a purge, which
+    find it by its rows: were those gone, what was cut from it would be learned on, and its texts and pictures would lie there for good."""
+    again = {row["episode_id"] for row in made["episodes"]}
+    held = warehouse.read("episodes", iteration=iteration, stage=stage).to_pylist()
+    others = [row for row in held if row["episode_id"] not in again and row["attempt"] not in but]
+    if not others:
+        return 0
+    tasks = {row["task_id"] for row in others} - {row["task_id"] for row in made["tasks"]}
+    wanted = {table: ("task_id", tasks) if table == "tasks" else ("episode_id", {row["episode_id"] for row in others}) for table in made}
+    for table, (key, ids) in wanted.items():
+        rows = warehouse.read(table, iteration=iteration, stage=stage)
+        made[table].extend(rows.filter(pc.is_in(rows[key], value_set=pa.array(sorted(ids), pa.string()))).to_pylist())
+    return len(others)
 
 
 def store_rows(warehouse: Warehouse, iteration: str, stage: str, made: Mapping[str, Sequence[Row]]) -> dict[str, int]:

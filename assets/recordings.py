@@ -2,6 +2,7 @@
 person's own words and, where a model is configured, in its words too. What is taken back again is people.py's.
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -11,7 +12,7 @@ import dagster as dg
 
 from agent.episode_rows import screenshot_row
 from annotation.config import WordingConfig
-from annotation.recording.samples import VARIATION
+from annotation.recording.samples import VARIATION, attempt_of
 from annotation.service import intake
 from annotation.service.wording import Wording
 from annotation.storage.database import Database
@@ -22,7 +23,7 @@ from assets.partitions import ITERATIONS
 from assets.people import GROUP, RECORDED_STAGE, Row
 from assets.profile import Profile
 from assets.resources import ProfileResource, WarehouseResource
-from warehouse.errors import FlywheelError
+from warehouse.errors import FlywheelError, NotNow
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
@@ -49,9 +50,10 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
         standing = intake.standing_recordings(database)
         taken = set(people.episodes_taken(warehouse, RECORDED_STAGE, but=iteration).values())
         new = [recording_id for attempt, recording_id in standing.counting.items() if attempt not in taken]
-        made, counts, problems, note = _recorded(tables.home, warehouse, database, settings, new, iteration)
+        made, counts, problems, note, barred = _recorded(tables.home, warehouse, database, settings, new, iteration)
     finally:
         database.close()
+    counts["kept as they were"] = people.keep_others(warehouse, made, iteration, RECORDED_STAGE, but=barred)
     wrote = people.store_rows(warehouse, iteration, RECORDED_STAGE, made)
     for why in problems:
         context.log.warning(why)
@@ -63,11 +65,12 @@ def recordings(context: dg.AssetExecutionContext, tables: WarehouseResource, pro
 
 def _recorded(
     home: Home, warehouse: Warehouse, database: Database, settings: Profile, new: Sequence[str], iteration: str
-) -> tuple[dict[str, list[Row]], dict[str, int], list[str], dict[str, str]]:
-    """Rows of recordings by table, what to count, what went wrong, and a note where the model that adds other words was away."""
+) -> tuple[dict[str, list[Row]], dict[str, int], list[str], dict[str, str], set[int]]:
+    """Rows of recordings by table, what to count, what went wrong, a note where the model that adds other words was away, and the attempts
+    of recordings that may not be learned from, whatever was before."""
     made: dict[str, list[Row]] = {table: [] for table in RECORDED_TABLES}
     left_out: Counter[str] = Counter()
-    problems = []
+    problems, barred = [], set[int]()
     asked = settings.people.wording if new else WordingConfig()
     builder, store = settings.agent.builder(), PartStore.of_home(home)
     with ExitStack() as stack:
@@ -77,8 +80,12 @@ def _recorded(
             try:
                 found = intake.take_recording(database, store, recording_id, builder, pictures.keep, wording)
             except (FlywheelError, ValueError) as error:
+                pictures.drop()
                 problems.append(f"recording {recording_id} is not taken in: {error}")
+                if isinstance(error, NotNow):
+                    barred.add(attempt_of(recording_id))
                 continue
+            pictures.take()
             people.add_episodes(warehouse, made, [found.episode], iteration, RECORDED_STAGE)
             made["ct_samples"] += found.samples + found.variations
             left_out.update(found.left_out)
@@ -92,23 +99,42 @@ def _recorded(
         if wording.failure is not None:
             note["note"] = f"{wording.failure} {OWN_WORDS_ALONE}"
             problems.append(note["note"])
-    return made, counts | {f"left out/{reason}": num for reason, num in sorted(left_out.items())}, problems, note
+    return made, counts | {f"left out/{reason}": num for reason, num in sorted(left_out.items())}, problems, note, barred
 
 
 class _Pictures:
-    """Puts pictures into the table `screenshots`, some at a time: a recording may have more of them than there is memory. Those that are
-    left go there when the block ends."""
+    """Puts pictures into the table `screenshots`, a recording's when all of it was read: of one that is not taken in no step would name
+    them, and nothing could erase them. Until then they lie aside on the disk, since a recording may have more of them than there is memory.
+    Those that are left go into the table when the block ends, unless it fails."""
 
     def __init__(self, warehouse: Warehouse, iteration: str, stage: str) -> None:
         self._warehouse, self._iteration, self._stage = warehouse, iteration, stage
+        self._aside = tempfile.TemporaryFile(dir=warehouse.home.spool)  # noqa: SIM115 (closed with the block)
+        self._waiting: list[tuple[str, int]] = []
+        """Id and length of what lies aside, in its order."""
         self._rows: list[Row] = []
         self._num_bytes = 0
 
     def keep(self, screenshot_id: str, png: bytes) -> None:
-        self._rows.append(screenshot_row(screenshot_id, png))
-        self._num_bytes += len(png)
-        if self._num_bytes >= PICTURE_BYTES:
-            self._store()
+        """One of the recording that is being read."""
+        self._aside.write(png)
+        self._waiting.append((screenshot_id, len(png)))
+
+    def take(self) -> None:
+        """That recording was read to its end."""
+        self._aside.seek(0)
+        for screenshot_id, num_bytes in self._waiting:
+            self._rows.append(screenshot_row(screenshot_id, self._aside.read(num_bytes)))
+            self._num_bytes += num_bytes
+            if self._num_bytes >= PICTURE_BYTES:
+                self._store()
+        self.drop()
+
+    def drop(self) -> None:
+        """It could not be read."""
+        self._aside.seek(0)
+        self._aside.truncate()
+        self._waiting.clear()
 
     def _store(self) -> None:
         rows, self._rows, self._num_bytes = self._rows, [], 0
@@ -117,5 +143,7 @@ class _Pictures:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._store()
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        with self._aside:
+            if failed is None:
+                self._store()

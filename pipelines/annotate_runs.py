@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 from rich.markup import escape
@@ -14,9 +14,7 @@ from pipelines.options import HomeOption, console, home_of
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
-    from annotation.wire.finished import RunItem, Standing
-
-STATUSES = ("counts", "waiting", "rejected", "withdrawn")
+    from annotation.wire.finished import RunItem
 
 
 def list_runs(
@@ -31,9 +29,10 @@ def list_runs(
     """Finished runs, the newest first, by the id that `flywheel annotate withdraw` takes."""
     from annotation.service.finished_runs import list_of
     from annotation.storage import campaigns
+    from annotation.wire.finished import Standing
 
-    if status is not None and status not in STATUSES:
-        raise ConfigError(f"--status {status[:40]!r} is none; it is {', '.join(STATUSES)}")
+    if status is not None and status not in get_args(Standing):
+        raise ConfigError(f"--status {status[:40]!r} is none; it is {', '.join(get_args(Standing))}")
     place = home_of(home)
     with opened(place, database) as stored, stored.read() as session:
         campaign_id = campaigns.named(session, campaign).campaign_id if campaign is not None else None

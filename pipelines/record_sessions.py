@@ -90,6 +90,7 @@ def start(
         return RecordSettings(**given), task
 
     chosen, task = checked(settings)
+    recogniser = recogniser if with_microphone else "none"
     _check_new(name, home, recogniser)
     check_machine(chosen, with_microphone=with_microphone, microphone=microphone)
     agreed = _consent(signed, with_microphone=with_microphone)
@@ -152,6 +153,7 @@ def browser(
         return RecordSettings(**given), task
 
     chosen, task = checked(settings)
+    recogniser = recogniser if with_microphone else "none"
     _check_new(name, home, recogniser)
     executable = chromium or find_chromium(headless_shell=False).path
     check_display()

@@ -77,7 +77,7 @@ class PynputInput:
             for wheel in wheels_of(x, y, dx, dy, time_s=time.monotonic()):
                 sink(wheel)
 
-        self._listeners = [
+        listeners = (
             keyboard.Listener(
                 on_press=lambda key: tell(key_of(key, is_down=True, time_s=time.monotonic())),
                 on_release=lambda key: tell(key_of(key, is_down=False, time_s=time.monotonic())),
@@ -86,9 +86,10 @@ class PynputInput:
                 on_click=lambda x, y, button, down: tell(press_of(x, y, button, is_down=down, time_s=time.monotonic())),
                 on_scroll=scrolled,
             ),
-        ]
-        for listener in self._listeners:
+        )
+        for listener in listeners:
             listener.start()
+            self._listeners.append(listener)  # not before: one that was never started seems to have ended, and cannot be joined
             listener.wait()
 
     def stop(self) -> None:

@@ -60,6 +60,9 @@ class Refiner:
             except httpx.TransportError as error:
                 reason = type(error).__name__
                 continue
+            except httpx.HTTPError as error:  # e.g. a packed body that cannot be unpacked
+                reason = type(error).__name__
+                break
             except (ValueError, KeyError, IndexError, TypeError):
                 reason = "what it says is no chat completion"
                 break

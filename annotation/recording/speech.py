@@ -109,8 +109,12 @@ def check_recogniser(name: str) -> None:
     """Whether there is one of that name, which is not loaded for it. Raises RecorderUnavailable."""
     if name not in ("auto", SPHINX, WHISPER):
         raise RecorderUnavailable(f"There is no recogniser {name!r}; there are auto, {SPHINX} and {WHISPER}.")
-    if name != "auto" and find_spec(name.replace("-", "_")) is None:
-        raise RecorderUnavailable(f"{name} is not installed: choose another --recogniser, or none and speech is kept as sound.")
+    wanted = (WHISPER, SPHINX) if name == "auto" else (name,)
+    if all(find_spec(one.replace("-", "_")) is None for one in wanted):
+        missing, other = f"{name} is not installed", "choose another --recogniser"
+        if name == "auto":
+            missing, other = f"Neither {WHISPER} nor {SPHINX} is installed", "pip install 'flywheel[recorder]'"
+        raise RecorderUnavailable(f"{missing}: {other}, or --recogniser none and speech is kept as sound.")
 
 
 @cache

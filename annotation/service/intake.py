@@ -32,13 +32,13 @@ from annotation.storage.database import Database
 from annotation.storage.parts import PartStore
 from annotation.storage.reviews import by_run, reviews_of
 from annotation.storage.schema import Assignment, Recording, Review, Run
+from annotation.storage.standings import COUNTS
 from sandbox.task import Split
-from warehouse.errors import FlywheelError, NotNow
+from warehouse.errors import FlywheelError, NotNow, UnknownSubject
 from warehouse.personal_data import kinds_in
 
 Row = dict[str, Any]
 JUDGE = "human"
-COUNTS = ("none", "approved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +118,8 @@ def take_recording(
 ) -> Recorded:
     """One recording, its samples as `builder` asks, and in other words where there is a `wording`. `keep` is given its pictures, one at a
     time. What a reviewer called wrong teaches nothing. What still looks private, which nobody but the recorder has looked for, becomes
-    neither step nor sample, and is taken out of the task's words. Raises BadUpload, UnknownSubject, NotNow for work on an instance that is
-    evaluated on."""
+    neither step nor sample, and is taken out of the task's words, also a model's. Raises BadUpload, UnknownSubject for one of which
+    something is gone, NotNow for work on an instance that is evaluated on."""
     with database.read() as session:
         recording = session.get_one(Recording, recording_id)
         wrong = wrong_steps(reviews.of_recording(session, recording_id))
@@ -129,11 +129,16 @@ def take_recording(
     if task is not None and task.split(seed) is not Split.TRAIN:
         raise NotNow(f"{recording_id} was recorded on {task.name}, seed {seed}, which is evaluated on: it is never learned from")
     digests = {screen.screen_id: screen.sha256 for screen in manifest.screens}
+    if missing := parts.missing(digests.values()):
+        raise UnknownSubject(
+            f"{len(missing)} of the {len(digests)} pictures of {recording_id} are gone, e.g. part {missing[0]}: put them back from a "
+            "backup, or withdraw it"
+        )
     # A model is asked as if nothing had been taken out here: so it is not asked at all of a task that looks private.
     worded = wording.of(manifest, parts.answers(recording_id)) if wording is not None else Worded()
-    named = manifest.model_copy(update={"task": redacted_task(manifest.task, Redactor())[0]})
+    named, *others = (one.model_copy(update={"task": redacted_task(one.task, Redactor())[0]}) for one in (manifest, *worded.others))
     found = recorded(
-        named, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, keep=keep, also=worded.others,
+        named, lambda screen_id: parts.get(digests[screen_id]) if screen_id in digests else None, builder, keep=keep, also=others,
         wrong=wrong,
     )  # fmt: skip
     samples, variations = ([row for row in rows if not _looks_private(row)] for rows in (found.samples, found.variations))

@@ -13,11 +13,11 @@ from annotation.config import WordingConfig
 from annotation.recording.bundle import Manifest
 from annotation.recording.consent import allows_models
 from annotation.recording.enrichment import other_wordings, with_reasons
+from annotation.recording.redaction import Redactor
 from annotation.recording.refinement import Refiner
 from annotation.storage.parts import Answers
 from warehouse.errors import ConfigError, WordingFailed
 from warehouse.identity import content_id
-from warehouse.personal_data import kinds_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class _Once:
         self._wording, self._answers = wording, answers
 
     def ask(self, instructions: str, text: str) -> str:
-        if any(kinds_in(text)):
+        if Redactor().find(text):
             return ""
         key = content_id("asked", [self._wording.model, instructions, text])
         known = self._answers.get(key)

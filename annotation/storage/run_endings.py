@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from annotation.storage import assignments, landings, runs
 from annotation.storage.database import lock
 from annotation.storage.schema import Assignment, Run
+from annotation.storage.standings import COUNTS
 from warehouse.errors import NotNow
 
 _COPIES = (
@@ -53,7 +54,7 @@ def finish(session: Session, run_id: str, *, is_success: bool, note: str, now_s:
 
 def counts(run: Run) -> bool:
     """Whether the flywheel may learn from it: its newest landing says so."""
-    return run.state == "finished" and run.withdrawn_at_s is None and run.review_state in ("none", "approved")
+    return run.state == "finished" and run.withdrawn_at_s is None and run.review_state in COUNTS
 
 
 def dispute(session: Session, run: Run, *, now_s: float) -> None:

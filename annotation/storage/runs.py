@@ -234,7 +234,7 @@ def rewind(session: Session, run_id: str, to_step: int, *, now_s: float, by_pers
     later = update(RunStep).where(RunStep.run_id == run_id, RunStep.step_index >= to_step, RunStep.superseded_at_s.is_(None))
     session.execute(later.values(superseded_at_s=now_s), execution_options=AS_IT_IS)
     drafts = update(Draft).where(Draft.run_id == run_id, Draft.step_index >= to_step)
-    session.execute(drafts.values(number=0, thought="", action="", saved_at_s=now_s), execution_options=AS_IT_IS)
+    session.execute(drafts.values(number=0, thought="", action="", candidate=None, saved_at_s=now_s), execution_options=AS_IT_IS)
     run.outcome = run.reward = run.verifier_verdict = None
     run.num_backs += int(by_person)
     return assignment.lease_until_s or now_s

@@ -10,6 +10,9 @@ from sqlalchemy.orm import aliased
 from annotation.storage.instances import same_instance
 from annotation.storage.schema import Assignment, Run
 
+COUNTS = ("none", "approved")
+"""States of review in which a finished run counts."""
+_STATES = {"counts": COUNTS, "waiting": ("pending",), "rejected": ("rejected",)}
 VOID = "void"
 """As the state of an assignment whose run came to nothing: it is wanted as if nobody had done it."""
 
@@ -18,15 +21,14 @@ def standing_of(run: Run) -> str:
     """Of a finished run: counts, waiting, rejected or withdrawn."""
     if run.withdrawn_at_s is not None:
         return "withdrawn"
-    return {"pending": "waiting", "rejected": "rejected"}.get(run.review_state, "counts")
+    return next(standing for standing, states in _STATES.items() if run.review_state in states)
 
 
 def stands(standing: str) -> ColumnElement[bool]:
     """The same as a condition on finished runs."""
     if standing == "withdrawn":
         return Run.withdrawn_at_s.is_not(None)
-    states = {"waiting": ("pending",), "rejected": ("rejected",), "counts": ("none", "approved")}[standing]
-    return and_(Run.withdrawn_at_s.is_(None), Run.review_state.in_(states))
+    return and_(Run.withdrawn_at_s.is_(None), Run.review_state.in_(_STATES[standing]))
 
 
 def state_that_counts(assignment: type[Assignment]) -> ColumnElement[str]:

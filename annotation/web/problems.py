@@ -124,13 +124,19 @@ def problem_of(error: FlywheelError, extra: Mapping[str, str] | None = None) -> 
     return problem(status, title, str(error), name if hasattr(errors, name) else AnnotationError.__name__, headers, extra)
 
 
+def answer_to(request: Request, error: FlywheelError, extra: Mapping[str, str] | None = None) -> Response:
+    """`problem_of`; what failed here, rather than in the request, is logged."""
+    response = problem_of(error, extra)
+    if response.status_code >= 500:
+        of = f" ({', '.join(extra.values())})" if extra else ""
+        log.warning("%s %s%s: %s: %s", request.method, request.url.path, of, type(error).__name__, error)
+    return response
+
+
 async def _known(request: Request, error: Exception) -> Response:
     if not isinstance(error, FlywheelError):
         raise error
-    response = problem_of(error)
-    if response.status_code >= 500:
-        log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
-    return response
+    return answer_to(request, error)
 
 
 async def _unusable(_: Request, error: Exception) -> Response:

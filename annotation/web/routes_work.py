@@ -14,7 +14,7 @@ from annotation.service.choosing import selected_tasks
 from annotation.storage import accounts as stored
 from annotation.storage import assignments, work_counts
 from annotation.web.access import Address, Who, needs, office_of
-from annotation.web.problems import problem_of
+from annotation.web.problems import answer_to
 from annotation.wire.runs import NextWork, Reason, RunState
 from annotation.wire.work import CampaignDetail, FlaggedView, HeldView, LeaseView, MyWork, TaskEntry, TaskList
 from sandbox.sources import SOURCES
@@ -45,7 +45,7 @@ def _add_queue(app: FastAPI) -> None:
                 run_id = await office.runs.start(held.assignment_id, held.lease_number, who.user_id)
             except FlywheelError as error:
                 if not leased.is_new:
-                    return problem_of(error, {"assignment_id": held.assignment_id})
+                    return answer_to(request, error, {"assignment_id": held.assignment_id})
                 await office.queue.release(held.assignment_id, who.user_id)
                 if not isinstance(error, ModelError):
                     raise

@@ -4,7 +4,6 @@ runs.py; every text in here may have been written by a model or a stranger.
     GET  /api/v1/reviews                          -> ReviewQueue        what the person may review, most urgent first  (reviewer)
     GET  /api/v1/reviews/runs/{run_id}            -> RunReview          everything that is looked at                   (reviewer)
     POST /api/v1/reviews/runs/{run_id}            SubmitReview -> ReviewView; 409 where it was settled meanwhile       (reviewer)
-    POST /api/v1/runs/{run_id}/withdraw           Withdraw; the run's own annotator, or a reviewer
     GET  /api/v1/quality?campaign_id=&days=       -> Quality                                                           (reviewer)
     GET  /api/v1/recordings                       -> list of RecordingItem: one's own; a reviewer's: everybody's
     GET  /api/v1/recordings/{recording_id}        -> RecordingDetail

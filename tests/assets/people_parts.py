@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
@@ -46,6 +47,12 @@ def materialize(root: Path, iteration: str, *more: dg.AssetsDefinition) -> dg.Ex
 def take_recordings(root: Path, iteration: str, wording: WordingConfig | None = None) -> dg.ExecuteInProcessResult:
     """The assets for recordings alone. `wording`: what is asked of a model; nothing where it is left out."""
     return _materialize(root, iteration, [withdrawals, recordings], wording)
+
+
+def take_again(root: Path, iteration: str, stage: dg.AssetsDefinition = recordings) -> dict[str, Any]:
+    """One asset alone; what it tells of itself."""
+    (made,) = _materialize(root, iteration, [stage]).asset_materializations_for_node(stage.key.to_python_identifier())
+    return {name: value.value for name, value in made.metadata.items()}
 
 
 def _materialize(

@@ -173,7 +173,10 @@ def test_pictures_of_a_recording_pass_through_memory_a_few_at_a_time(tmp_path: P
 
     with recordings._Pictures(warehouse, ITERATION, RECORDED_STAGE) as pictures:
         made = recorded(long, read, PromptBuilder("doubao"), keep=pictures.keep, also=[long])
+        assert warehouse.read("screenshots").num_rows == 0, "who knows whether it can be read to its end"
+        pictures.take()
     assert len(made.samples) == 40 and most <= 4
+    assert sum(commit.operation == "WRITE" for commit in warehouse.history("screenshots")) == 14, "three at a time"
     stored = warehouse.read("screenshots", columns=["screenshot_id"]).column(0).to_pylist()
     assert sorted(stored) == sorted(screen.screen_id for screen in screens)
 

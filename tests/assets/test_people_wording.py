@@ -22,11 +22,13 @@ from tests.assets.people_parts import ITERATION, NEXT, approve, principal, take_
 from tests.models.models_that_answer import learn_by_heart
 from tests.models.policy_servers import TOKEN, TOKEN_VARIABLE, our_server
 from warehouse.home import Home
+from warehouse.identity import content_id
 from warehouse.mixing import MixtureConfig, Pool, mixed
 from warehouse.query import connect
 from warehouse.tables import Warehouse
 
 REASON, QUERY = "No note yet, so I go on.", "Please write to Emma"
+KEY = "Qx3vBnRtWz9KpLsDfGhJm"
 GONE = "http://127.0.0.1:9/v1"
 
 
@@ -134,6 +136,26 @@ def test_nothing_is_sent_that_was_not_agreed_to_or_looks_private(tmp_path: Path)
     assert len(rows(warehouse)) == 4 + 3
     stored = str([warehouse.read(table).to_pylist() for table in ("tasks", "episodes", "steps", "ct_samples")])
     assert "Write to [e-mail]" in stored and "posteo" not in stored and "mailbox" not in stored, "nor is it an episode's"
+    work.close()
+
+
+def test_a_key_is_neither_sent_nor_learned(tmp_path: Path) -> None:
+    """One that the person named, and one that a model made up when it was asked."""
+    home, warehouse, work = Home(tmp_path), Warehouse(Home(tmp_path)), work_in(tmp_path)
+    settings = WordingConfig(base_url=GONE, model="policy", queries=1, reasons=True, attempts=1)
+    for name, query in (("named", f"Sign in with {KEY}"), ("made-up", "Sign in 3 times by 9")):
+        store = made_recording.make(tmp_path / "own", name, text=name)
+        manifest = store.manifest()
+        store.put_manifest(manifest.model_copy(update={"task": manifest.task.model_copy(update={"query": query})}), "recorded")
+        there, bundle = upload(work, home, store)
+        approve(there, bundle.manifest.recording_id)
+    answers = PartStore.of_home(home).of(ANN).answers(bundle.manifest.recording_id)
+    for instructions, text in asked_of(bundle.manifest):
+        answers.put(content_id("asked", [settings.model, instructions, text]), json.dumps({"queries": [f"Sign in with {KEY}"]}))
+    found = told(take_recordings(tmp_path, ITERATION, settings))
+    assert (found["asked of the model"], found["samples"], found["samples in other words"]) == (0, 12, 4) and "note" not in found
+    stored = str([warehouse.read(table).to_pylist() for table in ("tasks", "episodes", "steps", "ct_samples")])
+    assert KEY not in stored and "Sign in with [token]" in stored and "Sign in 3 times by 9" in stored
     work.close()
 
 

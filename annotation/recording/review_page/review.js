@@ -24,14 +24,16 @@ function notice(text, isWrong = false) {
   $("notice").classList.toggle("wrong", isWrong);
 }
 
-// One change after the other: each is made of what the one before left.
+// One change after the other: each is made of what the one before left. Answers whether it was made.
 function change(path, body, text) {
   saved = saved.then(async () => {
     try {
       show(await call(path, body));
       notice(text);
+      return true;
     } catch (error) {
       notice(String(error.message || error), true);
+      return false;
     }
   });
   return saved;
@@ -180,8 +182,9 @@ function remove(speech_only) {
 $("delete").addEventListener("click", () => remove(false));
 $("silence").addEventListener("click", () => remove(true));
 
-function flush() {
-  if (!timer) return;
+// Sends the thought that was typed and not sent yet. Answers whether there was none or it was taken.
+async function flush() {
+  if (!timer) return true;
   clearTimeout(timer);
   timer = 0;
   const index = current, text = $("thought").value;
@@ -192,7 +195,12 @@ function flush() {
     const said = $("actions").children[index]?.querySelector(".said");
     if (said) said.textContent = text || "no thought";
     notice("The thought is saved.");
-  }).catch((error) => notice(String(error.message || error), true));
+    return true;
+  }).catch((error) => {
+    notice(String(error.message || error), true);
+    return false;
+  });
+  return saved;
 }
 $("thought").addEventListener("input", () => {
   clearTimeout(timer);
@@ -201,15 +209,16 @@ $("thought").addEventListener("input", () => {
 $("thought").addEventListener("blur", flush);
 
 $("result").addEventListener("change", () => change("/api/result", { result: $("result").value }, "Saved."));
-function rename() {
+// Words that were refused stay to be mended: what is confirmed is what stands there. Answers whether it is the task's words.
+async function rename() {
   const query = $("query").value;
-  if (recording && query !== recording.query) change("/api/query", { query }, "The task is saved.").then(() => ($("query").value = recording.query));
+  return !recording || query === recording.query || change("/api/query", { query }, "The task is saved.");
 }
 $("query").addEventListener("change", rename);
 $("query").addEventListener("keydown", (event) => event.key === "Enter" && !event.ctrlKey && $("query").blur());
 async function confirm() {
-  flush();
-  rename();
+  const was_saved = flush();
+  if (!(await rename()) || !(await was_saved)) return;
   await change("/api/confirm", {}, "Confirmed. Upload it with: flywheel record upload");
 }
 $("confirm").addEventListener("click", confirm);

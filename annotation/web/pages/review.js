@@ -2,7 +2,7 @@
 // the whole. A recording is judged on its own page, which comes back here.
 
 import { get, part, post } from "/pages/api.js";
-import { announce, at, ask, cancel_button, duration, make, ok_button, show, time_text, toast } from "/pages/dom.js";
+import { announce, at, ask, cancel_button, make, ok_button, show, time_text, toast } from "/pages/dom.js";
 import { table } from "/pages/chart.js";
 import { facts, opinion_note, picture_of, step_facts, take_back, verdict_text } from "/pages/finished.js";
 import { Keys } from "/pages/keys.js";

@@ -14,6 +14,7 @@ const person = await start_page("runs");
 const sees_all = may(person, "reviewer");
 let current = null;
 let items = [];
+let asking = 0; // how often something was asked for: what is answered after another question is not shown
 
 function asked() {
   return new URLSearchParams(location.search);
@@ -39,6 +40,7 @@ function query_of(more = {}) {
 }
 
 async function show_list() {
+  const number = ++asking;
   current = null;
   at("case").hidden = true;
   at("list").hidden = at("list-head").hidden = false;
@@ -46,8 +48,10 @@ async function show_list() {
   try {
     found = await get(`/runs?${query_of()}`);
   } catch (error) {
-    return toast(error.message, "bad");
+    if (number === asking) toast(error.message, "bad");
+    return;
   }
+  if (number !== asking) return;
   items = found.runs;
   show_filters(found);
   show(at("numbers"), `${found.num} ${found.num === 1 ? "run" : "runs"}`);
@@ -78,10 +82,13 @@ function opened(event, item) {
 }
 
 async function add_older(num) {
-  const { length } = items;
-  if (!(await attempt(async () => (items = [...items, ...(await get(`/runs?${query_of({ before: items.at(-1).run_id })}`)).runs])))) return;
+  const [number, shown] = [asking, items];
+  let older = [];
+  if (!(await attempt(async () => (older = (await get(`/runs?${query_of({ before: shown.at(-1).run_id })}`)).runs)))) return;
+  if (number !== asking || items !== shown) return;
+  items = [...shown, ...older];
   show_rows(num);
-  announce(`${items.length - length} more`);
+  announce(`${older.length} more`);
 }
 
 function show_filters({ campaigns, people }) {
@@ -100,8 +107,11 @@ function may_withdraw(item) {
 }
 
 async function open_run(run_id) {
+  const number = ++asking;
   let detail = null;
-  if (!(await attempt(async () => (detail = await get(`/runs/${part(run_id)}/replay`))))) return back();
+  const has_come = await attempt(async () => (detail = await get(`/runs/${part(run_id)}/replay`)));
+  if (number !== asking) return;
+  if (!has_come) return back();
   const { item, run, reviews } = detail;
   const replay = new Replay({ title: `${run.annotator}: ${verdict_text(run.person_verdict)}`, steps: run.steps, address_of: picture_of(run.run_id), said: step_facts });
   current = { item, replay };

@@ -24,6 +24,7 @@ export class Meanings {
     try {
       views = await post(`/runs/${part(this.run_id())}/at`, { point });
     } catch (error) {
+      if (number !== this.number) return;
       this.on_preview(null);
       return toast(error.message, "bad");
     } finally {
@@ -85,7 +86,7 @@ export class Meanings {
   close() {
     this.number += 1;
     this.is_asking = false;
-    if (this.menu.hidden) return;
+    if (this.menu.hidden) return this.on_preview(null);
     this.menu.hidden = true;
     this.menu.replaceChildren();
     this.views = [];

@@ -62,6 +62,11 @@ def test_nobody_is_asked_to_agree_to_what_cannot_be_recorded(command: str, tmp_p
     assert "there are auto" in refused("--recogniser", "no such")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
+    with monkeypatch.context() as without:
+        for name in ("faster_whisper", "pocketsphinx"):
+            without.setitem(sys.modules, name, None)
+        assert "Neither faster-whisper nor pocketsphinx is installed" in refused()
+        assert "DISPLAY" in refused("--no-speech"), "there is nothing to recognise"
     assert "DISPLAY" in refused("--no-speech")
     with a_desk() as desk:
         monkeypatch.setenv("DISPLAY", desk.env["DISPLAY"])

@@ -114,6 +114,7 @@ class Model:
 
     def __init__(self, *answers: str) -> None:
         self.answers, self.asked, self.headers = list(answers), list[dict[str, Any]](), list[str]()
+        self.encoding = "identity"
 
 
 @contextlib.contextmanager
@@ -128,6 +129,7 @@ def serving(model: Model) -> Iterator[str]:
             answer = model.answers.pop(0) if model.answers else None
             value = json.dumps({"choices": [{"message": {"role": "assistant", "content": answer}}]}).encode()
             self.send_response(200 if answer is not None else 500)
+            self.send_header("Content-Encoding", model.encoding)
             self.send_header("Content-Length", str(len(value)))
             self.end_headers()
             self.wfile.write(value)
@@ -159,6 +161,16 @@ def test_a_model_words_thoughts_anew_and_its_nonsense_is_left_out(tmp_path: Path
     assert [t.origin for t in thoughts if t] == ["refined", "speech", "speech", "refined"]
     assert [t.raw for t in thoughts if t] == [said for _, _, said in STEPS], "what was heard stays"
     assert model.headers[0] == "/v1/chat/completions Bearer key" and model.asked[0]["model"] == "tiny"
+
+
+def test_an_answer_that_cannot_be_unpacked_is_a_failure_like_any_other():
+    model = Model("yes", "yes")
+    model.encoding = "gzip"  # which it is not
+    with serving(model) as url:
+        refiner = Refiner(url, "tiny", attempts=2, pause_s=0)
+        with pytest.raises(WordingFailed, match="DecodingError"):
+            refiner.ask("x", "y")
+        refiner.close()
 
 
 def test_nothing_is_sent_to_a_model_before_the_review_and_what_it_wrote_is_reviewed_again(tmp_path: Path):

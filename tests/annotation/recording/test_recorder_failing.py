@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +63,42 @@ def cannot_read(recorder: Recorder, inputs: X11Input) -> None:
 
     recorder._snapshots._accessibility.elements = refuses  # type: ignore[method-assign]
     recorder._snapshots._camera._frames[-1].number += 1_000_000  # something changed
+
+
+LISTENS = """
+import os
+import threading
+from annotation.recording.pynput_input import PynputInput
+
+inputs, said, has_begun, has_heard = PynputInput(), set(), threading.Event(), threading.Event()
+
+def ask():
+    while not has_begun.is_set():
+        said.add(inputs.failure)
+
+asking = threading.Thread(target=ask)
+asking.start()
+try:
+    inputs.start(lambda event: has_heard.set())
+finally:
+    has_begun.set()
+    asking.join()
+print(said, flush=True)
+print(has_heard.wait(20), flush=True)
+os._exit(0)  # on X pynput does not end before something else happens there
+"""
+
+
+@pytest.mark.skipif(find_spec("pynput") is None, reason="pynput is not installed: on Linux this test alone needs it")
+def test_a_part_that_only_begins_has_not_failed():
+    """What hears on Windows and macOS, here from X, in a process of its own: it listens twice, and is asked from the first moment on."""
+    with a_desk() as desk:
+        environment = {**os.environ, "DISPLAY": desk.env["DISPLAY"], "PYNPUT_BACKEND": "xorg"}
+        with subprocess.Popen([sys.executable, "-c", LISTENS], env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stdout.readline() == "{None}\n"
+            desk.click(300, 300)
+            assert process.stdout.readline() == "True\n", "the click"
+        assert process.returncode == 0
 
 
 @pytest.mark.slow

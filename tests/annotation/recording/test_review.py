@@ -176,9 +176,27 @@ def test_nobody_else_gets_in(tmp_path: Path):
     asyncio.run(main())
 
 
+async def confirm_without_a_task(page: Any, *, is_quick: bool) -> None:
+    """The field is left when the button is pressed down: the refusal comes before the button is let go, or after."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.locator("#query").fill("")
+    await page.hover("#confirm")
+    await page.mouse.down()
+    if not is_quick:
+        await expect(page.locator("#notice")).to_contain_text("has 0 characters")
+    await page.mouse.up()
+    await page.wait_for_timeout(300)
+    assert asked and not any(url.endswith("/api/confirm") for url in asked)
+    await expect(page.locator("#notice")).to_contain_text("has 0 characters")
+    await expect(page.locator("#query")).to_have_value("")
+    await page.locator("#query").fill("Write to Emma")
+    await page.locator("#query").blur()
+
+
 async def look_through(page: Any, url: str, store: Store) -> None:
     said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" and "of 409" not in message.text else None)
     page.on("pageerror", lambda error: said.append(str(error)))
     await page.goto(f"{url}/#{KEY}")
     await expect(page.locator("#query")).to_have_value("Write to Emma")
@@ -209,6 +227,9 @@ async def look_through(page: Any, url: str, store: Store) -> None:
     await page.locator("#actions li").first.click()
     await page.keyboard.press("j")
     await expect(page.locator("#actions li").nth(1)).to_have_attribute("aria-current", "true")
+    for is_quick in (True, False):
+        await confirm_without_a_task(page, is_quick=is_quick)
+        assert store.cover.state == "recorded"
     await page.locator("#query").fill("Write to Emma at emma@posteo.de")
     await page.click("#confirm")
     await expect(page.locator("#confirm")).to_have_text("Confirmed")

@@ -109,7 +109,7 @@ def test_stepping_back_replays_and_supersedes_without_asking_again(on_pool: Any,
             first = await until(live, run_id, "deciding")
             second = await accept(live, first)
             third = await accept(live, second)
-            await live.save_draft(run_id, ANN, SaveDraft(step_index=2, number=1, thought="hm", action="cli"))
+            await live.save_draft(run_id, ANN, SaveDraft(step_index=2, number=1, thought="hm", action="cli", candidate=1))
             with pytest.raises(NotNow, match="cannot go back to step 3"):
                 await live.back(run_id, ANN, StepBack(version=third.version, to_step=3))
             back = StepBack(version=third.version, to_step=1)
@@ -129,7 +129,8 @@ def test_stepping_back_replays_and_supersedes_without_asking_again(on_pool: Any,
         standing = [step for step in steps if step.superseded_at_s is None]
         assert [step.step_index for step in standing] == [0, 1, 2, 3] and len(steps) > 4
         assert work.rows(select(Run))[0].num_backs == 2
-        assert work.rows(select(Draft))[0].action == "", "a draft of a step that was stepped back over is gone"
+        (draft,) = work.rows(select(Draft))
+        assert (draft.action, draft.candidate) == ("", None), "a draft of a step that was stepped back over is gone"
 
     on_pool(use)
 

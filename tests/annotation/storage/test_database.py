@@ -7,14 +7,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, select, text, update
 
 from annotation.storage import migrating
-from annotation.storage.database import Database, default_url, lock
+from annotation.storage.database import Database, default_url, lock, make_engine
 from annotation.storage.migrating import check_current, migrate, open_database
-from annotation.storage.schema import Base, Campaign, Landing
+from annotation.storage.schema import Base, Campaign, Draft, Landing
 from warehouse.errors import ConfigError, DatabaseUnusable
 from warehouse.home import Home
 
@@ -39,6 +40,27 @@ def test_the_migrated_tables_are_those_of_the_schema(database: Database):
 
 def test_migrating_again_changes_nothing(database: Database):
     assert migrate(database) == (migrating.head(), migrating.head())
+
+
+def test_tables_of_the_first_version_become_todays(annotation_url: str):
+    """A version that was released stays as it was: what was made by it would never get what is added to it."""
+    database = Database(annotation_url)
+    engine = make_engine(database.url, foreign_keys=False).execution_options(flywheel_writes=True)
+    with engine.begin() as connection:
+        command.upgrade(migrating._config(connection), "0001")
+        assert {column["name"] for column in inspect(connection).get_columns("drafts")} == {
+            "run_id", "step_index", "number", "thought", "action", "saved_at_s",
+        }  # fmt: skip
+        connection.execute(text("insert into landings (kind, subject_id, at_s) values ('run', 'from before', 1.0)"))
+    engine.dispose()
+    with pytest.raises(DatabaseUnusable, match="flywheel annotate migrate"):
+        check_current(database)
+    assert migrate(database) == ("0001", migrating.head())
+    check_current(database)
+    with database.read() as session:
+        assert session.scalars(select(Draft)).all() == []
+        assert [row.subject_id for row in session.scalars(select(Landing))] == ["from before"]
+    database.close()
 
 
 def test_tables_of_another_release_are_refused_with_what_to_do(database: Database, annotation_url: str):

@@ -31,6 +31,11 @@ async def later(route: Route) -> None:
     await route.continue_()
 
 
+async def too_late(route: Route) -> None:
+    await asyncio.sleep(1.5)
+    await route.fulfill(status=422, json={"title": "Wrong request", "detail": "too late", "type": "ConfigError"})
+
+
 def around(box: dict[str, Any], px: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (box["x"] - px, box["y"] - px), (box["x"] + box["width"] + px, box["y"] + box["height"] + px)
 
@@ -66,6 +71,23 @@ def test_a_box_around_a_thing_becomes_a_click_on_it(tmp_path: Path) -> None:
             await expect(drawn).to_have_count(1)
             await page.keyboard.press("Escape")
             await expect(drawn).to_have_count(0)
+            await page.route("**/at", later)
+            async with page.expect_response("**/at"):
+                await drag(page, start, end)
+                await expect(drawn).to_have_count(1)
+                await page.keyboard.press("Escape")
+                await expect(drawn).to_have_count(0)
+            await expect(page.locator("#meanings")).to_be_hidden()
+            await page.unroute("**/at")
+            await page.route("**/at", too_late, times=1)
+            await drag(page, start, end)
+            async with page.expect_response(lambda answer: answer.url.endswith("/at") and answer.status == 422):
+                await drag(page, end, start)
+                await expect(page.locator("#meanings button").first).to_be_focused()
+            await page.wait_for_timeout(100)
+            await expect(drawn).to_have_count(1)
+            await expect(page.locator("#toasts .bad")).to_have_count(0)
+            await page.keyboard.press("Escape")
             await page.route("**/at", later)
             await drag(page, end, start)
             await page.keyboard.press("Enter")

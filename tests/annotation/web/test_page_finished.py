@@ -4,11 +4,13 @@ recording in it, pictures enlarged, dialogs by the keyboard alone, and what one 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 from sqlalchemy import select
 
 from annotation.storage.schema import AuditEntry, Recording, Review, Run
@@ -140,6 +142,55 @@ def test_an_admin_filters_by_person_and_takes_back_from_the_list(tmp_path: Path)
             assert session.get_one(Run, other).withdrawn_at_s is not None
 
     in_browser(tmp_path, work)
+
+
+def test_an_answer_that_was_overtaken_is_not_shown(tmp_path: Path) -> None:
+    async def work(here: Site, browser: Browser) -> None:
+        page = await logged_in(browser, here, "ann", "annotator")
+        history = history_of(here)
+        for seed in range(101):
+            history.run("ann", seed=seed)
+        history.run("ann", seed=200, verifier=False)
+        with_pictures(here, tmp_path)
+        await page.goto("/runs")
+        numbers, rows = page.locator("#numbers"), page.locator("#list tbody tr")
+        await expect(numbers).to_have_text("102 runs")
+        async with held_up(page, "standing=waiting"):
+            await page.get_by_label("Show").select_option("waiting")
+            await page.get_by_label("Show").select_option("counts")
+            await expect(numbers).to_have_text("101 runs")
+        await expect(numbers).to_have_text("101 runs")
+        await expect(rows).to_have_count(100)
+        async with held_up(page, "before="):
+            await page.get_by_role("button", name="Older runs").click()
+            await page.get_by_label("Show").select_option("waiting")
+            await expect(rows).to_have_count(1)
+        await expect(rows).to_have_count(1)
+        async with held_up(page, "/replay"):
+            await page.get_by_role("link", name="click-button · 200").click()
+            await page.go_back()
+            await expect(rows).to_have_count(1)
+        await expect(page.locator("#case")).to_be_hidden()
+        await expect(rows).to_have_count(1)
+
+    in_browser(tmp_path, work)
+
+
+@asynccontextmanager
+async def held_up(page: Page, part: str) -> AsyncIterator[None]:
+    """What is asked for so is answered when the block ends, and the page has had time to show it."""
+    asked_for, goes = re.compile(rf"/api/v1/runs.*{re.escape(part)}"), asyncio.Event()
+
+    async def later(route: Route) -> None:
+        await goes.wait()
+        await route.continue_()
+
+    await page.route(asked_for, later, times=1)
+    async with page.expect_response(asked_for) as answered:
+        yield
+        goes.set()
+    await (await answered.value).finished()
+    await page.wait_for_timeout(200)
 
 
 def test_recordings_wait_on_the_review_page_and_dialogs_are_by_keys(tmp_path: Path) -> None:

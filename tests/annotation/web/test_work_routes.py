@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from sqlalchemy import update
 
 from annotation.service.queue import Queue
@@ -105,13 +106,19 @@ def test_a_campaign_whose_policy_is_gone_stops_nobody_and_can_be_given_another(t
     asyncio.run(run())
 
 
-def test_what_is_held_and_cannot_go_on_is_named_so_that_it_can_be_let_go(tmp_path: Path) -> None:
+def test_what_is_held_and_cannot_go_on_is_named_so_that_it_can_be_let_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with SessionPool(size=1) as pool:
             async with site(tmp_path, pool=pool) as there:
                 admin = await there.person("root", "admin")
                 await admin.post("/api/v1/campaigns", CAMPAIGN)
                 held = (await begun(there, admin))["assignment_id"]
+                there.policies.gone = frozenset({"newest"})
+                for num in (1, 2):
+                    answer = await admin.post("/api/v1/work/next")
+                    assert (answer.status_code, answer.json()["extra"]) == (502, {"assignment_id": held})
+                    told = [message for message in caplog.messages if held in message]
+                    assert len(told) == num and "CheckpointError: no checkpoint newest is registered" in told[-1], "each time"
             async with site(tmp_path, pool=pool, grammar="uitars15") as there:  # which another policy answers in
                 back = await there.stranger()
                 await back.log_in("root")

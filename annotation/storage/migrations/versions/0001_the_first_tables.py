@@ -269,7 +269,6 @@ def upgrade() -> None:
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("thought", sa.Text(), nullable=False),
         sa.Column("action", sa.Text(), nullable=False),
-        sa.Column("candidate", sa.Integer(), nullable=True),
         sa.Column("saved_at_s", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.run_id"], name=op.f("fk_drafts_run_id")),
         sa.PrimaryKeyConstraint("run_id", "step_index", name=op.f("pk_drafts")),
