@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from annotation.recording.browser_frames import Frames
 from annotation.recording.secret_names import SOURCE
 from annotation.recording.sign import HEIGHT_PX
 from sandbox.browser import host
@@ -32,7 +33,11 @@ BINDING = "flywheelTell"
 SIGN_PX = (90, HEIGHT_PX)
 START_S = 30.0
 BLANK = ("", "about:blank")
-FLAGS = ("--no-first-run", "--no-default-browser-check", "--disable-background-networking", "--disable-features=Translate")
+FLAGS = (
+    "--no-first-run", "--no-default-browser-check", "--disable-background-networking",
+    # Of the frames in a page that comes back from the cache, or was made before it was asked for, nobody tells.
+    "--disable-features=Translate,BackForwardCache,Prerender2",
+)  # fmt: skip
 
 
 LEAVING_S = 0.6
@@ -64,7 +69,7 @@ Went = Callable[[Tab, str], None]
 
 class BrowserPages:
     """`heard` is called with what the script tells, `went` when a person went elsewhere by the address bar or a bookmark. Of pages whose
-    address `excludes` says yes to no picture is kept."""
+    address `excludes` says yes to, or that of a frame in them, no picture is kept."""
 
     def __init__(
         self, heard: Heard, went: Went, changed: Callable[[Tab], None], excludes: Callable[[str], bool] = lambda url: False
@@ -72,6 +77,8 @@ class BrowserPages:
         self._heard, self._went, self._changed, self._excludes = heard, went, changed, excludes
         self.connection = Connection()
         self.tabs: dict[str, Tab] = {}
+        self._frames: dict[str, Frames] = {}
+        """By the session of the tab."""
         self._contexts: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
         listing = ELEMENTS.read_text(encoding="utf-8").rstrip().rstrip(";")
@@ -164,7 +171,9 @@ class BrowserPages:
         listen(session_id, "Page.screencastFrame", lambda frame: self._pictured(tab, frame))
         listen(session_id, "Page.frameRequestedNavigation", lambda _: self._asked(tab))
         listen(session_id, "Page.frameNavigated", lambda told: self._navigated(tab, told["frame"]))
-        self._send("Page.enable", None, session_id)
+        self._frames[session_id] = Frames(
+            self.connection, session_id, tab.target_id, self._excludes, lambda: self._frames_changed(tab)
+        )  # fmt: skip
         self._send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD}, session_id)
         self._send("Runtime.enable", None, session_id)
         script = {"source": self._script, "worldName": WORLD, "runImmediately": True}
@@ -178,7 +187,7 @@ class BrowserPages:
 
     def _detached(self, session_id: str) -> None:
         if self.tabs.pop(session_id, None) is not None:
-            self.connection.forget(session_id)
+            self._frames.pop(session_id).forget()
 
     def _told(self, tab: Tab, told: Params) -> None:
         if told["name"] == BINDING:
@@ -196,7 +205,8 @@ class BrowserPages:
         self._changed(tab)
 
     def is_excluded(self, tab: Tab) -> bool:
-        return self._excludes(tab.url) or self._excludes(tab.target_url)
+        frames = self._frames.get(tab.session_id)
+        return self._excludes(tab.url) or self._excludes(tab.target_url) or (frames is not None and frames.has_excluded)
 
     def _look(self, session_id: str) -> None:
         """Have the page pictured, now and whenever it changes."""
@@ -208,10 +218,11 @@ class BrowserPages:
         tab.asked_by_page_s = time.monotonic()
 
     def _navigated(self, tab: Tab, frame: Params) -> None:
+        was_excluded = self.is_excluded(tab)
+        self._frames[tab.session_id].navigated(frame)
         if "parentId" in frame:
             return
         url, before = frame["url"] + frame.get("urlFragment", ""), tab.url
-        was_excluded = self.is_excluded(tab)
         if url not in BLANK:
             tab.url = frame.get("unreachableUrl") or url  # the browser's own page says whose place it takes
         if time.monotonic() - tab.asked_by_page_s > 5.0 and url != before and url.startswith(("http:", "https:", "file:")):
@@ -221,6 +232,8 @@ class BrowserPages:
             self._leave(tab)
 
     def _target_changed(self, info: Params) -> None:
+        for frames in list(self._frames.values()):
+            frames.target_changed(info)
         tab = next((tab for tab in self.tabs.values() if tab.target_id == info["targetId"]), None)
         if tab is None or info["url"] in BLANK or info["url"] == tab.target_url:
             return
@@ -228,6 +241,11 @@ class BrowserPages:
         if was_excluded or self.is_excluded(tab):
             tab.png = b""
             self._leave(tab)
+
+    def _frames_changed(self, tab: Tab) -> None:
+        """A frame of an excluded site came or went."""
+        tab.png = b""
+        self._leave(tab)
 
     def _leave(self, tab: Tab) -> None:
         """Take no picture for a moment. A page that stands still is pictured once, so it is pictured again after that."""

@@ -4,7 +4,7 @@
 import { address, get, part, post } from "/pages/api.js";
 import { table } from "/pages/chart.js";
 import { announce, ask, at, cancel_button, duration, make, ok_button, time_text, toast } from "/pages/dom.js";
-import { take_back } from "/pages/finished.js";
+import { opinion_note, step_mark, step_opinions, take_back, withdrawal_note } from "/pages/finished.js";
 import { Keys } from "/pages/keys.js";
 import { Opinion } from "/pages/opinion.js";
 import { Replay } from "/pages/replay.js";
@@ -56,10 +56,10 @@ async function open_recording(recording_id) {
   const sounds = new Sounds(detail.sounds, (id) => address(`/recordings/${part(item.recording_id)}/sounds/${part(id)}`));
   const replay = new Replay({
     title: item.track ? `${item.person}, ${item.track}` : item.person, steps: detail.steps, address_of: (id) => address(`/recordings/${part(item.recording_id)}/screens/${part(id)}`),
-    on_step: (index) => opinion.show(index), mark_of: (index) => opinion.mark_of(index),
+    on_step: (index) => opinion.show(index), mark_of: (index) => opinion.mark_of(index) || step_mark(detail.reviews, detail.steps[index]),
     said: (step) => [
       make("p", { class: "small quiet" }, `at ${duration(step.at_s)} in ${step.window || "an unnamed window"}`), step.heard && make("p", { class: "small quiet wrap" }, `heard: ${step.heard}`), sounds.button(step.at_s),
-      step.hidden.length > 0 && make("p", { class: "small" }, `taken out: ${step.hidden.join(", ")}`),
+      step.hidden.length > 0 && make("p", { class: "small" }, `taken out: ${step.hidden.join(", ")}`), ...step_opinions(detail.reviews, step),
     ],
   });
   opinion.on_change = () => replay.mark();
@@ -69,6 +69,7 @@ async function open_recording(recording_id) {
   at("case").replaceChildren(
     make("div", { class: "card-head" }, make("button", { type: "button", on: { click: leave } }, is_from_review ? "← Review" : "← Recordings", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, item.query || "Without a query"),
       make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state), make("span", { class: "badge" }, `result: ${detail.result}`)),
+    ...[withdrawal_note(detail.withdrawal), ...detail.reviews.map(opinion_note)].filter(Boolean),
     make("p", { class: "quiet" }, hidden ? `Taken out before the upload: ${hidden}.` : "Nothing had to be taken out before the upload."),
     ...[replay.node, sounds.node].filter(Boolean),
     make("div", { class: "card verdict" }, may_review && opinion.node, make("div", { class: "row" },
