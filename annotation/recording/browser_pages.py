@@ -80,6 +80,8 @@ class BrowserPages:
         self._frames: dict[str, Frames] = {}
         """By the session of the tab."""
         self._contexts: dict[str, int] = {}
+        """By the session of the tab: the script's world in the page itself, not in its frames."""
+        self._is_paused = False
         self._process: subprocess.Popen[bytes] | None = None
         listing = ELEMENTS.read_text(encoding="utf-8").rstrip().rstrip(";")
         body = SCRIPT.read_text(encoding="utf-8").rstrip().rstrip(";")
@@ -143,13 +145,17 @@ class BrowserPages:
             process.wait()
 
     def show_sign(self, is_paused: bool) -> None:
-        for session_id in list(self.tabs):
-            self._evaluate(session_id, f"window.__flywheelSign && window.__flywheelSign({json.dumps(is_paused)})")
+        self._is_paused = is_paused
+        for tab in list(self.tabs.values()):
+            self._sign(tab)
 
-    def _evaluate(self, session_id: str, expression: str) -> None:
-        context = self._contexts.get(session_id)
+    def _sign(self, tab: Tab) -> None:
+        """Have the sign in a page say what is so."""
+        word = "PAUSED" if self._is_paused else "EXCLUDED" if self.is_excluded(tab) else "RECORDING"
+        context = self._contexts.get(tab.session_id)
         if context is not None:
-            self._send("Runtime.evaluate", {"expression": expression, "contextId": context}, session_id)
+            shows = f"window.__flywheelShows = {json.dumps(word)}; window.__flywheelSign && window.__flywheelSign()"
+            self._send("Runtime.evaluate", {"expression": shows, "contextId": context}, tab.session_id)
 
     def _send(self, method: str, params: Params | None, session_id: str) -> None:
         """A command whose failure says only that the page is gone."""
@@ -182,8 +188,9 @@ class BrowserPages:
         self._send("Runtime.runIfWaitingForDebugger", None, session_id)
 
     def _context(self, tab: Tab, context: Params) -> None:
-        if context["name"] == WORLD:
+        if context["name"] == WORLD and context["auxData"].get("frameId") == tab.target_id:
             self._contexts[tab.session_id] = context["id"]
+            self._sign(tab)
 
     def _detached(self, session_id: str) -> None:
         if self.tabs.pop(session_id, None) is not None:
@@ -228,6 +235,7 @@ class BrowserPages:
         if time.monotonic() - tab.asked_by_page_s > 5.0 and url != before and url.startswith(("http:", "https:", "file:")):
             self._went(tab, url)
         tab.png = b""
+        self._sign(tab)
         if was_excluded:
             self._leave(tab)
 
@@ -238,6 +246,7 @@ class BrowserPages:
         if tab is None or info["url"] in BLANK or info["url"] == tab.target_url:
             return
         was_excluded, tab.target_url = self.is_excluded(tab), info["url"]
+        self._sign(tab)
         if was_excluded or self.is_excluded(tab):
             tab.png = b""
             self._leave(tab)
@@ -245,6 +254,7 @@ class BrowserPages:
     def _frames_changed(self, tab: Tab) -> None:
         """A frame of an excluded site came or went."""
         tab.png = b""
+        self._sign(tab)
         self._leave(tab)
 
     def _leave(self, tab: Tab) -> None:

@@ -174,6 +174,12 @@ async def sees_the_bank(person: Person) -> bool:
     return bool(np.all(pixels_of(b64decode(shot)) == EXCLUDED_RGB, axis=2).any())
 
 
+async def shown_by_sign(recorder: BrowserRecorder, tab: Tab) -> str:
+    asked = {"expression": "window.__flywheelShows", "contextId": recorder.pages._contexts[tab.session_id]}
+    answer = await recorder.pages.connection.send("Runtime.evaluate", asked, tab.session_id)
+    return str(answer["result"]["value"])
+
+
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not holds():
@@ -197,12 +203,14 @@ def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tm
             await person.type("Kassel")
             await asyncio.sleep(0.5)
             assert tab.png == b"" and recorder.num_actions == num - 1, f"{site} in a frame: nothing of the page is recorded"
+            assert await shown_by_sign(recorder, tab) == "EXCLUDED"
             await person.evaluate(f"made.src = 'http://flowers.test:{port}/'" if num % 2 else "made.remove()")
             await until(lambda: not recorder.pages.is_excluded(tab))
             await person.evaluate("document.querySelector('#made')?.remove(); what.value = ''")
             await pictured(tab)
             await person.click("#what")
             await until(lambda num=num: recorder.num_actions == num)
+            assert await shown_by_sign(recorder, tab) == "RECORDING"
         await frame(person, f"http://bank.test:{port}/")
         await until(lambda: recorder.pages.is_excluded(tab))
         await person.do("Page.navigate", url=f"http://flowers.test:{port}/")
