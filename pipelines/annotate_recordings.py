@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def list_recordings(
     user: Annotated[str | None, typer.Option(help="Of this account.")] = None,
     state: Annotated[
-        str | None, typer.Option(help="uploading, pending (waits for a review), approved, rejected or withdrawn \[default: all].")
+        str | None, typer.Option(help="uploading, pending (waits for a review), approved, rejected or withdrawn \\[default: all].")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="The newest so many.")] = 50,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,

@@ -1,5 +1,5 @@
-"""What is left of a recording of a person's own work once its samples are withdrawn, or once it was taken back without having given any: the
-texts of its episode and steps, and pictures that nothing else names. Erasing them is one part of withdrawal.purge; that an episode was
+"""What is left of a recording of a person's own work once its samples are withdrawn, or once it was taken back without having given any:
+the texts of its episode and steps, and pictures that nothing else names. Erasing them is one part of withdrawal.purge; that an episode was
 there, its ids and its numbers stay.
 """
 

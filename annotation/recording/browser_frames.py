@@ -62,8 +62,8 @@ class Frames:
         self._now(process, excluded)
 
     def target_changed(self, info: Params) -> None:
-        """Target.targetInfoChanged: the browser knows earlier than the frame's process tells. It knows addresses only, so that whether one is
-        gone is the other's to say."""
+        """Target.targetInfoChanged: the browser knows earlier than the frame's process tells. It knows addresses only, so that whether one
+        is gone is the other's to say."""
         for process in self._processes.values():
             if process.target_id == info["targetId"] and process.around is not None and self._excludes(info["url"]):
                 self._now(process, process.excluded | {info["targetId"]})

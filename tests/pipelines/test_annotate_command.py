@@ -291,8 +291,8 @@ def test_recordings_are_listed_by_their_ids(tmp_path: Path) -> None:
             summary = {"query": f"Write [letter] {number}", "applications": ["Mousepad"], "num_actions": 12, "length_s": 90.0}
             session.add(
                 Recording(
-                    recording_id=f"recording-{number:016x}", user_id=user_id, digest="0" * 64, parts=[], summary=summary if is_complete else {},
-                    track="expert" if is_complete else None, state=state, created_at_s=1_790_000_000.0 + number,
+                    recording_id=f"recording-{number:016x}", user_id=user_id, digest="0" * 64, parts=[], state=state,
+                    summary=summary if is_complete else {}, track="expert" if is_complete else None, created_at_s=1_790_000_000.0 + number,
                 )
             )  # fmt: skip
     database.close()

@@ -155,7 +155,8 @@ def test_a_purge_empties_a_recording_that_was_taken_back_though_it_gave_no_sampl
     assert num_to_purge(warehouse) == 0 and purge(warehouse) == [], "no tombstone tells of it"
     back = ["a", "b", "of nothing"]
     assert num_to_purge(warehouse, taken_back=back) == 2 + 1 + 1 + 1, "two steps, an episode, a task, a picture; the other still teaches"
-    assert {one.table: one.num_rows for one in purge(warehouse, taken_back=back)} == {"screenshots": 1, "steps": 2, "episodes": 1, "tasks": 1}
+    num_rows = {one.table: one.num_rows for one in purge(warehouse, taken_back=back)}
+    assert num_rows == {"screenshots": 1, "steps": 2, "episodes": 1, "tasks": 1}
     held = _on_disk(warehouse)
     assert "kassel" not in held and "ownown" not in held and "bremen" in held and "sharedshared" in held
     assert num_to_purge(warehouse, taken_back=back) == 0 and purge(warehouse, taken_back=back) == []

@@ -192,13 +192,15 @@ def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tm
 
     async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
         (tab,) = recorder.pages.tabs.values()
-        for num, site in enumerate(("bank.test", "bank.shop.test", "news.test"), start=1):
+        processes = recorder.pages._frames[tab.session_id]._processes
+        for num, (site, num_processes) in enumerate((("bank.test", 2), ("bank.shop.test", 1), ("news.test", 3)), start=1):
             await frame(person, f"http://{site}:{port}/")
             await until(lambda: recorder.pages.is_excluded(tab))
             async with asyncio.timeout(10):
                 while not await sees_the_bank(person):
                     await asyncio.sleep(0.05)
             await asyncio.sleep(1.0)
+            assert len(processes) == num_processes, f"{site}: as this test means it"
             await person.press("#what")
             await person.type("Kassel")
             await asyncio.sleep(0.5)

@@ -42,14 +42,16 @@ def test_the_migrated_tables_are_those_of_the_schema(database: Database):
 
 def test_campaigns_from_before_they_had_a_priority_keep_everything(annotation_url: str):
     earlier, script = Database(annotation_url), ScriptDirectory(str(migrating.FOLDER))
-    columns = "campaign_id, name, guidelines, mode, tasks, policy, num_candidates, temperature, target_count, double_share, lease_s, state, created_at_s"
-    with make_engine(earlier.url).begin() as connection:
+    columns = "campaign_id, name, guidelines, mode, tasks, policy, num_candidates, temperature, target_count, double_share, lease_s, state"
+    engine = make_engine(earlier.url)
+    with engine.begin() as connection:
         context = MigrationContext.configure(connection)
         with Operations.context(context):
             script.get_revision("0001").module.upgrade()
         context.stamp(script, "0001")
         values = "'c', 'forms', '', 'relabel', '[]', 'newest', 1, 1.0, 7, 0.25, 60.0, 'paused', 1.0"
-        connection.execute(text(f"insert into campaigns ({columns}) values ({values})"))
+        connection.execute(text(f"insert into campaigns ({columns}, created_at_s) values ({values})"))
+    engine.dispose()
     with pytest.raises(DatabaseUnusable, match="flywheel annotate migrate"):
         open_database(annotation_url)
     assert migrate(earlier) == ("0001", migrating.head())
@@ -57,7 +59,8 @@ def test_campaigns_from_before_they_had_a_priority_keep_everything(annotation_ur
     today = open_database(annotation_url)
     with today.read() as session:
         (campaign,) = session.scalars(select(Campaign))
-        assert (campaign.name, campaign.mode, campaign.double_share, campaign.state, campaign.priority) == ("forms", "relabel", 0.25, "paused", 0)
+        kept = (campaign.name, campaign.mode, campaign.double_share, campaign.state, campaign.priority)
+        assert kept == ("forms", "relabel", 0.25, "paused", 0)
     today.close()
 
 
