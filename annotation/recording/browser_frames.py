@@ -25,7 +25,7 @@ class _Process:
     around: str | None
     """The session of the page around it."""
     target_id: str
-    """Also the id of its outermost frame."""
+    """Also the id of its outermost frame, the page itself or one in it."""
     excluded: set[str] = field(default_factory=set)
     """Ids of frames."""
     told: set[str] = field(default_factory=set)
@@ -48,15 +48,13 @@ class Frames:
         return any(process.excluded for process in self._processes.values())
 
     def navigated(self, frame: Params, session_id: str | None = None) -> None:
-        """Page.frameNavigated of a session, the page's own where none is named: another page has none of the frames of the one before."""
+        """Page.frameNavigated of a session, the page's own where none is named. What the outermost frame of a session shows next has none
+        of the frames of what it showed before: nobody tells of each that they are gone."""
         process = self._processes.get(session_id or self._page)
         if process is None:
             return
-        is_page = process.around is None and "parentId" not in frame
-        excluded = set() if is_page else process.excluded - {frame["id"]}
-        if is_page:
-            process.told.clear()
-        elif self._is_excluded(frame):
+        excluded = set() if frame["id"] == process.target_id else process.excluded - {frame["id"]}
+        if "parentId" in frame and self._excludes(frame["url"]):
             excluded.add(frame["id"])
         process.told.add(frame["id"])
         self._now(process, excluded)
@@ -95,7 +93,7 @@ class Frames:
         process = self._processes.get(session_id)
         if process is None or answer.cancelled() or answer.exception() is not None:  # it is gone by now
             return
-        found = {frame["id"] for frame in _in_tree(answer.result()["frameTree"]) if self._is_excluded(frame)}
+        found = {frame["id"] for frame in _in_tree(answer.result()["frameTree"]) if self._excludes(frame["url"])}
         self._now(process, process.excluded | (found - process.told))
 
     def _gone(self, session_id: str, frame_id: str) -> None:
@@ -120,10 +118,6 @@ class Frames:
         if process.excluded != excluded:
             process.excluded = excluded
             self._changed()
-
-    def _is_excluded(self, frame: Params) -> bool:
-        """By its address or, for what a page fills itself, by whose it is."""
-        return self._excludes(frame["url"]) or self._excludes(frame.get("securityOrigin", ""))
 
 
 def _in_tree(tree: dict[str, Any]) -> list[Params]:

@@ -149,7 +149,7 @@ class Recordings:
         return await self._database.reading(work)
 
     async def look(self, recording_id: str, viewer: Principal) -> RecordingDetail:
-        """Raises UnknownSubject, NotNow for what is not complete yet, or was erased."""
+        """Raises UnknownSubject, also for what was erased, NotNow for what is not complete yet."""
 
         def work(session: Session) -> tuple[Recording, RecordingItem, tuple[ReviewView, ...], Withdrawal | None]:
             names = accounts.names(session)
@@ -161,7 +161,7 @@ class Recordings:
         if found.completed_at_s is None:
             raise NotNow(f"{recording_id} is {found.state} and was never complete: there is nothing to look at yet")
         if found.erased_at_s is not None:
-            raise NotNow(f"{recording_id} was withdrawn and erased: nothing of it is left to look at")
+            raise UnknownSubject(f"{recording_id} was withdrawn and erased: nothing of it is left to look at")
         parts = self._store.of(found.user_id)
         async with self._looking:
             manifest = await asyncio.to_thread(bundles.read_manifest, parts, found.digest)

@@ -23,7 +23,7 @@ from sandbox.pool import SessionPool
 from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
 from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, principal, take_recordings, upload, work_in
-from warehouse.errors import NotNow
+from warehouse.errors import UnknownSubject
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.samples import samples_from_routes
@@ -181,7 +181,7 @@ def test_a_purge_leaves_nothing_of_a_withdrawn_recording_that_taught_nothing(tmp
     (episode,) = warehouse.read("episodes", stage=RECORDED_STAGE).to_pylist()
     texts = {(row["observation"], row["response"], row["thought"]) for row in warehouse.read("steps", stage=RECORDED_STAGE).to_pylist()}
     assert episode["instruction"] is None and texts == {("", "", None)} and "nothing to erase" in purge("--yes")
-    with pytest.raises(NotNow, match="nothing of it is left"):
+    with pytest.raises(UnknownSubject, match="nothing of it is left"):
         asyncio.run(there.look(recording_id, principal(ANN, "annotator")))
     work.close()
 

@@ -67,14 +67,17 @@ def serving() -> Iterator[int]:
             thread.join()
 
 
-def record(tmp_path: Path, site: str, work: Callable[[BrowserRecorder, Person, int], Awaitable[None]]) -> tuple[Manifest, stores.Store]:
-    """What is recorded of `work`, which begins on a site; banks are excluded. Pixels are not read, so that what elements tell decides."""
+def record(
+    tmp_path: Path, site: str, work: Callable[[BrowserRecorder, Person, int], Awaitable[None]], *more: str
+) -> tuple[Manifest, stores.Store]:
+    """What is recorded of `work`, which begins on a site; banks are excluded. `more`: flags of Chromium's. Pixels are not read, so that what
+    elements tell decides."""
     store = stores.create(tmp_path / "recordings", "web")
 
     async def main(port: int) -> None:
         consent = sign("Ann Example", with_microphone=False)
         recorder = BrowserRecorder(store, RecordSettings(), TaskQuery(query="Buy"), consent, excluded_sites=("*bank*",))
-        flags = ("--no-sandbox", "--headless", "--window-size=900,600", "--host-resolver-rules=MAP *.test 127.0.0.1")
+        flags = ("--no-sandbox", "--headless", "--window-size=900,600", "--host-resolver-rules=MAP *.test 127.0.0.1", *more)
         await recorder.start(find_chromium().path, tmp_path / "profile", f"http://{site}.test:{port}/", flags)
         running_ = asyncio.create_task(recorder.run(60))
         try:
@@ -187,13 +190,17 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tmp_path: Path):
-    """In a process of its own, in the page's, and inside a frame of a third site."""
+@pytest.mark.parametrize(
+    ("flag", "processes_of"), [("--site-per-process", (2, 1, 3)), ("--disable-site-isolation-trials", (1, 1, 1))], ids=["apart", "together"]
+)
+def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tmp_path: Path, flag: str, processes_of: tuple[int, ...]):
+    """Of another site, of a part of the page's own, and inside a frame of a third; where sites have processes of their own and where not."""
 
     async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
         (tab,) = recorder.pages.tabs.values()
         processes = recorder.pages._frames[tab.session_id]._processes
-        for num, (site, num_processes) in enumerate((("bank.test", 2), ("bank.shop.test", 1), ("news.test", 3)), start=1):
+        sites = ("bank.test", "bank.shop.test", "news.test")
+        for num, (site, num_processes) in enumerate(zip(sites, processes_of, strict=True), start=1):
             await frame(person, f"http://{site}:{port}/")
             await until(lambda: recorder.pages.is_excluded(tab))
             async with asyncio.timeout(10):
@@ -220,7 +227,7 @@ def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tm
         await pictured(tab)
         await person.click("#what")
 
-    manifest, store = record(tmp_path, "shop", work)
+    manifest, store = record(tmp_path, "shop", work, flag)
     assert [action.screen_id is not None for action in manifest.actions if isinstance(action.action, Click)] == [True] * 4
     assert not [action for action in manifest.actions if isinstance(action.action, TypeText)]
     assert nothing_of_the_bank(store)
