@@ -30,7 +30,7 @@ function campaign_card(one) {
   return make("article", { class: "card", "aria-label": one.name },
     make("div", { class: "card-head" }, make("h2", {}, one.name), make("span", { class: `badge ${STATES[one.state]}` }, one.state), make("span", { class: "badge" }, one.mode),
       make("span", { class: "far small" }, `${num_finished} of ${one.target_count}`)),
-    bar, make("dl", { class: "facts" }, facts.map(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
+    bar, make("dl", { class: "facts wide" }, facts.map(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
     make("div", { class: "row" }, make("button", { type: "button", on: { click: () => edit(one) } }, "Edit"),
       one.state === "active" && change("paused"), one.state === "paused" && change("active"), one.state !== "ended" && change("ended")));
 }
