@@ -4,7 +4,7 @@ import { draw, make, percent } from "/pages/dom.js";
 
 const WIDTH = 760;
 const HEIGHT = 190;
-const LEFT = 44;
+const LEFT = 52;
 const BOTTOM = 26;
 const TOP = 8;
 
