@@ -194,7 +194,7 @@ async def until(holds: Callable[[], bool]) -> None:
     ("flag", "processes_of"), [("--site-per-process", (2, 1, 3)), ("--disable-site-isolation-trials", (1, 1, 1))], ids=["apart", "together"]
 )
 def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tmp_path: Path, flag: str, processes_of: tuple[int, ...]):
-    """Of another site, of a part of the page's own, and inside a third one's frame; where sites have processes of their own and where not."""
+    """Of another site, of a part of the page's own, inside a third one's frame; where sites have processes of their own, and where not."""
 
     async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
         (tab,) = recorder.pages.tabs.values()

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text, update
 
 from annotation.storage import migrating
@@ -40,30 +38,6 @@ def test_the_migrated_tables_are_those_of_the_schema(database: Database):
     assert {(table, name) for table, name in checks if "is_known" in str(name)} == described
 
 
-def test_campaigns_from_before_they_had_a_priority_keep_everything(annotation_url: str):
-    earlier, script = Database(annotation_url), ScriptDirectory(str(migrating.FOLDER))
-    columns = "campaign_id, name, guidelines, mode, tasks, policy, num_candidates, temperature, target_count, double_share, lease_s, state"
-    engine = make_engine(earlier.url)
-    with engine.begin() as connection:
-        context = MigrationContext.configure(connection)
-        with Operations.context(context):
-            script.get_revision("0001").module.upgrade()
-        context.stamp(script, "0001")
-        values = "'c', 'forms', '', 'relabel', '[]', 'newest', 1, 1.0, 7, 0.25, 60.0, 'paused', 1.0"
-        connection.execute(text(f"insert into campaigns ({columns}, created_at_s) values ({values})"))
-    engine.dispose()
-    with pytest.raises(DatabaseUnusable, match="flywheel annotate migrate"):
-        open_database(annotation_url)
-    assert migrate(earlier) == ("0001", migrating.head())
-    earlier.close()
-    today = open_database(annotation_url)
-    with today.read() as session:
-        (campaign,) = session.scalars(select(Campaign))
-        kept = (campaign.name, campaign.mode, campaign.double_share, campaign.state, campaign.priority)
-        assert kept == ("forms", "relabel", 0.25, "paused", 0)
-    today.close()
-
-
 def test_migrating_again_changes_nothing(database: Database):
     assert migrate(database) == (migrating.head(), migrating.head())
 
@@ -78,6 +52,9 @@ def test_tables_of_the_first_version_become_todays(annotation_url: str):
             "run_id", "step_index", "number", "thought", "action", "saved_at_s",
         }  # fmt: skip
         connection.execute(text("insert into landings (kind, subject_id, at_s) values ('run', 'from before', 1.0)"))
+        columns = "campaign_id, name, guidelines, mode, tasks, policy, num_candidates, temperature, target_count, double_share, lease_s"
+        values = "'c', 'forms', '', 'relabel', '[]', 'newest', 1, 1.0, 7, 0.25, 60.0, 'paused', 1.0"
+        connection.execute(text(f"insert into campaigns ({columns}, state, created_at_s) values ({values})"))
     engine.dispose()
     with pytest.raises(DatabaseUnusable, match="flywheel annotate migrate"):
         check_current(database)
@@ -86,6 +63,8 @@ def test_tables_of_the_first_version_become_todays(annotation_url: str):
     with database.read() as session:
         assert session.scalars(select(Draft)).all() == []
         assert [row.subject_id for row in session.scalars(select(Landing))] == ["from before"]
+        (campaign,) = session.scalars(select(Campaign))
+        assert (campaign.name, campaign.double_share, campaign.state, campaign.priority) == ("forms", 0.25, "paused", 0)
     database.close()
 
 
