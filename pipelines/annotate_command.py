@@ -10,6 +10,7 @@ import typer
 from rich.table import Table as RichTable
 
 from pipelines.annotate_campaigns import campaign
+from pipelines.annotate_recordings import list_recordings
 from pipelines.annotate_runs import list_runs
 from pipelines.annotation_options import DatabaseOption, opened, server_of, url_of, with_accounts
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, profile_of
@@ -28,6 +29,7 @@ users = typer.Typer(help="Accounts of people and programs; without a command, a 
 annotate.add_typer(users, name="users")
 annotate.add_typer(campaign, name="campaign")
 annotate.command("runs")(list_runs)
+annotate.command("recordings")(list_recordings)
 NameArgument = Annotated[str, typer.Argument(help="Name of the account.")]
 RoleOption = Annotated[str, typer.Option(help="annotator, reviewer (also reviews), or admin (also runs it all).")]
 UrlOption = Annotated[
@@ -114,10 +116,10 @@ def withdraw(
 ) -> None:
     """Take back what people annotated or recorded: no dataset made from now on holds it.
 
-    `flywheel annotate runs` tells the ids of runs; the page of a run or of a recording has its own in the address. The next iteration
-    begins with it. After that `flywheel withdraw --purge` erases samples and decisions in older versions of the tables,
-    and of recordings the words and pictures of their episode too. The steps and pictures of an annotated run stay, for lineage, and
-    nothing learns from them.
+    `flywheel annotate runs` and `flywheel annotate recordings` tell the ids. The next iteration begins with it. After that
+    `flywheel withdraw --purge` erases samples and decisions in older versions of the tables, and of recordings the words and pictures of
+    their episode and what the server holds, too. The steps and pictures of an annotated run stay, for lineage, and nothing learns from
+    them.
     """
     from pipelines.annotation_withdrawal import erase_withdrawn, withdraw_given
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from pipelines.annotation_address import Served
 
 T = TypeVar("T")
+VARIABLE = "FLYWHEEL_ANNOTATION_DATABASE"
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
-        "--database", envvar="FLYWHEEL_ANNOTATION_DATABASE", show_envvar=True,
+        "--database", envvar=VARIABLE, show_envvar=True,
         help="sqlite:////path/file or postgresql+psycopg://user@host/name \\[default: the profile's people.database, or the home's own].",
     ),
 ]  # fmt: skip
@@ -49,6 +51,19 @@ def opened(home: Home, given: str | None) -> Iterator[Database]:
         yield database
     finally:
         database.close()
+
+
+@contextmanager
+def opened_if_there(home: Home) -> Iterator[Database | None]:
+    """The same for commands that are about other things too: None where nobody has annotated or recorded anything for the home."""
+    from annotation.storage.database import default_url
+
+    url = url_of(home, os.environ.get(VARIABLE))
+    if url == default_url(home) and not (home.root / "annotation" / "annotation.db").is_file():
+        yield None
+        return
+    with opened(home, url) as database:
+        yield database
 
 
 def server_of(home: Home, given: str | None) -> Served | None:

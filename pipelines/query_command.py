@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow.compute as pc
 from duckdb import DuckDBPyConnection
@@ -20,6 +20,9 @@ from warehouse.locks import LOOKED_AT_S, FileLock
 from warehouse.query import connect, run
 from warehouse.stages import SEED_ITERATION
 from warehouse.tables import Warehouse, check_iteration
+
+if TYPE_CHECKING:
+    from pipelines.annotation_withdrawal import TakenBack
 
 ROWS_SHOWN = 200
 CELL_CHARS = 80
@@ -112,21 +115,26 @@ def _newest(warehouse: Warehouse) -> str:
 
 
 def withdraw_rows(
-    warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *, ask_to_purge: Callable[[int], None] | None = None
-) -> None:
-    """Withdraw and say of which tables, all of `ids` or none; then purge, if `ask_to_purge` is given. It gets the number of rows before
-    anything is done, and raises to refuse.
+    warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *,
+    ask_to_purge: Callable[[int, int], None] | None = None,
+) -> None:  # fmt: skip
+    """Withdraw and say of which tables, all of `ids` or none; then purge, if `ask_to_purge` is given. It gets the number of rows, and of
+    recordings that the annotation server still holds, before anything is done, and raises to refuse.
 
     Raises ConfigError, UnknownId, or IterationLocked for a purge while the wheel turns, which would take files from under its writers.
     """
+    from pipelines.annotation_withdrawal import taken_back
     from warehouse.withdrawal import num_to_purge, withdraw, withdrawn_ids
 
     if not ids and ask_to_purge is None:
         raise ConfigError("nothing to withdraw: name samples or annotations, or give --purge to erase what was withdrawn before")
     with connect(warehouse) as con:
         by_table = _withdrawable(con, ids)
-    if ask_to_purge is not None and (num_rows := num_to_purge(warehouse, by_table)):
-        ask_to_purge(num_rows)
+    back = taken_back(warehouse) if ask_to_purge is not None else None
+    if ask_to_purge is not None and back is not None:
+        num_rows = num_to_purge(warehouse, by_table, taken_back=back.episodes)
+        if num_rows or back.recordings:
+            ask_to_purge(num_rows, len(back.recordings))
     first = iteration or _newest(warehouse)
     for table, found in by_table.items():
         done = withdrawn_ids(warehouse, table)
@@ -135,8 +143,8 @@ def withdraw_rows(
             console.print(f"{id_} was withdrawn already")
         if new := found - done:
             console.print(f"{len(new)} of {table} withdrawn from iteration {first} on")
-    if ask_to_purge is not None:
-        _purge(warehouse, console)
+    if back is not None:
+        _purge(warehouse, back, console)
 
 
 def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, set[str]]:
@@ -153,7 +161,9 @@ def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, set[str]
     return by_table
 
 
-def _purge(warehouse: Warehouse, console: Console) -> None:
+def _purge(warehouse: Warehouse, back: TakenBack, console: Console) -> None:
+    """Rows, and what the annotation server holds of recordings that people took back."""
+    from pipelines.annotation_withdrawal import erase_taken_back
     from pipelines.executor import lock_path
     from warehouse.withdrawal import purge
 
@@ -161,12 +171,16 @@ def _purge(warehouse: Warehouse, console: Console) -> None:
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}: purge when it has ended")
     try:
-        purged = purge(warehouse)
+        purged = purge(warehouse, taken_back=back.episodes)
+        num_files = erase_taken_back(warehouse.home) if back.recordings else 0
     finally:
         lock.release()
     for erased in purged:
         console.print(f"{counted(erased.num_rows, 'row')} of {erased.table} erased, {counted(erased.num_files, 'file')} removed")
-    if not purged:
+    if back.recordings:
+        emptied = counted(len(back.recordings), "recording")
+        console.print(f"{emptied} on the annotation server erased, {counted(num_files, 'file')} removed")
+    if not purged and not back.recordings:
         console.print("nothing to erase")
 
 

@@ -96,14 +96,16 @@ def withdraw(
 ) -> None:
     """Take samples or annotations back: no dataset holds them from now on, nor what an annotation had corrected.
 
-    What they were stays in the older versions of the tables until it is purged. Checkpoints that have learned from them stay as they are:
+    What they were stays in the older versions of the tables until it is purged. A purge also empties recordings of people's own work that
+    `flywheel annotate withdraw`, or a page, took back. Checkpoints that have learned from them stay as they are:
     `flywheel lineage ID --direction down` names them. Neither can be undone.
     """
     from pipelines.query_command import withdraw_rows
 
-    def ask(num_rows: int) -> None:
+    def ask(num_rows: int, num_recordings: int) -> None:
+        held = f"; withdrawn recordings on the annotation server: {num_recordings}" if num_recordings else ""
         if not yes:
-            typer.confirm(f"Withdrawn rows to erase for good: {num_rows}. Go on?", abort=True)
+            typer.confirm(f"Withdrawn rows to erase for good: {num_rows}{held}. Go on?", abort=True)
 
     withdraw_rows(warehouse_of(made_home(home)), ids or [], iteration, console, ask_to_purge=ask if purge else None)
 

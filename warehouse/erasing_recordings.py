@@ -1,5 +1,6 @@
-"""What is left of a recording of a person's own work once its samples are withdrawn: the texts of its episode and steps, and pictures that
-nothing else names. Erasing them is one part of withdrawal.purge; that an episode was there, its ids and its numbers stay.
+"""What is left of a recording of a person's own work once its samples are withdrawn, or once it was taken back without having given any:
+the texts of its episode and steps, and pictures that nothing else names. Erasing them is one part of withdrawal.purge; that an episode was
+there, its ids and its numbers stay.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ EMPTY: dict[str, dict[str, Any]] = {
 _KEY = {"steps": "episode_id", "episodes": "episode_id", "tasks": "task_id"}
 
 
-def erasable(warehouse: Warehouse, withdrawn: Collection[str]) -> dict[str, set[str]]:
+def erasable(warehouse: Warehouse, withdrawn: Collection[str], taken_back: Collection[str] = ()) -> dict[str, set[str]]:
     """By table, ids of what is of recordings alone all of whose samples are withdrawn: episodes (of `steps`, too), tasks, pictures.
-    `withdrawn`: ids of withdrawn samples."""
+    `withdrawn`: ids of withdrawn samples; `taken_back`: of episodes that count as withdrawn though they may have given no sample."""
     samples = warehouse.read(SAMPLES, columns=["sample_id", "episode_id", "stage"]).to_pylist()
     live = {row["episode_id"] for row in samples if row["stage"] != WITHDRAWN_STAGE and row["sample_id"] not in withdrawn}
-    taken_back = {row["episode_id"] for row in samples if row["sample_id"] in withdrawn} - live
+    dead = {row["episode_id"] for row in samples if row["sample_id"] in withdrawn}.union(taken_back) - live
     episodes = warehouse.read("episodes", columns=["episode_id", "task_id", "stage"]).to_pylist()
-    dead = {row["episode_id"] for row in episodes if row["stage"] == STAGE and row["episode_id"] in taken_back}
+    dead &= {row["episode_id"] for row in episodes if row["stage"] == STAGE}
     if not dead:
         return {"steps": set(), "episodes": set(), "tasks": set(), "screenshots": set()}
     tasks = {row["task_id"] for row in episodes if row["episode_id"] in dead} - {

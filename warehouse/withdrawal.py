@@ -63,24 +63,27 @@ def withdrawn_ids(warehouse: Warehouse, table: str, *, as_of: str | None = None)
     return set(warehouse.read(table, stage=WITHDRAWN_STAGE, columns=[key], as_of=as_of).column(key).to_pylist())
 
 
-def num_to_purge(warehouse: Warehouse, also: Mapping[str, Collection[str]] | None = None) -> int:
-    """How many rows a purge would erase, were the ids of `also`, by table, withdrawn too."""
+def num_to_purge(
+    warehouse: Warehouse, also: Mapping[str, Collection[str]] | None = None, *, taken_back: Collection[str] = ()
+) -> int:  # fmt: skip
+    """How many rows a purge would erase, were the ids of `also`, by table, withdrawn too. `taken_back`: as of `purge`."""
     ids = {table: withdrawn_ids(warehouse, table).union((also or {}).get(table, ())) for table in WITHDRAWABLE}
-    recorded = erasing_recordings.erasable(warehouse, ids[erasing_recordings.SAMPLES])
+    recorded = erasing_recordings.erasable(warehouse, ids[erasing_recordings.SAMPLES], taken_back)
     num_rows = int(sum(_held(warehouse, table, sorted(ids[table])).num_rows for table in WITHDRAWABLE))
     return num_rows + erasing_recordings.num_with_content(warehouse, recorded)
 
 
-def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE) -> list[Purged]:
+def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE, *, taken_back: Collection[str] = ()) -> list[Purged]:
     """Erase the content of withdrawn rows from the disk, in every version; their tombstones stay. There is no way back.
 
     Versions of a purged table from before the purge can no longer be read; `as_of` then answers from the purged version. Of recordings of
     people's own work all of whose samples are withdrawn, episode and steps are emptied too, and pictures that nothing else names go; those
-    that other samples were cut from are not touched. Nothing else may write these tables meanwhile: hold the lock of the iteration.
+    that other samples were cut from are not touched. `taken_back`: episodes of recordings that people took back, which may have given no
+    sample that would tell. Nothing else may write these tables meanwhile: hold the lock of the iteration.
     """
     results = []
     if erasing_recordings.SAMPLES in tables:
-        recorded = erasing_recordings.erasable(warehouse, withdrawn_ids(warehouse, erasing_recordings.SAMPLES))
+        recorded = erasing_recordings.erasable(warehouse, withdrawn_ids(warehouse, erasing_recordings.SAMPLES), taken_back)
         for table in ("screenshots", *erasing_recordings.EMPTY):
             results += _vacuumed(warehouse, table, erasing_recordings.erase(warehouse, table, recorded[table]))
     for table in tables:

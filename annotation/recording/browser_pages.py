@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from annotation.recording.browser_frames import Frames
 from annotation.recording.secret_names import SOURCE
 from annotation.recording.sign import HEIGHT_PX
 from sandbox.browser import host
@@ -32,7 +33,11 @@ BINDING = "flywheelTell"
 SIGN_PX = (90, HEIGHT_PX)
 START_S = 30.0
 BLANK = ("", "about:blank")
-FLAGS = ("--no-first-run", "--no-default-browser-check", "--disable-background-networking", "--disable-features=Translate")
+FLAGS = (
+    "--no-first-run", "--no-default-browser-check", "--disable-background-networking",
+    # Of the frames in a page that comes back from the cache, or was made before it was asked for, nobody tells.
+    "--disable-features=Translate,BackForwardCache,Prerender2",
+)  # fmt: skip
 
 
 LEAVING_S = 0.6
@@ -64,7 +69,7 @@ Went = Callable[[Tab, str], None]
 
 class BrowserPages:
     """`heard` is called with what the script tells, `went` when a person went elsewhere by the address bar or a bookmark. Of pages whose
-    address `excludes` says yes to no picture is kept."""
+    address `excludes` says yes to, or that of a frame in them, no picture is kept."""
 
     def __init__(
         self, heard: Heard, went: Went, changed: Callable[[Tab], None], excludes: Callable[[str], bool] = lambda url: False
@@ -72,7 +77,11 @@ class BrowserPages:
         self._heard, self._went, self._changed, self._excludes = heard, went, changed, excludes
         self.connection = Connection()
         self.tabs: dict[str, Tab] = {}
+        self._frames: dict[str, Frames] = {}
+        """By the session of the tab."""
         self._contexts: dict[str, int] = {}
+        """By the session of the tab: the script's world in the page itself, not in its frames."""
+        self._is_paused = False
         self._process: subprocess.Popen[bytes] | None = None
         listing = ELEMENTS.read_text(encoding="utf-8").rstrip().rstrip(";")
         body = SCRIPT.read_text(encoding="utf-8").rstrip().rstrip(";")
@@ -136,13 +145,17 @@ class BrowserPages:
             process.wait()
 
     def show_sign(self, is_paused: bool) -> None:
-        for session_id in list(self.tabs):
-            self._evaluate(session_id, f"window.__flywheelSign && window.__flywheelSign({json.dumps(is_paused)})")
+        self._is_paused = is_paused
+        for tab in list(self.tabs.values()):
+            self._sign(tab)
 
-    def _evaluate(self, session_id: str, expression: str) -> None:
-        context = self._contexts.get(session_id)
+    def _sign(self, tab: Tab) -> None:
+        """Have the sign in a page say what is so."""
+        word = "PAUSED" if self._is_paused else "EXCLUDED" if self.is_excluded(tab) else "RECORDING"
+        context = self._contexts.get(tab.session_id)
         if context is not None:
-            self._send("Runtime.evaluate", {"expression": expression, "contextId": context}, session_id)
+            shows = f"window.__flywheelShows = {json.dumps(word)}; window.__flywheelSign && window.__flywheelSign()"
+            self._send("Runtime.evaluate", {"expression": shows, "contextId": context}, tab.session_id)
 
     def _send(self, method: str, params: Params | None, session_id: str) -> None:
         """A command whose failure says only that the page is gone."""
@@ -164,7 +177,9 @@ class BrowserPages:
         listen(session_id, "Page.screencastFrame", lambda frame: self._pictured(tab, frame))
         listen(session_id, "Page.frameRequestedNavigation", lambda _: self._asked(tab))
         listen(session_id, "Page.frameNavigated", lambda told: self._navigated(tab, told["frame"]))
-        self._send("Page.enable", None, session_id)
+        self._frames[session_id] = Frames(
+            self.connection, session_id, tab.target_id, self._excludes, lambda: self._frames_changed(tab)
+        )  # fmt: skip
         self._send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD}, session_id)
         self._send("Runtime.enable", None, session_id)
         script = {"source": self._script, "worldName": WORLD, "runImmediately": True}
@@ -173,12 +188,13 @@ class BrowserPages:
         self._send("Runtime.runIfWaitingForDebugger", None, session_id)
 
     def _context(self, tab: Tab, context: Params) -> None:
-        if context["name"] == WORLD:
+        if context["name"] == WORLD and context["auxData"].get("frameId") == tab.target_id:
             self._contexts[tab.session_id] = context["id"]
+            self._sign(tab)
 
     def _detached(self, session_id: str) -> None:
         if self.tabs.pop(session_id, None) is not None:
-            self.connection.forget(session_id)
+            self._frames.pop(session_id).forget()
 
     def _told(self, tab: Tab, told: Params) -> None:
         if told["name"] == BINDING:
@@ -196,7 +212,8 @@ class BrowserPages:
         self._changed(tab)
 
     def is_excluded(self, tab: Tab) -> bool:
-        return self._excludes(tab.url) or self._excludes(tab.target_url)
+        frames = self._frames.get(tab.session_id)
+        return self._excludes(tab.url) or self._excludes(tab.target_url) or (frames is not None and frames.has_excluded)
 
     def _look(self, session_id: str) -> None:
         """Have the page pictured, now and whenever it changes."""
@@ -208,26 +225,37 @@ class BrowserPages:
         tab.asked_by_page_s = time.monotonic()
 
     def _navigated(self, tab: Tab, frame: Params) -> None:
+        was_excluded = self.is_excluded(tab)
+        self._frames[tab.session_id].navigated(frame)
         if "parentId" in frame:
             return
         url, before = frame["url"] + frame.get("urlFragment", ""), tab.url
-        was_excluded = self.is_excluded(tab)
         if url not in BLANK:
             tab.url = frame.get("unreachableUrl") or url  # the browser's own page says whose place it takes
         if time.monotonic() - tab.asked_by_page_s > 5.0 and url != before and url.startswith(("http:", "https:", "file:")):
             self._went(tab, url)
         tab.png = b""
+        self._sign(tab)
         if was_excluded:
             self._leave(tab)
 
     def _target_changed(self, info: Params) -> None:
+        for frames in list(self._frames.values()):
+            frames.target_changed(info)
         tab = next((tab for tab in self.tabs.values() if tab.target_id == info["targetId"]), None)
         if tab is None or info["url"] in BLANK or info["url"] == tab.target_url:
             return
         was_excluded, tab.target_url = self.is_excluded(tab), info["url"]
+        self._sign(tab)
         if was_excluded or self.is_excluded(tab):
             tab.png = b""
             self._leave(tab)
+
+    def _frames_changed(self, tab: Tab) -> None:
+        """A frame of an excluded site came or went."""
+        tab.png = b""
+        self._sign(tab)
+        self._leave(tab)
 
     def _leave(self, tab: Tab) -> None:
         """Take no picture for a moment. A page that stands still is pictured once, so it is pictured again after that."""

@@ -121,15 +121,16 @@
     host.setAttribute("aria-hidden", "true");
     const root = host.attachShadow({ mode: "closed" });
     const label = document.createElement("div");
-    label.textContent = "RECORDING";
     label.style.cssText = `position:fixed;left:0;top:0;width:${SIGN[0]}px;height:${SIGN[1]}px;background:#c00000;color:#fff;` +
       "font:bold 12px/18px sans-serif;text-align:center;z-index:2147483647;pointer-events:none";
     root.append(label);
-    document.documentElement.append(host);
-    window.__flywheelSign = (isPaused) => {
-      label.textContent = isPaused ? "PAUSED" : "RECORDING";
-      label.style.background = isPaused ? "#555" : "#c00000";
+    window.__flywheelSign = () => {
+      const word = window.__flywheelShows || "RECORDING"; // or what the recorder has said by now: PAUSED, EXCLUDED
+      label.textContent = word;
+      label.style.background = word === "RECORDING" ? "#c00000" : "#555";
     };
+    window.__flywheelSign();
+    document.documentElement.append(host);
   };
   if (document.documentElement) sign();
   else document.addEventListener("DOMContentLoaded", sign, { once: true });

@@ -69,8 +69,7 @@ def composed(thought: str | None, action: str, grammar: Grammar, observation: Ob
     """The response of a thought and an action as a person wrote them, in the grammar's canonical form. Raises UnreadableAnswer."""
     parsed = grammar.parse(_joined(None, action, grammar), observation)
     if (invalid := parsed.invalid) is not None:
-        why = why_unreadable(action, invalid.reason, observation, _writer(grammar, observation))
-        raise UnreadableAnswer(f"the action cannot be read: {why}")
+        raise UnreadableAnswer(why_unreadable(action, invalid.reason, observation, _writer(grammar, observation)))
     if parsed.actions == (Finished(answer=action.strip()),) and looks_like_an_action(action, observation):
         told = "without a tool call this would end the task, with these words as its answer"
         raise UnreadableAnswer(why_unreadable(action, told, observation, _writer(grammar, observation)))

@@ -43,6 +43,7 @@ class CampaignSpec(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=5, description="of the proposals beside the policy's own choice")] = 1.0
     target_count: Annotated[int, Field(ge=1, le=1_000_000, description="annotated episodes wanted, second copies not counted")] = 100
     double_share: Annotated[float, Field(ge=0, le=1, description="share of the instances that two people annotate")] = 0.1
+    priority: Annotated[int, Field(ge=-100, le=100, description="what has the higher one is asked for first, of all that is open")] = 0
     lease_s: Annotated[float, Field(ge=30, le=7200, description="seconds after the last sign of life when an assignment goes on")] = 300.0
     members: Annotated[
         tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=1000, description="names of who works on it; none: everyone")
@@ -58,6 +59,8 @@ class CampaignChange(BaseModel):
     guidelines: Annotated[str | None, Field(max_length=20_000)] = None
     policy: Annotated[str | None, Field(min_length=1, max_length=80)] = None
     target_count: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    double_share: Annotated[float | None, Field(ge=0, le=1)] = None
+    priority: Annotated[int | None, Field(ge=-100, le=100)] = None
     members: Annotated[tuple[Annotated[str, Field(max_length=64)], ...] | None, Field(max_length=1000)] = None
 
 
@@ -91,14 +94,16 @@ class Campaigns:
         campaign = Campaign(
             campaign_id=new_id("campaign"), name=spec.name, guidelines=spec.guidelines, mode=spec.mode, tasks=list(spec.tasks),
             policy=spec.policy, num_candidates=spec.num_candidates, temperature=spec.temperature, target_count=spec.target_count,
-            double_share=spec.double_share, lease_s=spec.lease_s, state="active", created_by=who, created_at_s=now_s,
+            double_share=spec.double_share, priority=spec.priority, lease_s=spec.lease_s, state="active", created_by=who,
+            created_at_s=now_s,
         )  # fmt: skip
         campaigns.add(session, campaign, _ids(session, spec.members))
         audit.record(session, "campaign.created", now_s=now_s, user_id=who, subject=campaign.campaign_id, address=address, name=spec.name)
         return campaign
 
     async def change(self, campaign_id: str, change: CampaignChange, *, by: Principal | None, address: str | None = None) -> Campaign:
-        """What is under way ends with the policy that it began with. Raises UnknownSubject, ConfigError for a policy that there is not."""
+        """What is under way ends with the policy that it began with; another share is that of instances that nobody has begun. Raises
+        UnknownSubject, ConfigError for a policy that there is not."""
         if change.policy is not None:
             await self._check_policy(change.policy)
 
@@ -108,9 +113,9 @@ class Campaigns:
                 campaigns.set_state(campaign, change.state)
             if change.members is not None:
                 campaigns.set_members(session, campaign_id, _ids(session, change.members))
-            campaign.guidelines = campaign.guidelines if change.guidelines is None else change.guidelines
-            campaign.policy = change.policy or campaign.policy
-            campaign.target_count = change.target_count or campaign.target_count
+            for name in ("guidelines", "policy", "target_count", "double_share", "priority"):
+                if (value := getattr(change, name)) is not None:
+                    setattr(campaign, name, value)
             told = change.model_dump(mode="json", exclude_none=True, exclude={"guidelines"})
             audit.record(
                 session, "campaign.changed", now_s=self._clock(), user_id=by.user_id if by else None, subject=campaign_id, address=address,

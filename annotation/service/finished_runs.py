@@ -9,7 +9,7 @@ from typing import cast
 from sqlalchemy.orm import Session
 
 from annotation.service.replays import replay_of
-from annotation.service.review import MAY_REVIEW, finished, may_say, sees_opinions, view_of
+from annotation.service.review import MAY_REVIEW, finished, may_say, sees_opinions, view_of, withdrawal_of
 from annotation.storage import accounts, reviews, run_lists, runs
 from annotation.storage.database import Database
 from annotation.storage.logins import Principal
@@ -58,6 +58,7 @@ class FinishedRuns:
                 item=_item(listed, len(replay.steps), names, viewer.user_id), instruction=run.instruction, run=replay,
                 guidelines=stored.campaign.guidelines, reviews=tuple(view_of(one, names) for one in shown),
                 review=may_say(session, run, viewer) if viewer.role in MAY_REVIEW else None,
+                withdrawal=withdrawal_of(session, "run", run_id, names),
             )  # fmt: skip
 
         return await self._database.reading(work)

@@ -54,7 +54,9 @@ class Queue:
             leased = await self._take(user_id, campaign_id, without, overdue=num_vain > 0)
             if leased is not None:
                 if leased.is_new:
-                    self._refresh_later(leased.campaign.campaign_id)
+                    # All that are open to them: one that lies empty would not be asked for as long as others have something.
+                    for found in await self._open_to(user_id, campaign_id, without):
+                        self._refresh_later(found.campaign_id)
                 return leased
             refreshed: list[bool] = []
             problem: ConfigError | None = None
@@ -176,7 +178,7 @@ def _is_ready(key: tuple[str, int], state: str, tasks: Mapping[str, Task]) -> bo
 def _restock(
     session: Session, campaign_id: str, tasks: Set[str], standing: Standing, chosen: Sequence[tuple[Task, int]], now_s: float
 ) -> int:
-    """How many instances came in."""
+    """How much came in: instances, and second copies of such as there were."""
     lock(session, f"stock of {campaign_id}")
     campaign = campaigns.get(session, campaign_id, for_update=True)
     if campaign.state != "active":
@@ -186,22 +188,55 @@ def _restock(
     assignments.cancel(stale, "its task is no longer selected", now_s=now_s)
     for one in ready:
         one.priority = standing.of(one.task_id)
+    num_doubled = _follow_share(session, campaign, [one for one in ready if one.state == "open"], begun, now_s)
     session.flush()
     asked = assignments.instances(session, campaign_id)  # again: what was asked before may have changed meanwhile
     new = [(task, seed) for task, seed in chosen if (task.task_id, seed) not in asked][: max(0, _num_wanted(campaign, asked))]
     for task, seed in new:
-        session.add_all(_copies(campaign, task, seed, standing.of(task.task_id), now_s))
-    return len(new)
+        first = _first_copy(campaign, task, seed, standing.of(task.task_id), now_s)
+        session.add_all([first, _second_copy(first, now_s)] if _is_double(campaign, task.task_id, seed) else [first])
+    return len(new) + num_doubled
 
 
-def _copies(campaign: Campaign, task: Task, seed: int, priority: float, now_s: float) -> list[Assignment]:
-    """One, or two for the share of instances that two people annotate: which they are is fixed by content."""
-    is_double = stable_fraction("double", campaign.campaign_id, task.task_id, seed) < campaign.double_share
-    return [
-        Assignment(
-            assignment_id=content_id("assignment", [campaign.campaign_id, task.task_id, seed, copy]), campaign_id=campaign.campaign_id,
-            task_id=task.task_id, task_name=task.name, domain=task.domain, task=wire.TASK.to_plain(task), seed=seed, copy=copy,
-            priority=priority, state="open", lease_number=0, changed_at_s=now_s,
-        )
-        for copy in range(1 + is_double)
-    ]  # fmt: skip
+def _follow_share(
+    session: Session, campaign: Campaign, ready: Sequence[Assignment], begun: Set[tuple[str, int]], now_s: float
+) -> int:  # fmt: skip
+    """The share of instances that two people annotate may have changed: what nobody has begun follows it. How many second copies came in
+    by that. `ready`: locked, as nothing else may be called off here."""
+    seconds, own = assignments.second_copies(session, campaign.campaign_id), {one.assignment_id for one in ready}
+    num = 0
+    for first in ready:
+        instance = first.task_id, first.seed
+        if first.copy or instance in begun:
+            continue
+        second, is_double = seconds.get(instance), _is_double(campaign, *instance)
+        if second is None and is_double:
+            session.add(_second_copy(first, now_s))
+            num += 1
+        elif second is not None and is_double and second.state == "cancelled":
+            assignments.put_back(second, priority=first.priority, now_s=now_s)
+            num += 1
+        elif second is not None and not is_double and second.assignment_id in own:
+            assignments.cancel([second], "fewer are annotated twice by now", now_s=now_s)
+    return num
+
+
+def _is_double(campaign: Campaign, task_id: str, seed: int) -> bool:
+    """Whether two people annotate an instance: which they are is fixed by content, and a larger share has all those of a smaller one."""
+    return stable_fraction("double", campaign.campaign_id, task_id, seed) < campaign.double_share
+
+
+def _first_copy(campaign: Campaign, task: Task, seed: int, priority: float, now_s: float) -> Assignment:
+    return Assignment(
+        assignment_id=content_id("assignment", [campaign.campaign_id, task.task_id, seed, 0]), campaign_id=campaign.campaign_id,
+        task_id=task.task_id, task_name=task.name, domain=task.domain, task=wire.TASK.to_plain(task), seed=seed, copy=0,
+        priority=priority, state="open", lease_number=0, changed_at_s=now_s,
+    )  # fmt: skip
+
+
+def _second_copy(first: Assignment, now_s: float) -> Assignment:
+    return Assignment(
+        assignment_id=content_id("assignment", [first.campaign_id, first.task_id, first.seed, 1]), campaign_id=first.campaign_id,
+        task_id=first.task_id, task_name=first.task_name, domain=first.domain, task=first.task, seed=first.seed, copy=1,
+        priority=first.priority, state="open", lease_number=0, changed_at_s=now_s,
+    )  # fmt: skip

@@ -10,21 +10,21 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import cast
 
 from sqlalchemy.orm import Session
 
-from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete, Manifest, Part, Track
+from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete, Manifest, Part
 from annotation.service import bundles
 from annotation.service.recorded_steps import sounds_of_manifest, steps_of_manifest
-from annotation.service.review import MAY_REVIEW, steps_of, view_of
+from annotation.service.recording_lists import item_of
+from annotation.service.review import MAY_REVIEW, steps_of, view_of, withdrawal_of
 from annotation.service.unfinished import Unfinished, UploadLimits
 from annotation.storage import accounts, audit, recordings, reviews
 from annotation.storage.database import Database
 from annotation.storage.logins import Principal
 from annotation.storage.parts import Parts, PartStore
 from annotation.storage.schema import Recording
-from annotation.wire.review import RecordingDetail, RecordingItem, RecordingState, ReviewView, SubmitReview
+from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdrawal
 from warehouse.errors import AccessDenied, BadUpload, ConfigError, NotNow, UnknownSubject, UploadTooLarge
 from warehouse.identity import ID_HEX_DIGITS
 
@@ -134,7 +134,7 @@ class Recordings:
         def work(session: Session) -> list[RecordingItem]:
             names = accounts.names(session)
             found = recordings.listed(session, viewer.user_id, may_review=_may_review(viewer), limit=MOST_LISTED)
-            return [_item(one, names, viewer) for one in found]
+            return [item_of(one, names, viewer.user_id) for one in found]
 
         return await self._database.reading(work)
 
@@ -144,29 +144,31 @@ class Recordings:
         def work(session: Session) -> tuple[tuple[RecordingItem, ...], int]:
             names = accounts.names(session)
             found, num = recordings.waiting(session, reviewer.user_id, limit=MOST_LISTED)
-            return tuple(_item(one, names, reviewer) for one in found), num
+            return tuple(item_of(one, names, reviewer.user_id) for one in found), num
 
         return await self._database.reading(work)
 
     async def look(self, recording_id: str, viewer: Principal) -> RecordingDetail:
-        """Raises UnknownSubject, NotNow for what is not complete yet."""
+        """Raises UnknownSubject, also for what was erased, NotNow for what is not complete yet."""
 
-        def work(session: Session) -> tuple[Recording, RecordingItem, tuple[ReviewView, ...]]:
+        def work(session: Session) -> tuple[Recording, RecordingItem, tuple[ReviewView, ...], Withdrawal | None]:
             names = accounts.names(session)
             found = recordings.seen_by(session, recording_id, viewer.user_id, may_review=_may_review(viewer))
             said = tuple(view_of(one, names) for one in reviews.of_recording(session, recording_id))
-            return found, _item(found, names, viewer), said
+            return found, item_of(found, names, viewer.user_id), said, withdrawal_of(session, "recording", recording_id, names)
 
-        found, item, said = await self._database.reading(work)
+        found, item, said, withdrawal = await self._database.reading(work)
         if found.completed_at_s is None:
             raise NotNow(f"{recording_id} is {found.state} and was never complete: there is nothing to look at yet")
+        if found.erased_at_s is not None:
+            raise UnknownSubject(f"{recording_id} was withdrawn and erased: nothing of it is left to look at")
         parts = self._store.of(found.user_id)
         async with self._looking:
             manifest = await asyncio.to_thread(bundles.read_manifest, parts, found.digest)
             steps = await asyncio.to_thread(steps_of_manifest, manifest)
         return RecordingDetail(
             item=item, result=manifest.result, system=manifest.machine.system, hidden=manifest.hidden, steps=steps,
-            sounds=sounds_of_manifest(manifest), reviews=said,
+            sounds=sounds_of_manifest(manifest), reviews=said, withdrawal=withdrawal,
         )  # fmt: skip
 
     async def picture(self, recording_id: str, screen_id: str, viewer: Principal) -> bytes:
@@ -294,13 +296,3 @@ def _check_review(found: Recording, said: SubmitReview, by: Principal) -> None:
         raise ConfigError(f"a recording waits for a review of the kind second, not {said.kind}")
     if unknown := {index for index in said.steps if not 0 <= index < found.summary["num_actions"]}:
         raise ConfigError(f"{found.recording_id} has no action {min(unknown)}: it has {found.summary['num_actions']}, counted from 0")
-
-
-def _item(one: Recording, names: dict[str, str], viewer: Principal) -> RecordingItem:
-    summary = one.summary
-    return RecordingItem(
-        recording_id=one.recording_id, person=names.get(one.user_id, one.user_id), track=cast(Track | None, one.track),
-        state=cast(RecordingState, one.state), query=summary.get("query", ""), applications=tuple(summary.get("applications", ())),
-        num_actions=summary.get("num_actions", 0), length_s=summary.get("length_s", 0.0), is_executable=one.is_executable,
-        is_own=one.user_id == viewer.user_id, created_at_s=one.created_at_s,
-    )  # fmt: skip

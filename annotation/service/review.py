@@ -9,8 +9,8 @@ Nobody reviews an instance that they annotated themselves.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
 
 from sqlalchemy.orm import Session
 
@@ -21,7 +21,17 @@ from annotation.storage.logins import Principal
 from annotation.storage.reviews import Listed
 from annotation.storage.reviews import reviews_of as reviews_of
 from annotation.storage.schema import Review, Run
-from annotation.wire.review import ReviewItem, ReviewKind, ReviewQueue, ReviewView, RunReview, StepOpinion, SubmitReview, Why
+from annotation.wire.review import (
+    ReviewItem,
+    ReviewKind,
+    ReviewQueue,
+    ReviewView,
+    RunReview,
+    StepOpinion,
+    SubmitReview,
+    Why,
+    Withdrawal,
+)
 from warehouse.errors import AccessDenied, ConfigError, NotNow, OutOfDate, UnknownSubject
 
 MOST_LISTED = 200
@@ -136,6 +146,16 @@ def view_of(one: Review, names: dict[str, str]) -> ReviewView:
         approves=one.approves, verdict=one.verdict, steps={int(index): StepOpinion(**says) for index, says in one.steps.items()},
         note=one.note, created_at_s=one.created_at_s,
     )  # fmt: skip
+
+
+def withdrawal_of(session: Session, kind: Literal["run", "recording"], subject: str, names: Mapping[str, str]) -> Withdrawal | None:
+    """How something was taken back; None where it was not. The audit log alone keeps it."""
+    found = audit.entries(session, subject=subject, action=f"{kind}.withdrawn", limit=1)
+    return next((Withdrawal(by=_named(one.user_id, names), at_s=one.at_s, reason=str(one.detail["reason"])) for one in found), None)
+
+
+def _named(user_id: str | None, names: Mapping[str, str]) -> str | None:
+    return None if user_id is None else names.get(user_id, user_id)
 
 
 def _queue(session: Session, reviewer_id: str, now_s: float) -> ReviewQueue:

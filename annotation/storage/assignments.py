@@ -48,7 +48,7 @@ def take(
         held.lease_until_s = now_s + campaign.lease_s
         return Leased(assignment=held, campaign=campaign, run_id=live_run(session, held), is_new=False)
     is_overdue = case((Assignment.state == "open", 0), else_=1)
-    order = (is_overdue, Assignment.priority.desc(), Assignment.copy, Assignment.assignment_id)
+    order = (is_overdue, Campaign.priority.desc(), Assignment.priority.desc(), Assignment.copy, Assignment.assignment_id)
     query = select(Assignment).join(Campaign).where(_is_open_to(user_id, campaign_id, without, now_s if overdue else None))
     found = session.scalar(query.order_by(*order).limit(1).with_for_update(skip_locked=True, of=Assignment))
     if found is None:
@@ -173,6 +173,12 @@ def open_ones(session: Session, campaign_id: str) -> Sequence[Assignment]:
     return session.scalars(query.with_for_update(skip_locked=True)).all()
 
 
+def second_copies(session: Session, campaign_id: str) -> dict[tuple[str, int], Assignment]:
+    """Those that nobody has, be they asked for or called off, by (task id, seed); not locked."""
+    where = (Assignment.campaign_id == campaign_id, Assignment.copy == 1, Assignment.state.in_(("open", "cancelled")))
+    return {(one.task_id, one.seed): one for one in session.scalars(select(Assignment).where(*where))}
+
+
 def instances(session: Session, campaign_id: str) -> dict[tuple[str, int], str]:
     """State of every instance, by (task id, seed): its first copy's, or that of the second where the first came to nothing."""
     query = select(Assignment.task_id, Assignment.seed, state_that_counts(Assignment)).where(Assignment.campaign_id == campaign_id)
@@ -188,6 +194,11 @@ def begun(session: Session, campaign_id: str) -> set[tuple[str, int]]:
     query = select(Assignment.task_id, Assignment.seed)
     where = and_(Assignment.campaign_id == campaign_id, Assignment.state.in_(("leased", "finished")))
     return {(task_id, seed) for task_id, seed in session.execute(query.where(where))}
+
+
+def put_back(assignment: Assignment, *, priority: float, now_s: float) -> None:
+    """What was called off is asked for after all."""
+    assignment.state, assignment.reason, assignment.priority, assignment.changed_at_s = "open", None, priority, now_s
 
 
 def cancel(assignments: Collection[Assignment], reason: str, *, now_s: float) -> None:

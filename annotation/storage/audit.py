@@ -24,11 +24,15 @@ def record(
     session.add(AuditEntry(at_s=now_s, user_id=user_id, action=action, subject=subject, detail=detail, address=address))
 
 
-def entries(session: Session, *, before: int | None = None, subject: str | None = None, limit: int = 100) -> list[AuditEntry]:
+def entries(
+    session: Session, *, before: int | None = None, subject: str | None = None, action: str | None = None, limit: int = 100
+) -> list[AuditEntry]:
     """The newest first; `before`: only those before this entry, to turn pages."""
     query = select(AuditEntry).order_by(AuditEntry.entry_id.desc()).limit(limit)
     if before is not None:
         query = query.where(AuditEntry.entry_id < before)
     if subject is not None:
         query = query.where(AuditEntry.subject == subject)
+    if action is not None:
+        query = query.where(AuditEntry.action == action)
     return list(session.scalars(query))

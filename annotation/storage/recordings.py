@@ -96,6 +96,15 @@ def listed(session: Session, viewer_id: str, *, may_review: bool, limit: int) ->
     return session.scalars(query.order_by(Recording.created_at_s.desc(), Recording.recording_id).limit(limit)).all()
 
 
+def everybodys(session: Session, *, user_id: str | None, state: str | None, limit: int) -> tuple[Sequence[Recording], int]:
+    """Of this account and in this state, or whatever they are, the newest first, and how many there are in all."""
+    where = [] if user_id is None else [Recording.user_id == user_id]
+    where += [] if state is None else [Recording.state == state]
+    query = select(Recording).options(defer(Recording.parts)).where(*where)
+    found = session.scalars(query.order_by(Recording.created_at_s.desc(), Recording.recording_id).limit(limit)).all()
+    return found, session.scalar(select(func.count()).select_from(Recording).where(*where)) or 0
+
+
 def waiting(session: Session, reviewer_id: str, *, limit: int) -> tuple[Sequence[Recording], int]:
     """What others recorded and nobody has judged, oldest first, and how much of it there is in all."""
     where = (Recording.state == "pending", Recording.user_id != reviewer_id)
@@ -104,9 +113,10 @@ def waiting(session: Session, reviewer_id: str, *, limit: int) -> tuple[Sequence
     return found, session.scalar(select(func.count()).select_from(Recording).where(*where)) or 0
 
 
-def withdrawn(session: Session) -> Sequence[str]:
-    """Ids of what was withdrawn and is not erased yet, in their order."""
-    query = select(Recording.recording_id).where(Recording.state == "withdrawn", Recording.erased_at_s.is_(None))
+def withdrawn(session: Session, *, also_erased: bool = False) -> Sequence[str]:
+    """Ids of what was withdrawn and is not erased yet, or is (`also_erased`), in their order."""
+    where = [] if also_erased else [Recording.erased_at_s.is_(None)]
+    query = select(Recording.recording_id).where(Recording.state == "withdrawn", *where)
     return session.scalars(query.order_by(Recording.recording_id)).all()
 
 

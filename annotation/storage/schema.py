@@ -153,6 +153,8 @@ class Campaign(Base):
     """Annotated episodes that are wanted in all, second copies not counted."""
     double_share: Mapped[float]
     """Share of the instances that two people annotate."""
+    priority: Mapped[int] = mapped_column(server_default="0")
+    """Beside other campaigns': the higher one is asked for first."""
     lease_s: Mapped[float]
     state: Mapped[str] = mapped_column(String(16))
     created_by: Mapped[str | None] = mapped_column(ForeignKey("users.user_id"))

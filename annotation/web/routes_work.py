@@ -160,7 +160,7 @@ def _detail(seen: Seen) -> CampaignDetail:
         {
             "campaign_id": one.campaign_id, "name": one.name, "guidelines": one.guidelines, "mode": one.mode, "tasks": tuple(one.tasks),
             "policy": one.policy, "num_candidates": one.num_candidates, "temperature": one.temperature, "target_count": one.target_count,
-            "double_share": one.double_share, "lease_s": one.lease_s, "state": one.state, "created_at_s": one.created_at_s,
-            "members": seen.members, "progress": seen.progress,
+            "double_share": one.double_share, "priority": one.priority, "lease_s": one.lease_s, "state": one.state,
+            "created_at_s": one.created_at_s, "members": seen.members, "progress": seen.progress,
         }
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from annotation.wire.review import Replay, ReviewKind, ReviewView
+from annotation.wire.review import Replay, ReviewKind, ReviewView, Withdrawal
 
 Standing = Literal["counts", "waiting", "rejected", "withdrawn"]
 """counts: it is learned from; waiting: for a reviewer's word; rejected, withdrawn: it is not, and its campaign asks for another."""
@@ -62,3 +62,4 @@ class RunDetail(_Body):
     run: Replay
     reviews: tuple[ReviewView, ...]
     review: ReviewKind | None
+    withdrawal: Withdrawal | None = None

@@ -137,6 +137,14 @@ class Withdraw(_Body):
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
+class Withdrawal(_Body):
+    """Who took a run or a recording back, when and why. `by` null: from the command line."""
+
+    by: str | None
+    at_s: float
+    reason: str
+
+
 # --- quality --------------------------------------------------------------------------------------------------------------------------
 
 
@@ -257,3 +265,11 @@ class RecordingDetail(_Body):
     steps: tuple[RecordedStep, ...]
     sounds: tuple[SoundView, ...] = ()
     reviews: tuple[ReviewView, ...]
+    withdrawal: Withdrawal | None = None
+
+
+class RecordingList(_Body):
+    """`num`: how many there are of what was asked for."""
+
+    recordings: tuple[RecordingItem, ...]
+    num: int

@@ -75,6 +75,7 @@ class CampaignDetail(_Body):
     temperature: float
     target_count: int
     double_share: float
+    priority: int
     lease_s: float
     state: Literal["active", "paused", "ended"]
     created_at_s: float

@@ -7,19 +7,23 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from agent.prompt import PromptBuilder
 from annotation.recording.samples import recorded
 from annotation.storage import run_endings
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import Review, Run
+from annotation.wire.review import StepOpinion, SubmitReview
 from annotation.wire.runs import Decide, Finish
 from assets import recordings
 from assets.people import RECORDED_STAGE, STAGE
+from pipelines.cli import app
 from sandbox.pool import SessionPool
 from tests.annotation.recording import made_recording
 from tests.annotation.service.live_parts import ANN, BOB, Reader, Work, accept, service, task_named, until
 from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, principal, take_recordings, upload, work_in
+from warehouse.errors import UnknownSubject
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.samples import samples_from_routes
@@ -147,6 +151,38 @@ def test_an_approved_recording_joins_ct_with_its_track_and_leaves_it_when_withdr
     assert told.metadata["rows"].value == len(samples)
     gone = {row["sample_id"] for row in warehouse.read("ct_samples").to_pylist() if row["withdrawn"]}
     assert gone == {row["sample_id"] for row in samples}
+    work.close()
+
+
+@pytest.mark.slow
+def test_a_purge_leaves_nothing_of_a_withdrawn_recording_that_taught_nothing(tmp_path: Path, work: Work) -> None:
+    home, warehouse = Home(tmp_path), Warehouse(Home(tmp_path))
+    there, bundle = upload(work, home, made_recording.make(tmp_path / "own"))
+    recording_id, steps = bundle.manifest.recording_id, range(len(bundle.manifest.actions))
+    said = SubmitReview(approves=True, verdict=True, steps={index: StepOpinion(is_right=False) for index in steps})
+    asyncio.run(there.review(recording_id, said, by=principal(BOB, "reviewer")))
+    assert take_recordings(tmp_path, ITERATION).success
+    (episode,) = warehouse.read("episodes", stage=RECORDED_STAGE).to_pylist()
+    assert warehouse.read("ct_samples").num_rows == 0 and episode["instruction"] == "Write to Emma", "it is there, and teaches nothing"
+    files = [path for path in (tmp_path / "annotation" / "parts").rglob("*") if path.is_file()]
+    assert len(files) > 1 and warehouse.read("screenshots").num_rows > 0
+
+    def purge(*more: str, exit_code: int = 0) -> str:
+        ran = CliRunner().invoke(app, ["withdraw", "--purge", "--home", str(tmp_path), *more], input="n\n" if exit_code else None)
+        assert ran.exit_code == exit_code, ran.output
+        return ran.output
+
+    assert "nothing to erase" in purge("--yes"), "nobody has taken it back yet"
+    asyncio.run(there.withdraw(recording_id, "I would rather not", by=principal(ANN, "annotator")))
+    assert "withdrawn recordings on the annotation server: 1" in purge(exit_code=1) and all(path.exists() for path in files)
+    told = purge("--yes")
+    assert f"1 recording on the annotation server erased, {len(files)} files removed" in told and "of screenshots erased" in told
+    assert not any(path.exists() for path in files) and warehouse.read("screenshots").num_rows == 0
+    (episode,) = warehouse.read("episodes", stage=RECORDED_STAGE).to_pylist()
+    texts = {(row["observation"], row["response"], row["thought"]) for row in warehouse.read("steps", stage=RECORDED_STAGE).to_pylist()}
+    assert episode["instruction"] is None and texts == {("", "", None)} and "nothing to erase" in purge("--yes")
+    with pytest.raises(UnknownSubject, match="nothing of it is left"):
+        asyncio.run(there.look(recording_id, principal(ANN, "annotator")))
     work.close()
 
 

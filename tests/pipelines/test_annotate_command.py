@@ -52,10 +52,19 @@ def test_accounts_and_campaigns_from_the_command_line(tmp_path: Path) -> None:
     flywheel(tmp_path, "campaign", "pause", "forms")
     assert "paused" in flywheel(tmp_path, "campaign", "list") and "0/100" in flywheel(tmp_path, "campaign", "list")
     flywheel(tmp_path, "campaign", "resume", "forms")
+    guidelines = tmp_path / "guidelines.txt"
+    guidelines.write_text("Be kind.")
+    asked = ("--target", "7", "--double", "0.5", "--priority", "-2", "--everyone", "--guidelines", str(guidelines))
+    changed = flywheel(tmp_path, "campaign", "change", "forms", *asked)
+    for told in ("target count 100 → 7", "double share 0.1 → 0.5", "priority 0 → -2", "members scripted → everyone", "guidelines changed"):
+        assert told in changed, f"{told}: {changed}"
+    assert "is so already" in flywheel(tmp_path, "campaign", "change", "forms", "--target", "7", "--policy", "newest")
+    assert "members everyone → scripted" in flywheel(tmp_path, "campaign", "change", "forms", "--member", "scripted")
     flywheel(tmp_path, "campaign", "end", "forms")
     assert "ended" in flywheel(tmp_path, "campaign", "list")
     (told,) = json.loads(flywheel(tmp_path, "campaign", "list", "--json"))
     assert (told["name"], told["state"], told["members"], told["progress"]["num_finished"]) == ("forms", "ended", ["scripted"], 0)
+    assert (told["target_count"], told["double_share"], told["priority"], told["policy"]) == (7, 0.5, -2, "newest")
     assert f"those of version {head()}; before they were those of {head()}" in flywheel(tmp_path, "migrate")
 
 
@@ -106,6 +115,12 @@ def test_commands_print_the_address_of_the_server_that_lives(tmp_path: Path) -> 
         (["runs", "--user", "nobody"], UnknownSubject, "users list"),
         (["runs", "--campaign", "none"], UnknownSubject, "campaign list"),
         (["campaign", "pause", "none"], UnknownSubject, "campaign list"),
+        (["campaign", "change", "none", "--target", "2"], UnknownSubject, "campaign list"),
+        (["campaign", "change", "none"], ConfigError, "--policy"),
+        (["campaign", "change", "none", "--member", "x", "--everyone"], ConfigError, "--everyone"),
+        (["campaign", "change", "none", "--double", "1.5"], ConfigError, "double_share"),
+        (["recordings", "--state", "lost"], ConfigError, "uploading, pending, approved, rejected, withdrawn"),
+        (["recordings", "--user", "nobody"], UnknownSubject, "users list"),
         (["migrate", "--database", "mysql://host/name"], ConfigError, "postgresql"),
         (["users", "list", "--database", "postgresql://u:secret@127.0.0.1:1/x"], DatabaseUnusable, "127.0.0.1"),
     ],
@@ -261,3 +276,31 @@ def test_what_somebody_gave_is_taken_back(tmp_path: Path) -> None:
         assert landed == [("run", "r0"), ("run", "r1"), ("run", "r2"), ("withdrawal", "r0"), ("withdrawal", "r1")]
         assert [(one.action, one.subject) for one in audit.entries(session)] == [("run.withdrawn", "r1"), ("run.withdrawn", "r0")]
     database.close()
+
+
+def test_recordings_are_listed_by_their_ids(tmp_path: Path) -> None:
+    from annotation.storage import accounts
+    from annotation.storage.schema import Recording
+
+    assert "no recording yet" in flywheel(tmp_path, "recordings")
+    database = open_database(default_url(Home(tmp_path)))
+    with database.write() as session:
+        ada, bob = (accounts.add_user(session, name, "annotator", None, now_s=0.0).user_id for name in ("ada", "bob"))
+        for number, (user_id, state) in enumerate([(ada, "pending"), (ada, "withdrawn"), (bob, "uploading")]):
+            is_complete = state != "uploading"
+            summary = {"query": f"Write [letter] {number}", "applications": ["Mousepad"], "num_actions": 12, "length_s": 90.0}
+            session.add(
+                Recording(
+                    recording_id=f"recording-{number:016x}", user_id=user_id, digest="0" * 64, parts=[], state=state,
+                    summary=summary if is_complete else {}, track="expert" if is_complete else None, created_at_s=1_790_000_000.0 + number,
+                )
+            )  # fmt: skip
+    database.close()
+    told = flywheel(tmp_path, "recordings")
+    assert max(map(len, told.splitlines())) <= 80 and "3 recordings" in told
+    for whole in ("recording-0000000000000000", "Write [letter] 1", "withdrawn", "uploading", "1.5"):
+        assert whole in told, f"{whole}: {told}"
+    assert "1 of 3 recordings" in flywheel(tmp_path, "recordings", "--limit", "1")
+    found = json.loads(flywheel(tmp_path, "recordings", "--user", "ada", "--state", "withdrawn", "--json"))
+    assert found["num"] == 1 and found["recordings"][0]["recording_id"] == "recording-0000000000000001"
+    assert "no recording is like that" in flywheel(tmp_path, "recordings", "--state", "rejected")

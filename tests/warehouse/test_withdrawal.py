@@ -127,8 +127,8 @@ def test_a_purge_of_nothing_keeps_every_version(three: Warehouse) -> None:
     assert three.version("sft_samples") == version
 
 
-def _recording(make: Any, warehouse: Warehouse, name: str, shots: list[str], *, said: str) -> None:
-    """One recording as the asset stores it, in an iteration of its own: task, episode, steps, and a sample of each step."""
+def _recording(make: Any, warehouse: Warehouse, name: str, shots: list[str], *, said: str, teaches: bool = True) -> None:
+    """One recording as the asset stores it, in an iteration of its own: task, episode, steps, and a sample of each step if it `teaches`."""
     place = {"iteration": f"000{ord(name) - ord('a')}", "stage": "recordings"}
     steps = [
         make.step(name, index, screenshot_id=shot, observation=said, response=said, thought=said, messages=make.messages(said), action=said)
@@ -139,7 +139,7 @@ def _recording(make: Any, warehouse: Warehouse, name: str, shots: list[str], *, 
     warehouse.replace_partition("episodes", [episode], **place)
     warehouse.replace_partition("steps", steps, **place)
     samples = [make.sample(f"{name}{index}", episode_id=name, messages=make.messages(said)) for index in range(len(shots))]
-    warehouse.replace_partition("ct_samples", samples, **place)
+    warehouse.replace_partition("ct_samples", samples if teaches else [], **place)
     warehouse.add_screenshots([make.screenshot(shot, shot.encode() * 50) for shot in shots], **place)
 
 
@@ -147,6 +147,19 @@ def _on_disk(warehouse: Warehouse) -> str:
     """All that any version of any file still holds."""
     tables = ("tasks", "episodes", "steps", "ct_samples", "screenshots")
     return str([pq.read_table(path, partitioning=None).to_pylist() for t in tables for path in warehouse.folder(t).rglob("*.parquet")])
+
+
+def test_a_purge_empties_a_recording_that_was_taken_back_though_it_gave_no_sample(warehouse: Warehouse, make: Any) -> None:
+    _recording(make, warehouse, "a", ["own", "shared"], said="kassel", teaches=False)
+    _recording(make, warehouse, "b", ["shared", "other"], said="bremen")
+    assert num_to_purge(warehouse) == 0 and purge(warehouse) == [], "no tombstone tells of it"
+    back = ["a", "b", "of nothing"]
+    assert num_to_purge(warehouse, taken_back=back) == 2 + 1 + 1 + 1, "two steps, an episode, a task, a picture; the other still teaches"
+    num_rows = {one.table: one.num_rows for one in purge(warehouse, taken_back=back)}
+    assert num_rows == {"screenshots": 1, "steps": 2, "episodes": 1, "tasks": 1}
+    held = _on_disk(warehouse)
+    assert "kassel" not in held and "ownown" not in held and "bremen" in held and "sharedshared" in held
+    assert num_to_purge(warehouse, taken_back=back) == 0 and purge(warehouse, taken_back=back) == []
 
 
 def test_a_purge_empties_a_recording_that_was_taken_back_and_erases_its_own_pictures(warehouse: Warehouse, make: Any) -> None:

@@ -4,7 +4,7 @@ import { draw, make, percent } from "/pages/dom.js";
 
 const WIDTH = 760;
 const HEIGHT = 190;
-const LEFT = 44;
+const LEFT = 52;
 const BOTTOM = 26;
 const TOP = 8;
 
@@ -28,7 +28,7 @@ function label_at(svg, x, text) {
 /** Shares from 0 to 1 over the given names; `series`: [{name, values}], at most three. */
 export function line_chart(label, names, series) {
   const svg = frame(label, 1, percent);
-  const x_of = (index) => LEFT + 36 + ((WIDTH - LEFT - 70) * (names.length === 1 ? 0.5 : index / (names.length - 1)));
+  const x_of = (index) => LEFT + 36 + ((WIDTH - LEFT - 84) * (names.length === 1 ? 0.5 : index / (names.length - 1)));
   series.forEach(({ name, values }, number) => {
     const points = values.map((value, index) => [x_of(index), y_of(value, 1)]);
     svg.append(draw("polyline", { class: `line c${number}`, points: points.map((point) => point.join(",")).join(" ") }));
@@ -56,10 +56,10 @@ export function bar_chart(label, names, values) {
   return make("figure", {}, svg);
 }
 
-/** `columns`: [{title, text(row), is_number}]; without a title it is of buttons. */
+/** `columns`: [{title, text(row), is_number, is_whole}]; without a title it is of buttons; one that is whole never goes on in a second line. */
 export function table(rows, columns, caption = null) {
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption ? `${caption}, a table` : "Table" }, make("table", {},
     caption && make("caption", { class: "sr" }, caption),
     make("thead", {}, make("tr", {}, columns.map(({ title, is_number }) => make("th", { scope: "col", class: is_number ? "number" : "" }, title || make("span", { class: "sr" }, "Actions"))))),
-    make("tbody", {}, rows.map((row) => make("tr", {}, columns.map(({ text, is_number }) => make("td", { class: is_number ? "number" : "" }, text(row))))))));
+    make("tbody", {}, rows.map((row) => make("tr", {}, columns.map(({ text, is_number, is_whole }) => make("td", { class: is_number ? "number" : is_whole ? "whole" : "" }, text(row))))))));
 }

@@ -1,7 +1,7 @@
 // Task design: which applications matter, what can be done in each (a tree), and what people are asked to do there.
 
 import { get, part, post, put, remove } from "/pages/api.js";
-import { ask, at, cancel_button, make, ok_button, percent, show, toast } from "/pages/dom.js";
+import { ask, at, cancel_button, counted, make, ok_button, percent, show, toast } from "/pages/dom.js";
 import { ask_form } from "/pages/forms.js";
 import { attempt, may, start_page } from "/pages/shell.js";
 import { Tree } from "/pages/tree.js";
@@ -30,7 +30,7 @@ async function load_applications(chosen = null) {
   applications = await get("/design/applications");
   at("applications").replaceChildren(...applications.map((one) => make("li", {}, make("button", {
     type: "button", class: "choose", "aria-pressed": String(one.application_id === (chosen ?? graph?.application.application_id)), data: { id: one.application_id }, on: { click: () => load_graph(one.application_id) },
-  }, make("span", {}, one.name), meter(one.importance, `Importance ${percent(one.importance)}`), make("span", { class: "small quiet" }, `${one.num_nodes} functions · ${one.num_queries} queries · ${one.num_recordings} recordings`)))));
+  }, make("span", {}, one.name), meter(one.importance, `Importance ${percent(one.importance)}`), make("span", { class: "small quiet" }, `${counted(one.num_nodes, "function")} · ${counted(one.num_queries, "query", "queries")} · ${counted(one.num_recordings, "recording")}`)))));
   if (!applications.length) at("applications").replaceChildren(make("li", { class: "empty" }, "No application yet."));
 }
 
@@ -58,10 +58,10 @@ function show_queries() {
 }
 
 function query_node(query) {
-  const rubric = [`${query.num_steps} steps`, query.crosses_pages && "crosses pages", query.num_prerequisites && `${query.num_prerequisites} ${query.num_prerequisites === 1 ? "prerequisite" : "prerequisites"}`, query.handles_exceptions && "exceptions"].filter(Boolean);
+  const rubric = [counted(query.num_steps, "step"), query.crosses_pages && "crosses pages", query.num_prerequisites && counted(query.num_prerequisites, "prerequisite"), query.handles_exceptions && "exceptions"].filter(Boolean);
   return make("article", { class: "query" },
     make("div", { class: "row" }, make("span", { class: `badge ${LEVELS[query.difficulty]}` }, query.difficulty), make("span", { class: "badge" }, `${query.track} track`),
-      query.is_retired && make("span", { class: "badge bad" }, "retired"), make("span", { class: "small quiet far" }, `${query.num_recordings} recordings`)),
+      query.is_retired && make("span", { class: "badge bad" }, "retired"), make("span", { class: "small quiet far" }, counted(query.num_recordings, "recording"))),
     make("p", { class: "wrap" }, query.text), make("p", { class: "small quiet" }, `${rubric.join(" · ")}${query.author ? ` · by ${query.author}` : ""} · `, make("code", { class: "mono", title: "What `flywheel record start --node` takes" }, query.query_id)),
     may_edit && !query.is_retired && make("div", { class: "row" }, make("button", { type: "button", on: { click: () => edit_query(query) } }, "Edit"),
       make("button", { type: "button", class: "danger", on: { click: () => retire(query) } }, "Retire")));

@@ -102,6 +102,11 @@ export function ok_button(text, value = "ok", kind = "primary", key = null) {
   return make("button", { type: "submit", class: kind, value }, text, key && make("kbd", {}, key));
 }
 
+/** "1 step", "2 steps". */
+export function counted(num, one, many = `${one}s`) {
+  return `${num} ${num === 1 ? one : many}`;
+}
+
 export function time_text(seconds) {
   return seconds === null || seconds === undefined ? "" : new Date(seconds * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 }

@@ -1,7 +1,7 @@
-// What the pages of finished work share: words for verdicts and standings, the facts of a run, taking something back.
+// What the pages of finished work share: words for verdicts and standings, the facts of a run, what reviewers said, taking something back.
 
 import { address, part, post } from "/pages/api.js";
-import { ask, cancel_button, duration, make, ok_button } from "/pages/dom.js";
+import { ask, cancel_button, duration, make, ok_button, time_text } from "/pages/dom.js";
 import { attempt } from "/pages/shell.js";
 
 const STANDINGS = { counts: ["counts", "good"], waiting: ["waits for a review", "warn"], rejected: ["rejected", "bad"], withdrawn: ["withdrawn", ""] };
@@ -30,8 +30,32 @@ export function step_facts(step) {
   return [step.took_s !== null && make("p", { class: "small quiet" }, `decided in ${duration(step.took_s)}`)];
 }
 
+/** What a reviewer said of the whole: of recordings there is no verdict. */
 export function opinion_note(one) {
-  return make("p", { class: "note wrap" }, `${one.reviewer}: ${one.approves ? "approved" : "rejected"}, ${verdict_text(one.verdict)}. ${one.note ?? ""}`);
+  const verdict = one.verdict === null ? "" : ` The task was ${verdict_text(one.verdict)}.`;
+  return make("p", { class: `note wrap ${one.approves ? "good" : "bad"}` }, make("b", {}, `${one.approves ? "Approved" : "Rejected"} by ${one.reviewer}`), `, ${time_text(one.created_at_s)}.${verdict} ${one.note ?? ""}`);
+}
+
+/** Who took it back, when and why; nothing where nobody has. */
+export function withdrawal_note(withdrawal) {
+  if (!withdrawal) return null;
+  const who = withdrawal.by === null ? "from the command line" : `by ${withdrawal.by}`;
+  return make("p", { class: "note wrap" }, make("b", {}, `Withdrawn ${who}`), `, ${time_text(withdrawal.at_s)}: ${withdrawal.reason}`);
+}
+
+/** What reviewers said of one step. */
+export function step_opinions(reviews, step) {
+  return reviews.filter((one) => one.steps[step.step_index]).map((one) => {
+    const { is_right, thought_fits, note } = one.steps[step.step_index];
+    const words = [is_right !== null && (is_right ? "right" : "wrong"), thought_fits !== null && (thought_fits ? "the thought fits" : "the thought does not fit"), note].filter(Boolean);
+    return make("p", { class: "small wrap" }, make("b", {}, `${one.reviewer}: `), words.join("; "));
+  });
+}
+
+/** "right" or "wrong", as the last reviewer has it who said so; else "". */
+export function step_mark(reviews, step) {
+  const said = reviews.map((one) => one.steps[step.step_index]?.is_right ?? null).filter((is_right) => is_right !== null).at(-1);
+  return said === undefined ? "" : said ? "right" : "wrong";
 }
 
 /** Asks for the reason and takes a run or a recording back; whether it was. `what` names it: it cannot be undone. */

@@ -55,7 +55,7 @@ async function load_audit(is_more = false) {
   if (is_more) at("audit").append(...rows);
   else at("audit").replaceChildren(...rows);
   oldest = entries.at(-1)?.entry_id ?? oldest;
-  at("more").disabled = entries.length === 0;
+  at("more").hidden = entries.length === 0 || oldest <= 1; // they are numbered from 1
 }
 
 async function reload() {

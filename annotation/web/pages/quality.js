@@ -31,7 +31,7 @@ function show_policies(policies) {
   const names = policies.map((policy) => shortened(policy.policy_id, 12));
   const series = ["accept", "edit", "override"].map((name) => ({ name: `${name} rate`, values: policies.map((policy) => policy[name]) }));
   at("policies").replaceChildren(line_chart("Shares of accepted, edited and overridden steps by policy version", names, series), table(policies, [
-    { title: "Policy", text: (row) => make("span", { class: "mono" }, row.policy_id) }, { title: "Steps", text: (row) => row.num_steps, is_number: true },
+    { title: "Policy", text: (row) => make("span", { class: "mono" }, row.policy_id), is_whole: true }, { title: "Steps", text: (row) => row.num_steps, is_number: true },
     ...["accept", "edit", "override", "beyond_repair"].map((name) => ({ title: name.replace("_", " "), text: (row) => percent(row[name]), is_number: true })),
   ], "Rates by policy version"));
 }

@@ -4,7 +4,7 @@
 import { address, get, part, post } from "/pages/api.js";
 import { table } from "/pages/chart.js";
 import { announce, ask, at, cancel_button, duration, make, ok_button, time_text, toast } from "/pages/dom.js";
-import { take_back } from "/pages/finished.js";
+import { opinion_note, step_mark, step_opinions, take_back, withdrawal_note } from "/pages/finished.js";
 import { Keys } from "/pages/keys.js";
 import { Opinion } from "/pages/opinion.js";
 import { Replay } from "/pages/replay.js";
@@ -12,7 +12,7 @@ import { attempt, may, start_page } from "/pages/shell.js";
 import { Sounds } from "/pages/sounds.js";
 import { show_wanted } from "/pages/wanted.js";
 
-const KINDS = { pending: "warn", approved: "good", rejected: "bad" };
+const STATES = { pending: ["waiting", "warn"], approved: ["approved", "good"], rejected: ["rejected", "bad"] };
 const person = await start_page("recordings");
 const asked = new URLSearchParams(location.search);
 const is_from_review = asked.get("from") === "review";
@@ -40,11 +40,16 @@ async function show_list() {
   if (!rows.length) return at("list").replaceChildren(make("p", { class: "empty" }, "No recordings here. They are made with `flywheel record` on one's own machine and sent after a review."));
   at("list").replaceChildren(table(rows, [
     { title: "Query", text: (item) => make("button", { type: "button", class: "opens plain", on: { click: () => open_recording(item.recording_id) } }, item.query || "without a query") },
-    { title: "State", text: (item) => make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state === "pending" ? "waiting" : item.state) },
+    { title: "State", text: (item) => state_badge(item) },
     { title: "Person", text: (item) => item.person }, { title: "Track", text: (item) => item.track ?? "–" }, { title: "Applications", text: (item) => item.applications.join(", ") },
     { title: "Actions", text: (item) => item.num_actions, is_number: true }, { title: "Length", text: (item) => duration(item.length_s), is_number: true },
     { title: "Replayed", text: (item) => (item.is_executable === null ? "–" : item.is_executable ? "yes" : "no") }, { title: "Uploaded", text: (item) => time_text(item.created_at_s) },
   ], "Recordings"));
+}
+
+function state_badge({ state }) {
+  const [text, kind] = STATES[state] ?? [state, ""];
+  return make("span", { class: `badge ${kind}` }, text);
 }
 
 async function open_recording(recording_id) {
@@ -56,10 +61,10 @@ async function open_recording(recording_id) {
   const sounds = new Sounds(detail.sounds, (id) => address(`/recordings/${part(item.recording_id)}/sounds/${part(id)}`));
   const replay = new Replay({
     title: item.track ? `${item.person}, ${item.track}` : item.person, steps: detail.steps, address_of: (id) => address(`/recordings/${part(item.recording_id)}/screens/${part(id)}`),
-    on_step: (index) => opinion.show(index), mark_of: (index) => opinion.mark_of(index),
+    on_step: (index) => opinion.show(index), mark_of: (index) => opinion.mark_of(index) || step_mark(detail.reviews, detail.steps[index]),
     said: (step) => [
       make("p", { class: "small quiet" }, `at ${duration(step.at_s)} in ${step.window || "an unnamed window"}`), step.heard && make("p", { class: "small quiet wrap" }, `heard: ${step.heard}`), sounds.button(step.at_s),
-      step.hidden.length > 0 && make("p", { class: "small" }, `taken out: ${step.hidden.join(", ")}`),
+      step.hidden.length > 0 && make("p", { class: "small" }, `taken out: ${step.hidden.join(", ")}`), ...step_opinions(detail.reviews, step),
     ],
   });
   opinion.on_change = () => replay.mark();
@@ -68,7 +73,8 @@ async function open_recording(recording_id) {
   const hidden = Object.entries(detail.hidden).map(([kind, num]) => `${num} ${kind}`).join(", ");
   at("case").replaceChildren(
     make("div", { class: "card-head" }, make("button", { type: "button", on: { click: leave } }, is_from_review ? "← Review" : "← Recordings", make("kbd", {}, "Esc")), make("h1", { tabindex: "-1" }, item.query || "Without a query"),
-      make("span", { class: `badge ${KINDS[item.state] ?? ""}` }, item.state), make("span", { class: "badge" }, `result: ${detail.result}`)),
+      state_badge(item), make("span", { class: "badge" }, `result: ${detail.result}`)),
+    ...[withdrawal_note(detail.withdrawal), ...detail.reviews.map(opinion_note)].filter(Boolean),
     make("p", { class: "quiet" }, hidden ? `Taken out before the upload: ${hidden}.` : "Nothing had to be taken out before the upload."),
     ...[replay.node, sounds.node].filter(Boolean),
     make("div", { class: "card verdict" }, may_review && opinion.node, make("div", { class: "row" },

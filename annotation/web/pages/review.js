@@ -40,14 +40,14 @@ async function show_queue() {
   show(at("numbers"), `${num_waiting} waiting · ${queue.num_reviewed_today} reviewed by me today`);
   const of_run = (text) => ({ item }) => item && text(item);
   const columns = [
-    { title: "Why", text: ({ item }) => item ? item.why.map((why) => make("span", { class: `badge ${why === "sampled" ? "" : "warn"}` }, WHY[why] ?? why)) : make("span", { class: "badge accent" }, "recording") },
+    { title: "Why", text: ({ item }) => item ? make("div", { class: "badges" }, item.why.map((why) => make("span", { class: `badge ${why === "sampled" ? "" : "warn"}` }, WHY[why] ?? why))) : make("span", { class: "badge accent" }, "recording") },
     { title: "Task", text: ({ item, recording }) => item
       ? make("button", { type: "button", class: "opens plain", on: { click: () => open_run(item.run_id) } }, `${item.task_name} · ${item.seed}`)
       : make("a", { class: "opens", href: `/recordings?recording=${part(recording.recording_id)}&from=review` }, recording.query || "without a query") },
     { title: "Campaign", text: ({ item, recording }) => item?.campaign ?? recording.applications.join(", ") }, { title: "Person", text: ({ item, recording }) => item?.annotator ?? recording.person },
     { title: "Steps", text: ({ item, recording }) => item?.num_steps ?? recording.num_actions, is_number: true },
     { title: "Annotator says", text: of_run((item) => verdict_text(item.person_verdict)) }, { title: "Verifier says", text: of_run((item) => verdict_text(item.verifier_verdict)) },
-    { title: "Finished", text: ({ at_s }) => time_text(at_s) },
+    { title: "Finished", text: ({ at_s }) => time_text(at_s), is_whole: true },
   ];
   const rows = in_order(queue);
   at("queue").replaceChildren(rows.length ? table(rows, columns, "Waiting for a review") : make("p", { class: "empty" }, "Nothing waits for a review."));

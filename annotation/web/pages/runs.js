@@ -4,7 +4,7 @@
 import { get, part } from "/pages/api.js";
 import { table } from "/pages/chart.js";
 import { announce, at, make, show, time_text, toast } from "/pages/dom.js";
-import { facts, opinion_note, picture_of, standing_badge, step_facts, take_back, verdict_text } from "/pages/finished.js";
+import { facts, opinion_note, picture_of, standing_badge, step_facts, step_mark, step_opinions, take_back, verdict_text, withdrawal_note } from "/pages/finished.js";
 import { Keys } from "/pages/keys.js";
 import { Replay } from "/pages/replay.js";
 import { attempt, may, start_page } from "/pages/shell.js";
@@ -113,7 +113,10 @@ async function open_run(run_id) {
   if (number !== asking) return;
   if (!has_come) return back();
   const { item, run, reviews } = detail;
-  const replay = new Replay({ title: `${run.annotator}: ${verdict_text(run.person_verdict)}`, steps: run.steps, address_of: picture_of(run.run_id), said: step_facts });
+  const replay = new Replay({
+    title: `${run.annotator}: ${verdict_text(run.person_verdict)}`, steps: run.steps, address_of: picture_of(run.run_id), mark_of: (index) => step_mark(reviews, run.steps[index]),
+    said: (step) => [...step_facts(step), ...step_opinions(reviews, step)],
+  });
   current = { item, replay };
   at("case").replaceChildren(
     make("header", { class: "stack" },
@@ -122,9 +125,10 @@ async function open_run(run_id) {
           detail.review && make("a", { class: "button primary", href: `/review?run=${part(item.run_id)}` }, detail.review === "adjudication" ? "Adjudicate" : "Review it"),
           may_withdraw(item) && make("button", { type: "button", class: "danger", on: { click: () => withdraw(item) } }, "Withdraw…"))),
       make("p", { class: "wrap" }, make("b", {}, detail.instruction ?? "")),
+      withdrawal_note(detail.withdrawal),
       run.note && make("p", { class: "note wrap" }, `Annotator's note: ${run.note}`),
       reviews.map(opinion_note)),
-    make("div", { class: "replays" }, replay.node, facts(run, [["Campaign", item.campaign], ["Finished", time_text(item.finished_at_s)], ...(item.withdrawn_at_s ? [["Withdrawn", time_text(item.withdrawn_at_s)]] : []), ["Id", item.run_id]])),
+    make("div", { class: "replays" }, replay.node, facts(run, [["Campaign", item.campaign], ["Finished", time_text(item.finished_at_s)], ["Id", item.run_id]])),
   );
   at("list").hidden = at("list-head").hidden = true;
   at("case").hidden = false;

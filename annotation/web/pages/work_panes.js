@@ -25,6 +25,11 @@ export class Panes {
       if (path) this.write("str_replace_editor", { command: "view", path }, () => {});
     });
     for (const name of ["terminal", "files"]) at(`tab-${name}`).addEventListener("click", () => this.choose(name));
+    // What was printed last stays in view when the window becomes another size.
+    this.is_at_end = true;
+    const log = at("terminal");
+    log.addEventListener("scroll", () => (this.is_at_end = log.scrollHeight - log.scrollTop - log.clientHeight < 4));
+    new ResizeObserver(() => this.is_at_end && (log.scrollTop = log.scrollHeight)).observe(log);
     at("pane-tabs").addEventListener("keydown", (event) => {
       if (event.key === "ArrowLeft" || event.key === "ArrowRight") this.choose(at("terminal-pane").hidden ? "terminal" : "files", true);
     });

@@ -14,8 +14,8 @@ export function show_task(state) {
   at("mode").hidden = state.campaign.mode !== "relabel";
   show(at("phase"), PHASES[state.phase] ?? state.phase);
   at("phase").className = `badge ${{ deciding: "accent", ended: "warn", broken: "bad" }[state.phase] ?? ""}`;
-  show(at("policy"), `policy ${shortened(state.policy_id, 22)}`);
-  at("policy").title = `${state.policy_id}, grammar ${state.grammar}`;
+  show(at("policy"), shortened(state.policy_id, 22));
+  at("policy").title = `Policy ${state.policy_id}, grammar ${state.grammar}`;
   if (at("instruction").textContent !== (state.instruction ?? "")) show(at("instruction"), state.instruction ?? "");
   show(at("address"), state.screen?.url ?? "");
   at("no-cards").hidden = state.phase !== "deciding" || state.proposals.length > 0;

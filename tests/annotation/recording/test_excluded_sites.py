@@ -1,10 +1,12 @@
-"""Sites that are never recorded, in a real Chromium: on the way out of one, and in frames and windows that one fills itself."""
+"""Sites that are never recorded, in a real Chromium: on the way out of one, in frames and windows that one fills itself, and in frames of
+pages of other sites."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,9 +37,15 @@ fill(blank.contentDocument); srcdoc.srcdoc = inner; blob.src = URL.createObjectU
 </script>"""
 
 
+NEWS = "<!doctype html><title>News</title><iframe src=//bank.test:{port}/ style='width:280px;height:80px'></iframe>"
+
+
 class Sites(BaseHTTPRequestHandler):
+    """Whatever is called bank is one; the news have a bank in a frame; all others are shops."""
+
     def do_GET(self) -> None:
-        body = (BANK if "bank" in self.headers["host"] else SHOP).encode()
+        site, _, port = self.headers["host"].partition(":")
+        body = (BANK if "bank" in site else NEWS.format(port=port) if "news" in site else SHOP).encode()
         self.send_response(200)
         self.send_header("content-type", "text/html")
         self.send_header("content-length", str(len(body)))
@@ -59,14 +67,17 @@ def serving() -> Iterator[int]:
             thread.join()
 
 
-def record(tmp_path: Path, site: str, work: Callable[[BrowserRecorder, Person, int], Awaitable[None]]) -> tuple[Manifest, stores.Store]:
-    """What is recorded of `work`, which begins on a site; banks are excluded. Pixels are not read, so that what elements tell decides."""
+def record(
+    tmp_path: Path, site: str, work: Callable[[BrowserRecorder, Person, int], Awaitable[None]], *more: str
+) -> tuple[Manifest, stores.Store]:
+    """What is recorded of `work`, which begins on a site; banks are excluded. `more`: flags of Chromium's. Pixels are not read, so that
+    what elements tell decides."""
     store = stores.create(tmp_path / "recordings", "web")
 
     async def main(port: int) -> None:
         consent = sign("Ann Example", with_microphone=False)
         recorder = BrowserRecorder(store, RecordSettings(), TaskQuery(query="Buy"), consent, excluded_sites=("*bank*",))
-        flags = ("--no-sandbox", "--headless", "--window-size=900,600", "--host-resolver-rules=MAP *.test 127.0.0.1")
+        flags = ("--no-sandbox", "--headless", "--window-size=900,600", "--host-resolver-rules=MAP *.test 127.0.0.1", *more)
         await recorder.start(find_chromium().path, tmp_path / "profile", f"http://{site}.test:{port}/", flags)
         running_ = asyncio.create_task(recorder.run(60))
         try:
@@ -146,3 +157,77 @@ def test_what_an_excluded_page_fills_itself_is_excluded_with_it(tmp_path: Path):
     manifest, store = record(tmp_path, "bank", work)
     assert [action.action for action in manifest.actions if isinstance(action.action, TypeText)] == [TypeText(text="tulips")]
     assert nothing_of_the_bank(store) and manifest.machine.width_px > 700
+
+
+async def frame(person: Person, url: str) -> None:
+    """A frame in the page, once it has loaded."""
+    assert await person.do(
+        "Runtime.evaluate", awaitPromise=True, returnByValue=True,
+        expression=f"""new Promise((loaded) => {{
+            const made = Object.assign(document.createElement('iframe'), {{id: 'made', width: 300, height: 120, src: '{url}'}});
+            made.onload = () => loaded(true);
+            document.body.append(made);
+        }})""",
+    )  # fmt: skip
+
+
+async def sees_the_bank(person: Person) -> bool:
+    """Whether the person does: the recorder shall not."""
+    shot = (await person.do("Page.captureScreenshot", format="png"))["data"]
+    return bool(np.all(pixels_of(b64decode(shot)) == EXCLUDED_RGB, axis=2).any())
+
+
+async def shown_by_sign(recorder: BrowserRecorder, tab: Tab) -> str:
+    asked = {"expression": "window.__flywheelShows", "contextId": recorder.pages._contexts[tab.session_id]}
+    answer = await recorder.pages.connection.send("Runtime.evaluate", asked, tab.session_id)
+    return str(answer["result"]["value"])
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flag", "processes_of"), [("--site-per-process", (2, 1, 3)), ("--disable-site-isolation-trials", (1, 1, 1))], ids=["apart", "together"]
+)
+def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tmp_path: Path, flag: str, processes_of: tuple[int, ...]):
+    """Of another site, of a part of the page's own, inside a third one's frame; where sites have processes of their own, and where not."""
+
+    async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
+        (tab,) = recorder.pages.tabs.values()
+        processes = recorder.pages._frames[tab.session_id]._processes
+        sites = ("bank.test", "bank.shop.test", "news.test")
+        for num, (site, num_processes) in enumerate(zip(sites, processes_of, strict=True), start=1):
+            await frame(person, f"http://{site}:{port}/")
+            await until(lambda: recorder.pages.is_excluded(tab))
+            async with asyncio.timeout(10):
+                while not await sees_the_bank(person):
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(1.0)
+            assert len(processes) == num_processes, f"{site}: as this test means it"
+            await person.press("#what")
+            await person.type("Kassel")
+            await asyncio.sleep(0.5)
+            assert tab.png == b"" and recorder.num_actions == num - 1, f"{site} in a frame: nothing of the page is recorded"
+            assert await shown_by_sign(recorder, tab) == "EXCLUDED"
+            await person.evaluate(f"made.src = 'http://flowers.test:{port}/'" if num % 2 else "made.remove()")
+            await until(lambda: not recorder.pages.is_excluded(tab))
+            await person.evaluate("document.querySelector('#made')?.remove(); what.value = ''")
+            await pictured(tab)
+            await person.click("#what")
+            await until(lambda num=num: recorder.num_actions == num)
+            assert await shown_by_sign(recorder, tab) == "RECORDING"
+        await frame(person, f"http://bank.test:{port}/")
+        await until(lambda: recorder.pages.is_excluded(tab))
+        await person.do("Page.navigate", url=f"http://flowers.test:{port}/")
+        await until(lambda: not recorder.pages.is_excluded(tab))
+        await pictured(tab)
+        await person.click("#what")
+
+    manifest, store = record(tmp_path, "shop", work, flag)
+    assert [action.screen_id is not None for action in manifest.actions if isinstance(action.action, Click)] == [True] * 4
+    assert not [action for action in manifest.actions if isinstance(action.action, TypeText)]
+    assert nothing_of_the_bank(store)

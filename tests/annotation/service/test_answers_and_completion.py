@@ -79,7 +79,7 @@ def test_garbage_is_shown_as_it_stands_and_never_composed(grammar: Grammar) -> N
             continue
         assert view.kind is None and view.points == ()
         if grammar.name != "uitars2" or "<function" in garbage:
-            with pytest.raises(UnreadableAnswer, match="cannot be read"):
+            with pytest.raises(UnreadableAnswer):
                 composed("because", view.action or "fly", grammar, OBSERVATION)
 
 

@@ -13,12 +13,12 @@ from annotation.service.finished_runs import FinishedRuns
 from annotation.service.queue import Queue
 from annotation.service.review import Reviews
 from annotation.service.standing import Standing, StandingReader
-from annotation.storage import campaigns
+from annotation.storage import campaigns, withdrawals
 from annotation.storage.campaigns import Progress
 from annotation.storage.migrating import open_database
 from annotation.storage.schema import Assignment, Campaign
 from annotation.wire.finished import RunList
-from annotation.wire.review import SubmitReview
+from annotation.wire.review import SubmitReview, Withdrawal
 from tests.annotation.service.review_parts import History
 from warehouse.errors import NotNow, UnknownSubject
 
@@ -107,9 +107,19 @@ def test_one_run_is_shown_to_its_annotator_and_to_reviewers(history: History):
     assert asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).reviews == (), "before it is settled nobody is told"
     asyncio.run(Reviews(history.database).submit(run_id, said.model_copy(update={"kind": "adjudication"}), by=history.who("eve")))
     told = asyncio.run(finished.look(run_id, history.who("ann", "annotator")))
-    assert [one.reviewer for one in told.reviews] == ["rex", "eve"] and told.item.standing == "rejected"
+    assert [one.reviewer for one in told.reviews] == ["rex", "eve"] and told.item.standing == "rejected" and told.withdrawal is None
     with pytest.raises(NotNow, match="live"):
         asyncio.run(finished.look(history.run("ann", seed=7, finishes=False), history.who("ann", "annotator")))
+
+
+def test_who_took_a_run_back_when_and_why_is_told(history: History):
+    finished, (own, others) = FinishedRuns(history.database), (history.run("ann", seed=seed) for seed in range(2))
+    withdraw(history, own)
+    history.database.transact(withdrawals.withdraw, [others], "asked to by mail", now_s=history.now_s + 5)
+    told = [asyncio.run(finished.look(run_id, history.who("ann", "annotator"))).withdrawal for run_id in (own, others)]
+    assert told == [
+        Withdrawal(by="ann", at_s=history.now_s, reason="a slip"), Withdrawal(by=None, at_s=history.now_s + 5, reason="asked to by mail"),
+    ]  # fmt: skip
 
 
 def test_what_was_rejected_or_taken_back_does_not_count_as_progress(history: History):

@@ -288,6 +288,62 @@ def test_members_only_and_only_while_it_is_active(office: Office):
     asyncio.run(run())
 
 
+def test_another_share_is_that_of_what_nobody_has_begun(office: Office):
+    def wanted() -> dict[tuple[str, int], str]:
+        return {(row.task_id, row.seed): row.state for row in office.rows() if row.copy == 1 and row.state != "cancelled"}
+
+    async def run() -> None:
+        campaign = await office.campaign(target_count=20, double_share=0.0)
+        first, second = office.people(2)
+        begun = await office.queue.take(first)
+        assert begun is not None and wanted() == {}
+
+        async def share(value: float) -> None:
+            change = await office.campaigns.change(campaign.campaign_id, CampaignChange(double_share=value), by=None)
+            await office.queue.refresh(change)
+
+        await share(1.0)
+        everything = wanted()
+        assert len(everything) == 19 and (begun.assignment.task_id, begun.assignment.seed) not in everything
+        await office.finish(begun.assignment, first)
+        taken = await office.queue.take(second)
+        assert taken is not None
+        await share(0.3)
+        some = wanted()
+        assert 2 <= len(some) <= 12 and some.keys() < everything.keys()
+        await share(0.0)
+        instance = (taken.assignment.task_id, taken.assignment.seed)
+        assert set(wanted()) == {instance} & everything.keys(), "what somebody is at stays as it is"
+        await share(1.0)
+        assert wanted().keys() == everything.keys(), "what was called off is asked for again"
+
+    asyncio.run(run())
+    assert len({(row.task_id, row.seed, row.copy) for row in office.rows()}) == len(office.rows())
+
+
+def test_the_campaign_with_the_higher_priority_is_asked_for_first(office: Office):
+    async def run() -> None:
+        await office.campaign(target_count=60)
+        (user,) = office.people(1)
+        held = await office.queue.take(user)
+        assert held is not None
+        await office.finish(held.assignment, user)
+        urgent = await office.campaign(name="urgent", priority=5)
+        names = []
+        for _ in range(5):
+            leased = await office.queue.take(user)
+            assert leased is not None
+            names.append(leased.campaign.name)
+            await office.finish(leased.assignment, user)
+            await office.queue.close()  # what refreshes beside the request
+        assert names[-3:] == ["urgent"] * 3, "it is filled though another campaign still has something"
+        await office.campaigns.change(urgent.campaign_id, CampaignChange(priority=-5), by=None)
+        leased = await office.queue.take(user)
+        assert leased is not None and leased.campaign.name == "campaign"
+
+    asyncio.run(run())
+
+
 def test_weak_tasks_are_asked_for_first_and_more_often(office: Office):
     tasks = tasks_of(QUICKSTART)
     weak = tasks[3].task_id

@@ -52,6 +52,9 @@ def test_tables_of_the_first_version_become_todays(annotation_url: str):
             "run_id", "step_index", "number", "thought", "action", "saved_at_s",
         }  # fmt: skip
         connection.execute(text("insert into landings (kind, subject_id, at_s) values ('run', 'from before', 1.0)"))
+        columns = "campaign_id, name, guidelines, mode, tasks, policy, num_candidates, temperature, target_count, double_share, lease_s"
+        values = "'c', 'forms', '', 'relabel', '[]', 'newest', 1, 1.0, 7, 0.25, 60.0, 'paused', 1.0"
+        connection.execute(text(f"insert into campaigns ({columns}, state, created_at_s) values ({values})"))
     engine.dispose()
     with pytest.raises(DatabaseUnusable, match="flywheel annotate migrate"):
         check_current(database)
@@ -60,6 +63,8 @@ def test_tables_of_the_first_version_become_todays(annotation_url: str):
     with database.read() as session:
         assert session.scalars(select(Draft)).all() == []
         assert [row.subject_id for row in session.scalars(select(Landing))] == ["from before"]
+        (campaign,) = session.scalars(select(Campaign))
+        assert (campaign.name, campaign.double_share, campaign.state, campaign.priority) == ("forms", 0.25, "paused", 0)
     database.close()
 
 

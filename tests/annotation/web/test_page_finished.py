@@ -13,7 +13,12 @@ import pytest
 from playwright.async_api import Browser, Page, Route, expect
 from sqlalchemy import select
 
+from annotation.service.recordings import Recordings
+from annotation.service.review import Reviews
+from annotation.storage.logins import Principal
+from annotation.storage.parts import PartStore
 from annotation.storage.schema import AuditEntry, Recording, Review, Run
+from annotation.wire.review import StepOpinion, SubmitReview
 from tests.annotation.service.review_parts import Did
 from tests.annotation.web.page_access import unnamed
 from tests.annotation.web.page_history import a_disputed_run, a_recording, history_of, logged_in, with_pictures
@@ -105,6 +110,9 @@ async def take_back(page: Page, here: Site, run_id: str) -> None:
     await expect(page.get_by_role("dialog")).to_have_count(1)
     await page.keyboard.press("Control+Enter")
     await expect(page.locator("#case .card-head")).to_contain_text("withdrawn")
+    told = page.locator("#case .note", has_text="Withdrawn by ann")
+    await expect(told).to_contain_text(": z ? my slip")
+    assert await unnamed(page) == []
     await expect(page.get_by_role("button", name="Withdraw…")).to_have_count(0)
     with here.database.read() as session:
         assert session.get_one(Run, run_id).withdrawn_at_s is not None
@@ -112,6 +120,45 @@ async def take_back(page: Page, here: Site, run_id: str) -> None:
         assert entry.subject == run_id and entry.detail["reason"] == "z ? my slip"
     await page.keyboard.press("Escape")
     await expect(page.locator("#list tbody tr", has_text="click-button · 4")).to_contain_text("withdrawn")
+
+
+def test_who_refused_a_run_or_a_recording_and_why_is_on_its_page(tmp_path: Path) -> None:
+    async def work(here: Site, browser: Browser) -> None:
+        page = await logged_in(browser, here, "ann", "annotator")
+        for name in ("rex", "eve"):
+            await here.add_person(name, "reviewer")
+        history = history_of(here)
+        run_id = history.run("ann", verifier=False, steps=(Did(), Did(decision="override", number=2)))
+        with_pictures(here, tmp_path)
+        rex, eve = (
+            Principal(user_id=history.ids[name], name=name, role="reviewer", kind="browser", digest=name, csrf_token=None)
+            for name in ("rex", "eve")
+        )
+        wrong = {1: StepOpinion(is_right=False, thought_fits=False, note="<b>the other</b> one")}
+        first = SubmitReview(approves=False, verdict=False, note="not that one", steps=wrong)
+        last = SubmitReview(kind="adjudication", approves=False, verdict=None, note="I agree with rex")
+        for said, who in ((first, rex), (last, eve)):
+            await Reviews(here.database).submit(run_id, said, by=who)
+        await page.goto(f"/runs?run={run_id}")
+        notes = page.locator("#case .note.bad")
+        await expect(notes).to_have_count(2)
+        await expect(notes.first).to_contain_text("Rejected by rex")
+        await expect(notes.first).to_contain_text("The task was not done. not that one")
+        await expect(notes.last).to_contain_text(". I agree with rex")
+        await page.get_by_role("button", name="Step 2, wrong").click()
+        await expect(page.locator(".said")).to_contain_text("rex: wrong; the thought does not fit; <b>the other</b> one")
+        assert await unnamed(page) == []
+        recording_id = await a_recording(here, tmp_path / "made")
+        store = Recordings(here.database, PartStore(tmp_path / "nothing"))
+        await store.review(recording_id, SubmitReview(approves=False, verdict=None, note="a letter can be read"), by=rex)
+        eves = await new_page(browser, here)
+        await log_in(eves, "eve")
+        await eves.goto(f"/recordings?recording={recording_id}")
+        await expect(eves.locator("#case .note.bad")).to_contain_text("Rejected by rex")
+        await expect(eves.locator("#case .note.bad")).to_contain_text("a letter can be read")
+        assert await unnamed(eves) == []
+
+    in_browser(tmp_path, work)
 
 
 def test_an_admin_filters_by_person_and_takes_back_from_the_list(tmp_path: Path) -> None:

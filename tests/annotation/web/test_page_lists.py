@@ -140,7 +140,7 @@ async def review_a_run(page: Page, sent: list[tuple[str, dict[str, Any]]]) -> No
     assert await unnamed(page) == []
     await page.get_by_role("button", name="book-flight · 42").click()
     await expect(page.locator(".replay")).to_have_count(2)
-    await expect(page.locator("#case")).to_contain_text("alan: rejected")
+    await expect(page.locator("#case")).to_contain_text("Rejected by alan")
     assert await unnamed(page) == []
     await page.keyboard.press("r")
     await expect(page.locator(".replay").first).to_contain_text(EVIL[:12])

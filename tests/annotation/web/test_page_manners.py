@@ -101,6 +101,7 @@ def test_markup_of_models_and_pages_stays_text(tmp_path: Path) -> None:
             await page.keyboard.press("/")
             await expect(page.locator("#found")).to_contain_text(EVIL)
             await page.keyboard.press("Escape")
+            await expect(page.get_by_role("dialog")).to_have_count(0)
             await page.keyboard.press("Shift+Digit1")
             await expect(page.locator("#thought-field")).to_have_value(EVIL)
             assert not await page.evaluate("Boolean(window.evil) || document.querySelectorAll('[onerror], img[src=x]').length")

@@ -54,7 +54,11 @@ def test_a_person_is_given_work_and_keeps_passes_on_or_gives_back_what_they_have
             (seen,) = (await admin.get("/api/v1/assignments/flagged")).json()
             assert (seen["reason"], seen["user"]) == ("the page is empty", "bob")
             assert (await admin.post(f"{path}/reopen")).status_code == 204
-            paused = await admin.send("PATCH", f"/api/v1/campaigns/{campaign['campaign_id']}", {"state": "paused"})
+            path = f"/api/v1/campaigns/{campaign['campaign_id']}"
+            changed = (await admin.send("PATCH", path, {"double_share": 0.5, "priority": 3})).json()
+            assert (changed["double_share"], changed["priority"], changed["target_count"]) == (0.5, 3, 3)
+            assert (await admin.send("PATCH", path, {"priority": 101})).status_code == 422
+            paused = await admin.send("PATCH", path, {"state": "paused"})
             assert paused.json()["state"] == "paused" and (await bob.post("/api/v1/work/next")).status_code == 204
             assert {entry["action"] for entry in (await admin.get("/api/v1/audit")).json()} >= {
                 "campaign.created", "campaign.changed", "assignment.skipped", "assignment.flagged", "assignment.reopened",

@@ -1,0 +1,124 @@
+"""Whether a tab shows a page of an excluded site in a frame, at any depth and in whichever process Chromium keeps it. Frames of the page's
+own site are told of by its session; one of another site has a session of its own, which tells of those inside it.
+
+Chromium tells of a frame's new address when it commits the page there, which is before anything of it is painted: who asks when a picture
+comes knows of all that the picture shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sandbox.browser.cdp import Connection, Params
+
+FOLLOWING = {"autoAttach": True, "waitForDebuggerOnStart": False, "flatten": True, "filter": [{"type": "iframe"}]}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Process:
+    """What one session tells of."""
+
+    around: str | None
+    """The session of the page around it."""
+    target_id: str
+    """Also the id of its outermost frame, the page itself or one in it."""
+    excluded: set[str] = field(default_factory=set)
+    """Ids of frames."""
+    told: set[str] = field(default_factory=set)
+    """Ids of frames of which an event came, which are known better than by a list that was asked for earlier."""
+
+
+class Frames:
+    """Of one tab. `changed` is called when an excluded frame came or went."""
+
+    def __init__(
+        self, connection: Connection, session_id: str, target_id: str, excludes: Callable[[str], bool], changed: Callable[[], None]
+    ) -> None:
+        self._connection, self._excludes, self._changed = connection, excludes, changed
+        self._page = session_id
+        self._processes: dict[str, _Process] = {}
+        self._follow(session_id, None, target_id)
+
+    @property
+    def has_excluded(self) -> bool:
+        return any(process.excluded for process in self._processes.values())
+
+    def navigated(self, frame: Params, session_id: str | None = None) -> None:
+        """Page.frameNavigated of a session, the page's own where none is named. What the outermost frame of a session shows next has none
+        of the frames of what it showed before: nobody tells of each that they are gone."""
+        process = self._processes.get(session_id or self._page)
+        if process is None:
+            return
+        excluded = set() if frame["id"] == process.target_id else process.excluded - {frame["id"]}
+        if "parentId" in frame and self._excludes(frame["url"]):
+            excluded.add(frame["id"])
+        process.told.add(frame["id"])
+        self._now(process, excluded)
+
+    def target_changed(self, info: Params) -> None:
+        """Target.targetInfoChanged: the browser knows earlier than the frame's process tells. It knows addresses only, so that whether one
+        is gone is the other's to say."""
+        for process in self._processes.values():
+            if process.target_id == info["targetId"] and process.around is not None and self._excludes(info["url"]):
+                self._now(process, process.excluded | {info["targetId"]})
+
+    def forget(self) -> None:
+        """The tab is gone."""
+        for session_id in list(self._processes):
+            self._connection.forget(session_id)
+        self._processes.clear()
+
+    def _follow(self, session_id: str, around: str | None, target_id: str) -> None:
+        self._processes[session_id] = _Process(around=around, target_id=target_id)
+        listen, send = self._connection.listen, self._connection.send
+        if around is not None:
+            listen(session_id, "Page.frameNavigated", lambda told: self.navigated(told["frame"], session_id))
+        listen(session_id, "Page.frameDetached", lambda told: self._gone(session_id, told["frameId"]))
+        listen(session_id, "Target.attachedToTarget", lambda told: self._attached(session_id, told))
+        listen(session_id, "Target.detachedFromTarget", lambda told: self._detached(told["sessionId"]))
+        send("Page.enable", None, session_id)
+        send("Target.setAutoAttach", FOLLOWING, session_id)
+        if around is not None:  # what was there before it was listened to
+            send("Page.getFrameTree", None, session_id).add_done_callback(partial(self._listed, session_id))
+
+    def _attached(self, around: str, told: Params) -> None:
+        self._follow(told["sessionId"], around, told["targetInfo"]["targetId"])
+        self.target_changed(told["targetInfo"])
+
+    def _listed(self, session_id: str, answer: asyncio.Future[Params]) -> None:
+        process = self._processes.get(session_id)
+        if process is None or answer.cancelled() or answer.exception() is not None:  # it is gone by now
+            return
+        found = {frame["id"] for frame in _in_tree(answer.result()["frameTree"]) if self._excludes(frame["url"])}
+        self._now(process, process.excluded | (found - process.told))
+
+    def _gone(self, session_id: str, frame_id: str) -> None:
+        """Removed, or gone on in another process."""
+        process = self._processes.get(session_id)
+        if process is not None:
+            process.told.add(frame_id)
+            self._now(process, process.excluded - {frame_id})
+
+    def _detached(self, session_id: str) -> None:
+        """With all that was inside it."""
+        process = self._processes.pop(session_id, None)
+        if process is None:
+            return
+        self._connection.forget(session_id)
+        for inner in [inner for inner, other in self._processes.items() if other.around == session_id]:
+            self._detached(inner)
+        if process.excluded:
+            self._changed()
+
+    def _now(self, process: _Process, excluded: set[str]) -> None:
+        if process.excluded != excluded:
+            process.excluded = excluded
+            self._changed()
+
+
+def _in_tree(tree: dict[str, Any]) -> list[Params]:
+    return [tree["frame"], *(frame for inner in tree.get("childFrames", ()) for frame in _in_tree(inner))]
