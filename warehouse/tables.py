@@ -7,11 +7,11 @@ every version stays readable. Every commit but a purge's carries {iteration, sta
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
-from warehouse.commits import retry_commit
+from warehouse.commits import naming_a_full_disk, retry_commit
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
 from warehouse.integrity import describe_damage
@@ -86,20 +86,19 @@ class Warehouse:
     @contextmanager
     def rows_aside(self, table: str, *, iteration: str, stage: str) -> Iterator[RowsAside]:
         """`replace_partition` with rows that need not fit memory and that are written aside as they come, by who tells only then whether
-        they are to be committed. What was not committed is gone with the context."""
+        they are to be committed. What was not is gone with the context, or with the process."""
         spec = _replaceable(table, iteration, stage)
-        path = self.home.spool / f"{table}-{uuid.uuid4().hex}.parquet"
 
         def commit(rows: Source) -> int:
             return self._commit(spec, rows, partition_predicate(iteration, stage), iteration, stage)
 
-        aside = RowsAside(spec, path, commit, iteration=iteration, stage=stage)
-        try:
-            yield aside
-        finally:
-            with suppress(OSError):
-                aside.close()
-            path.unlink(missing_ok=True)
+        with naming_a_full_disk(f"table {table}, rows put aside"), TemporaryFile(dir=self.home.spool) as file:
+            aside = RowsAside(spec, file, commit, iteration=iteration, stage=stage)
+            try:
+                yield aside
+            finally:
+                with suppress(OSError):
+                    aside.close()
 
     def append_partition(self, table: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str, stage: str) -> int:
         """Add `rows` to partition (iteration, stage) in one commit; the caller sees to it that no key is added twice."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Wr
 from deltalake.exceptions import DeltaError
 
 from warehouse.catalogue import Table
-from warehouse.commits import naming_a_full_disk
 from warehouse.rows import to_arrow
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
@@ -71,33 +70,31 @@ def _schema_mode(spec: Table, delta: DeltaTable) -> Literal["merge"] | None:
 class RowsAside:
     """Rows that are to be the whole content of a partition, in a file until they are committed together: see Warehouse.rows_aside."""
 
-    def __init__(self, spec: Table, path: Path, commit: Callable[[Source], int], *, iteration: str, stage: str) -> None:
-        self._spec, self._path, self._commit = spec, path, commit
+    def __init__(self, spec: Table, file: IO[bytes], commit: Callable[[Source], int], *, iteration: str, stage: str) -> None:
+        self._spec, self._file, self._commit = spec, file, commit
         self._place = {"iteration": iteration, "stage": stage}
-        self._writer = pq.ParquetWriter(path, spec.schema)
+        self._writer = pq.ParquetWriter(file, spec.schema)
 
     def add(self, part: pa.Table) -> pa.Table:
         """Write some more rows; returns them as they will be stored. Raises as Warehouse.replace_partition does, but whether keys are
         unique is the caller's to see to."""
         data = to_arrow(self._spec, part, **self._place)
-        with naming_a_full_disk(f"table {self._spec.name}, rows put aside in {self._path.parent}"):
-            self._writer.write_table(data)
+        self._writer.write_table(data)
         return data
 
     def commit(self, *, without: npt.NDArray[np.int64] | None = None) -> int:
         """Replace the partition by these rows, in one commit; returns the table's new version. `without`: of which rows, counted from 0 in
         the order in which they came, nothing is kept; ascending."""
         self.close()
-        return self._commit(lambda: _read(self._path, np.empty(0, np.int64) if without is None else without))
+        return self._commit(lambda: _read(self._file, np.empty(0, np.int64) if without is None else without))
 
     def close(self) -> None:
-        with naming_a_full_disk(f"table {self._spec.name}, rows put aside in {self._path.parent}"):
-            self._writer.close()
+        self._writer.close()
 
 
 @contextmanager
-def _read(path: Path, without: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatchReader]:
-    with pq.ParquetFile(path) as file:
+def _read(aside: IO[bytes], without: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatchReader]:
+    with pq.ParquetFile(aside) as file:
         yield pa.RecordBatchReader.from_batches(file.schema_arrow, _batches(file, without))
 
 
