@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.catalogue import TABLES
-from warehouse.samples import ROUTED_TABLES, demonstration_rows, sample_parts, sample_row, tutorial_rows
+from warehouse.samples import PART_ROWS, ROUTED_TABLES, demonstration_rows, sample_parts, sample_row, tutorial_rows
 
 PROMPT = [{"role": "user", "content": "Click.", "screenshot_id": None, "loss": 0.0}]
 IT = {"iteration": "0001", "stage": "s"}
@@ -169,3 +169,23 @@ def test_demonstrations_and_tutorials() -> None:
     assert [m["loss"] for m in tutorials[0]["messages"]] == [0.5, 1.0]
     with pytest.raises(TypeError, match="no column"):
         sample_row("sft", origin="rollout", domain="d", messages=[], response="r", episode="e")
+
+
+def test_parts_are_bounded_and_together_what_each_step_gives_alone(con: duckdb.DuckDBPyConnection) -> None:
+    """Each id is made of the same content as ever, whatever came in one part with it."""
+    went = {f"e{i:02d}": "sft" if i % 3 else "ct" for i in range(30)}
+    answers = [f"Action click [{index}]" for index in range(300)]
+    steps = [step(name, index, answer) for name in went for index, answer in enumerate(answers)]
+    load(con, episodes=[episode(name) for name in went], steps=steps, routes=routes(**went))
+    for table, kind in (("ct_samples", "ct"), ("sft_samples", "sft")):
+        expected = [
+            sample_row(
+                kind, origin="rollout", domain="pointing", messages=PROMPT, prompt_loss=float(kind == "ct"), response=answer,
+                episode_id=name, step_index=index, verdict=kind == "sft",
+            )
+            for name, route in went.items() if route == kind for index, answer in enumerate(answers)
+        ]  # fmt: skip
+        parts = list(sample_parts(con, table, "0001"))
+        assert [row for part in parts for row in part.to_pylist()] == expected, "in the order in which they are stored"
+        assert max(part.num_rows for part in parts) <= PART_ROWS
+    assert len(parts) > 1
