@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from warehouse.catalogue import TABLES
 from warehouse.salvage import PAIR_ORIGINS, SalvageConfig
-from warehouse.samples import ROUTED_TABLES, RoutedTable, in_parts, pair_parts, sample_parts
+from warehouse.samples import ROUTED_TABLES, RoutedTable, in_parts, joined_as_written, pair_parts, sample_parts
 from warehouse.scan import connect_to_scan
 from warehouse.tables import NO_VERSION, Warehouse
 
@@ -144,6 +144,6 @@ def _compare(con: duckdb.DuckDBPyConnection, told: pa.Table, stored: pa.Table, s
 
 
 def _stored_chats(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str) -> Iterator[pa.Table]:
-    chats = con.sql(_STORED_CHATS.format(table=table), params={"iteration": iteration, "stage": STAGE})
-    for batch in in_parts(chats):
-        yield pa.Table.from_batches([batch])
+    with joined_as_written(con):
+        for batch in in_parts(con.sql(_STORED_CHATS.format(table=table), params={"iteration": iteration, "stage": STAGE})):
+            yield pa.Table.from_batches([batch])

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
 
 import duckdb
 import pyarrow as pa
@@ -22,7 +23,8 @@ from warehouse.withdrawal import TAKEN_BACK
 
 Kind = Literal["ct", "sft", "orm"]
 RoutedTable = Literal["ct_samples", "sft_samples"]
-ROUTED_TABLES: tuple[RoutedTable, ...] = get_args(RoutedTable)
+_KIND_OF: dict[RoutedTable, Literal["ct", "sft"]] = {"ct_samples": "ct", "sft_samples": "sft"}
+ROUTED_TABLES = tuple(_KIND_OF)
 
 PART_ROWS = 4096
 """Samples that are made at a time: of screens as text some tens of megabytes, as Python holds them."""
@@ -69,8 +71,8 @@ order by a.annotation_id
 
 
 def sample_parts(
-    con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, *, ct_prompt_loss: float = 1.0, salvage: SalvageConfig | None = None,
-    left_out: Counter[str] | None = None,
+    con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, *, ct_prompt_loss: float = 1.0,
+    salvage: SalvageConfig | None = None, left_out: Counter[str] | None = None,
 ) -> Iterator[pa.Table]:  # fmt: skip
     """What joins D_CT or D_SFT (`table`) in one iteration: rows without their place, at most PART_ROWS at a time. Steps come as they are
     stored, then annotations, then pairs. One sample may come twice where its source is recorded twice.
@@ -80,17 +82,19 @@ def sample_parts(
     says what else failed episodes give. `left_out` is told how many steps were not taken: `trimmed steps`, from the first wrong one of a
     failed episode on.
 
-    On a connection that only SQL of ours reads, since temporary tables and views are made there; nothing else may be asked on it until
-    the last part has come.
+    On a connection that is not sealed and that only SQL of ours reads, since temporary tables and views are made there; nothing else may
+    be asked on it until the last part has come.
     """
-    settings = salvage or SalvageConfig()
-    if table == "ct_samples":
-        steps = _routed_steps(con, iteration, "ct", first_wrong_steps(con, settings) if settings.trim_failures else _NOBODY)
-        yield from _parts(steps, "ct", ct_prompt_loss, left_out)
-        return
-    yield from _parts(_routed_steps(con, iteration, "sft", _NOBODY), "sft")
-    yield from _parts(con.sql(_ANNOTATED_STEPS, params={"iteration": iteration}), "sft")
-    yield from pair_parts(con, iteration, settings)
+    settings, kind = salvage or SalvageConfig(), _KIND_OF[table]
+    asked, to_route = {"iteration": iteration}, {"iteration": iteration, "route": kind}
+    first_wrong = first_wrong_steps(con, settings) if kind == "ct" and settings.trim_failures else _NOBODY
+    con.execute(_SAMPLED_EPISODES.format(first_wrong=first_wrong, taken_back=TAKEN_BACK), to_route)
+    con.execute(_DECIDED_STEPS, to_route)
+    with joined_as_written(con):
+        yield from _parts(con.sql(_ROUTED_STEPS, params=asked), kind, ct_prompt_loss if kind == "ct" else 0.0, left_out)
+    if kind == "sft":
+        yield from _parts(con.sql(_ANNOTATED_STEPS, params=asked), "sft")
+        yield from pair_parts(con, iteration, settings)
 
 
 def pair_parts(con: duckdb.DuckDBPyConnection, iteration: str, salvage: SalvageConfig) -> Iterator[pa.Table]:
@@ -105,11 +109,16 @@ def in_parts(relation: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def _routed_steps(con: duckdb.DuckDBPyConnection, iteration: str, route: str, first_wrong: str) -> duckdb.DuckDBPyRelation:
-    asked = {"iteration": iteration, "route": route}
-    con.execute(_SAMPLED_EPISODES.format(first_wrong=first_wrong, taken_back=TAKEN_BACK), asked)
-    con.execute(_DECIDED_STEPS, asked)
-    return con.sql(_ROUTED_STEPS, params={"iteration": iteration})
+@contextmanager
+def joined_as_written(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Rows on the left of a join pass by those on the right, which are held: what is left has texts, and a guess of how many rows are left
+    of a table must not turn that round. So they keep their order, too."""
+    con.execute("set disabled_optimizers = 'join_order,build_side_probe_side'")
+    try:
+        yield
+    finally:
+        with suppress(duckdb.Error):  # closed meanwhile, by who could not go on
+            con.execute("reset disabled_optimizers")
 
 
 def _parts(
