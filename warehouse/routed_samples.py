@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from warehouse.catalogue import TABLES
+from warehouse.partitions import check_iteration
 from warehouse.salvage import PAIR_ORIGINS, SalvageConfig
 from warehouse.samples import ROUTED_TABLES, RoutedTable, in_parts, joined_as_written, pair_parts, sample_parts
 from warehouse.scan import connect_to_scan
@@ -30,8 +31,10 @@ STAGE = "routing"
 MEMORY_LIMIT = "1GB"
 """DuckDB's. It reads steps one after the other and puts aside what is sorted or joined beyond that."""
 _SHORT = ["sample_id", "origin", "domain", "verdict"]
-_SHORT_OF_STORED = [*_SHORT, "episode_id", "annotation_id", "withdrawn"]
 _EMPTY = TABLES["sft_samples"].schema.empty_table().select(_SHORT)
+_STORED = """
+create or replace temp view stored as from {table} where iteration = '{iteration}' and stage = '{stage}'
+"""
 _WANTED = """
 create or replace temp table wanted as
 from told qualify row_number() over (partition by sample_id order by place) = 1
@@ -58,10 +61,9 @@ select
     ) as num_changed
 """
 """A sample can differ by its domain, verdict and withdrawal alone: its id is a hash of all else."""
-_STORED_CHATS = """
+_STAYING_CHATS = """
 select s.* exclude (iteration, stage) replace (staying.withdrawn as withdrawn)
-from {table} s join staying on staying.sample_id = s.sample_id
-where s.iteration = $iteration and s.stage = $stage
+from stored s join staying on staying.sample_id = s.sample_id
 """
 
 
@@ -121,11 +123,11 @@ def _store(
     version = warehouse.version(table)
     with warehouse.rows_aside(table, iteration=iteration, stage=STAGE) as aside:
         told = pa.concat_tables([_EMPTY, *(aside.add(part).select(_SHORT) for part in parts)])
-        _compare(con, told, warehouse.read(table, iteration=iteration, stage=STAGE, columns=_SHORT_OF_STORED), stands)
+        _compare(con, table, iteration, told, stands)
         ((num_joined, num_left, num_changed),) = con.execute(_CHANGE).fetchall()
         if num_changed or version == NO_VERSION:
             twice = con.sql("select place from told anti join wanted using (place) order by place").to_arrow_table()["place"]
-            for part in _stored_chats(con, table, iteration):
+            for part in _staying_chats(con):
                 aside.add(part)
             version = aside.commit(without=twice.to_numpy())
     return Stored(
@@ -135,15 +137,15 @@ def _store(
     )  # fmt: skip
 
 
-def _compare(con: duckdb.DuckDBPyConnection, told: pa.Table, stored: pa.Table, stands: str) -> None:
+def _compare(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str, told: pa.Table, stands: str) -> None:
     """Make the tables that tell what is wanted, each once, and what stays, of what came and what is stored."""
+    con.execute(_STORED.format(table=table, iteration=check_iteration(iteration), stage=STAGE))
     con.register("told", told.append_column("place", pa.array(np.arange(told.num_rows))))
-    con.register("stored", stored)
     con.execute(_WANTED)
     con.execute(_STAYING.format(stands=stands))
 
 
-def _stored_chats(con: duckdb.DuckDBPyConnection, table: RoutedTable, iteration: str) -> Iterator[pa.Table]:
+def _staying_chats(con: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
     with joined_as_written(con):
-        for batch in in_parts(con.sql(_STORED_CHATS.format(table=table), params={"iteration": iteration, "stage": STAGE})):
+        for batch in in_parts(con.sql(_STAYING_CHATS)):
             yield pa.Table.from_batches([batch])
