@@ -29,7 +29,8 @@ CONFIGURATION = {
     "delta.logRetentionDuration": _FOREVER,
     "delta.deletedFileRetentionDuration": _FOREVER,
 }
-_WRITER = WriterProperties(compression="ZSTD", compression_level=3)
+_WRITER = WriterProperties(compression="ZSTD", compression_level=3, max_row_group_size=65_536)
+"""Who writes holds a group of rows, packed, and so does Arrow when it reads, unpacked: by default a million, of steps over a gigabyte."""
 _RAW_WRITER = WriterProperties(compression="UNCOMPRESSED")
 
 
