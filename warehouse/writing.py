@@ -4,6 +4,7 @@ tables.py's business, through which everybody writes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -32,6 +33,9 @@ CONFIGURATION = {
 _WRITER = WriterProperties(compression="ZSTD", compression_level=3, max_row_group_size=65_536)
 """Who writes holds a group of rows, packed, and so does Arrow when it reads, unpacked: by default a million, of steps over a gigabyte."""
 _RAW_WRITER = WriterProperties(compression="UNCOMPRESSED")
+# Read by deltalake once, at its first write. All rows of a commit of ours go to one partition; with more writers they are handed out by
+# a queue that has no end as long as one of the others waits: three million samples lay in memory, 2.2 GB.
+os.environ.setdefault("DELTARS_MAX_CONCURRENT_WRITERS", "1")
 
 
 def create(spec: Table, folder: Path) -> DeltaTable:
