@@ -4,7 +4,7 @@ versions, a data version, and a picture where a person would rather look.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -13,7 +13,7 @@ import dagster as dg
 from pydantic import BaseModel
 
 from assets.requests import StageResult
-from warehouse.identity import content_id, files_id
+from warehouse.identity import content_id, files_id, long_list_id
 
 ROOMS = ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines")
 LINEAGE_ASSET = dg.AssetKey("iteration_output")
@@ -81,3 +81,8 @@ def of_result(result: StageResult, *, config: BaseModel | None = None, **more: A
 def data_version(*parts: Any) -> dg.DataVersion:
     """The data version of an output, from what determines it."""
     return dg.DataVersion(content_id("data", list(parts)))
+
+
+def data_version_in_parts(parts: Iterable[Sequence[Any]]) -> dg.DataVersion:
+    """`data_version` of one list that comes in parts and need not fit memory."""
+    return dg.DataVersion(long_list_id("data", parts))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from agent.judging_samples import without_verifier
-from assets.metadata import data_version, describe, picture
+from assets.metadata import data_version, data_version_in_parts, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.charts import routing_flow
@@ -16,7 +16,6 @@ from warehouse.quality import iteration_verdicts
 from warehouse.query import connect
 from warehouse.routed_samples import store_routed_samples
 from warehouse.routing import route
-from warehouse.samples import samples_from_routes
 from warehouse.svg import as_markdown
 from warehouse.verdict_tally import VerdictTally
 
@@ -61,26 +60,26 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
     settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
     rules = settings.routing
     read = {table: warehouse.version(table) for table in ("episodes", "steps", "annotations", "verdicts")}
-    routes = route(connect(warehouse), rules, iteration=iteration)
+    with connect(warehouse) as con:
+        routes = route(con, rules, iteration=iteration)
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
     destinations = routes["route"].to_pylist()
     counts = {"episodes": len(destinations), **Counter(destinations)}
-    con = connect(warehouse)
-    flow = picture(as_markdown(routing_flow(con, iteration)))
+    with connect(warehouse) as con:
+        flow = picture(as_markdown(routing_flow(con, iteration)))
     yield dg.MaterializeResult(
         asset_key="routes",
         data_version=data_version(list(zip(routes["episode_id"].to_pylist(), destinations, strict=True))),
         metadata=describe(config=rules, counts=counts, read=read, wrote={"routes": version}, flow=flow),
     )
     left_out: Counter[str] = Counter({"trimmed steps": 0})
-    samples = samples_from_routes(con, iteration, salvage=settings.salvage, left_out=left_out)
-    stored = store_routed_samples(warehouse, iteration, samples)
-    for table, rows in samples.items():
-        by_origin: dict[str, int] = dict(left_out) if table == "ct_samples" else {}
-        for row in rows:
-            by_origin[f"samples/{row['origin']}"] = by_origin.get(f"samples/{row['origin']}", 0) + 1
+    for table, stored in store_routed_samples(warehouse, iteration, settings.salvage, left_out=left_out).items():
+        of_table = left_out if table == "ct_samples" else {}
+        by_origin = {f"samples/{origin}": num for origin, num in stored.by_origin.items()}
         yield dg.MaterializeResult(
             asset_key=table,
-            data_version=data_version(sorted(row["sample_id"] for row in rows)),
-            metadata=describe(counts={"samples": len(rows), **by_origin}, read=read, wrote={table: stored[table].version}),
+            data_version=data_version_in_parts(chunk.to_pylist() for chunk in stored.sample_ids.chunks),
+            metadata=describe(
+                counts={"samples": len(stored.sample_ids), **of_table, **by_origin}, read=read, wrote={table: stored.version}
+            ),
         )

@@ -17,9 +17,10 @@ from pipelines.terminal import counted, print_rows
 from warehouse import registry
 from warehouse.errors import CheckpointError, ConfigError, IterationLocked, UnknownId, UnknownTable
 from warehouse.locks import LOOKED_AT_S, FileLock
+from warehouse.partitions import check_iteration
 from warehouse.query import connect, run
 from warehouse.stages import SEED_ITERATION
-from warehouse.tables import Warehouse, check_iteration
+from warehouse.tables import Warehouse
 
 if TYPE_CHECKING:
     from pipelines.annotation_withdrawal import TakenBack

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -23,17 +24,25 @@ def retry_commit(what: str, write: Callable[[], int]) -> int:
     attempt = 1
     while True:
         try:
-            return write()
+            with naming_a_full_disk(what):
+                return write()
         except CommitFailedError as error:
             if attempt == MAX_ATTEMPTS:
                 raise WriteConflict(
                     f"{what}: other writers committed first {attempt} times. A partition has one writer: is this stage running twice?"
                 ) from error
-        except (DeltaError, OSError) as error:
-            if not is_full_disk(error):
-                raise
-            raise StorageFull(
-                f"{what}: the disk is full and nothing was committed ({error}). Free space, then run the stage again"
-            ) from error
         time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**attempt) * random.uniform(0.5, 1.0))
         attempt += 1
+
+
+@contextmanager
+def naming_a_full_disk(what: str) -> Iterator[None]:
+    """Whatever says on the way to a commit that the disk has no room becomes StorageFull."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        if isinstance(error, StorageFull) or not is_full_disk(error):
+            raise
+        raise StorageFull(
+            f"{what}: the disk is full and nothing was committed ({error}). Free space, then run the stage again"
+        ) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,17 @@ def canonical_json(value: Any) -> bytes:
 def content_id(kind: str, value: Any) -> str:
     """Id of a JSON-able value, e.g. `content_id("task", spec) -> "task-3f2a…"`."""
     return f"{kind}-{hashlib.sha256(canonical_json(value)).hexdigest()[:ID_HEX_DIGITS]}"
+
+
+def long_list_id(kind: str, parts: Iterable[Sequence[Any]]) -> str:
+    """`content_id(kind, [values])` of values that come in parts and need not fit memory together."""
+    digest, separator = hashlib.sha256(b"[["), b""
+    for part in parts:
+        if part:
+            digest.update(separator + canonical_json(part)[1:-1])
+            separator = b","
+    digest.update(b"]]")
+    return f"{kind}-{digest.hexdigest()[:ID_HEX_DIGITS]}"
 
 
 def bytes_id(kind: str, data: bytes) -> str:

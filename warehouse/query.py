@@ -10,8 +10,9 @@ import pyarrow as pa
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.errors import CorruptTable, QueryError, UnknownTable
 from warehouse.integrity import describe_damage
+from warehouse.partitions import check_iteration
 from warehouse.relations import LINEAGE_SQL
-from warehouse.tables import Warehouse, check_iteration
+from warehouse.tables import Warehouse
 
 MEMORY_LIMIT = "4GB"
 

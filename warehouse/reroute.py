@@ -17,7 +17,6 @@ from warehouse.query import connect
 from warehouse.routed_samples import STAGE, Stored, follow_routes, store_routed_samples
 from warehouse.routing import DEFAULT_RULES, RoutingConfig, reason_label, route
 from warehouse.salvage import SalvageConfig
-from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
 
 
@@ -99,11 +98,9 @@ def _reroute(warehouse: Warehouse, config: RoutingConfig, iteration: str, salvag
     versions: dict[str, int] = {}
     if routes.cast(stored.schema) != stored:
         versions["routes"] = warehouse.replace_partition("routes", routes, iteration=iteration, stage=STAGE)
-    with connect(warehouse) as con:
-        wanted = samples_from_routes(con, iteration, salvage=salvage)
     return Rerouted(
         iteration=iteration, num_episodes=routes.num_rows, moves=moves,
-        **_told(store_routed_samples(warehouse, iteration, wanted), versions),
+        **_told(store_routed_samples(warehouse, iteration, salvage), versions),
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from warehouse.catalogue import Column, Table
-from warehouse.tables import Warehouse, row_filter
+from warehouse.partitions import row_filter
+from warehouse.tables import Warehouse
 
 CHUNK_ROWS = 100_000
 """A suite of the widest table takes some 200 MiB for so many."""

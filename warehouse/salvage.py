@@ -12,7 +12,7 @@ at the same instance took on the same screen. Two ways may be right, and screens
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import duckdb
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,14 +20,17 @@ from pydantic import BaseModel, ConfigDict, Field
 VIEWS = Path(__file__).with_name("salvage.sql")
 PAIR_ORIGINS = ("correction", "reflection")
 _PAIRS = """
-select 'correction' as origin, w.episode_id as failed, f.step_index as failed_step, f.messages, s.* exclude (messages)
-from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index
-{joined} where f.action <> s.action and {pair} qualify {one}
-union all
-select 'reflection', w.episode_id, f.step_index, f.messages, s.* exclude (messages)
-from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index + 1
-{joined} where {pair} qualify {one}
-order by origin, failed, episode_id
+select origin, domain, true as verdict, messages, response, episode_id, step_index
+from (
+    select 'correction' as origin, w.episode_id as failed, f.messages, s.* exclude (messages)
+    from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index
+    {joined} where f.action <> s.action and {pair} qualify {one}
+    union all
+    select 'reflection', w.episode_id, f.messages, s.* exclude (messages)
+    from first_wrong_steps w join salvage_steps f on f.episode_id = w.episode_id and f.step_index = w.step_index + 1
+    {joined} where {pair} qualify {one}
+)
+where list_contains($wanted, origin) order by origin, failed, episode_id
 """.format(
     joined="join salvage_steps s on s.task_id = f.task_id and s.seed = f.seed and s.state = f.state",
     pair="not f.is_solved and s.is_solved and s.route = 'sft' and greatest(f.iteration, s.iteration) = $iteration "
@@ -62,21 +65,23 @@ class SalvageConfig(BaseModel):
         ),
     ] = False
 
+    @property
+    def pair_origins(self) -> tuple[str, ...]:
+        """Origins of the pairs that are asked for."""
+        return tuple(origin for origin, is_on in zip(PAIR_ORIGINS, (self.corrections, self.reflections), strict=True) if is_on)
 
-def trimmed_steps(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> dict[str, int]:
-    """Episode id -> its first wrong step, of failed episodes of which it can be told."""
+
+def first_wrong_steps(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> str:
+    """Name of a view (episode_id, step_index) that is made: the first wrong step of each failed episode of which it can be told."""
     _make_views(con, config)
-    return dict(con.execute("select episode_id, step_index from first_wrong_steps").fetchall())
+    return "first_wrong_steps"
 
 
-def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: SalvageConfig) -> list[dict[str, Any]]:
-    """Corrections and reflections of one iteration: (origin, domain, messages, response, episode_id, step_index) and the failed episode."""
-    wanted = [origin for origin, is_on in (("correction", config.corrections), ("reflection", config.reflections)) if is_on]
-    if not wanted:
-        return []
+def pairs(con: duckdb.DuckDBPyConnection, iteration: str, config: SalvageConfig) -> duckdb.DuckDBPyRelation:
+    """Corrections and reflections of one iteration, as far as asked for, in the order of the failed episodes, as a query: (origin,
+    domain, verdict, messages, response, episode_id, step_index)."""
     _make_views(con, config)
-    rows = con.sql(_PAIRS, params={"iteration": iteration}).to_arrow_table().to_pylist()
-    return [row for row in rows if row["origin"] in wanted]
+    return con.sql(_PAIRS, params={"iteration": iteration, "wanted": list(config.pair_origins)})
 
 
 def _make_views(con: duckdb.DuckDBPyConnection, config: SalvageConfig) -> None:

@@ -19,7 +19,8 @@ from warehouse.tables import Warehouse
 def connect_to_scan(
     warehouse: Warehouse, tables: Iterable[str], *, memory_limit: str = MEMORY_LIMIT, threads: int | None = None
 ) -> duckdb.DuckDBPyConnection:
-    """`query.connect`, with `tables` (none that can be withdrawn from) read by DuckDB itself. For our own SQL only: nothing is sealed."""
+    """`query.connect`, with `tables` read by DuckDB itself, as they are stored: what was withdrawn since is not seen there. For our own SQL
+    only: nothing is sealed."""
     con = connect(warehouse, sealed=False, memory_limit=memory_limit, threads=threads)
     con.execute("SET preserve_insertion_order = false")
     for table in tables:

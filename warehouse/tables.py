@@ -7,47 +7,37 @@ every version stays readable. Every commit but a purge's carries {iteration, sta
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryFile
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
-from warehouse.commits import retry_commit
+from warehouse.commits import naming_a_full_disk, retry_commit
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
 from warehouse.integrity import describe_damage
 from warehouse.locks import FileLock
+from warehouse.partitions import check_iteration, check_partition, partition_predicate, row_filter
 from warehouse.rows import check_key, to_arrow
+from warehouse.writing import RowsAside, Source, create, write
 
-ITERATION_PATTERN = re.compile(r"\d{4}")
-STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
 COMMITS_PER_CHECKPOINT = 100
 PICTURES_AT_ONCE = 32
 VACUUM_BEGUN, VACUUMED = "VACUUM START", "VACUUM END"
 """Operations of the commits between which older versions lose their files."""
-_FOREVER = "interval 36500 days"
-CONFIGURATION = {
-    # With the defaults, old versions become unreadable once the log is 30 days old and checkpointed.
-    "delta.enableExpiredLogCleanup": "false",
-    "delta.logRetentionDuration": _FOREVER,
-    "delta.deletedFileRetentionDuration": _FOREVER,
-}
-_WRITER = WriterProperties(compression="ZSTD", compression_level=3)
-_RAW_WRITER = WriterProperties(compression="UNCOMPRESSED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,30 +71,34 @@ class Warehouse:
         Fills in the columns `iteration` and `stage`. Zero rows empty the partition. Raises SchemaMismatch before anything is written,
         StorageFull when the disk has no room (nothing is committed), WriteConflict when other writers of this partition win every race.
         """
-        spec = _known(table)
-        if not spec.partitioned:
-            raise SchemaMismatch(f"table {table} has no partitions: use add_{table}")
-        check_partition(iteration, stage)
-        if stage == WITHDRAWN_STAGE:
-            raise SchemaMismatch(f"stage {stage!r} of table {table} holds tombstones, which are only added to: use `flywheel withdraw`")
+        spec = _replaceable(table, iteration, stage)
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
-        return self._commit(spec, data, partition_predicate(iteration, stage), iteration, stage)
+        return self._commit(spec, lambda: nullcontext(data), partition_predicate(iteration, stage), iteration, stage)
 
     def replace_partition_by_parts(self, table: str, parts: Iterable[pa.Table], *, iteration: str, stage: str) -> int:
-        """`replace_partition` with rows that need not fit memory: they are written aside as they come. Rows of one key come in one part."""
-        spec = _known(table)
-        check_partition(iteration, stage)
-        aside = self.home.spool / f"{table}-{uuid.uuid4().hex}.parquet"
-        try:
-            with pq.ParquetWriter(aside, spec.schema) as writer:
-                for part in parts:
-                    data = to_arrow(spec, part, iteration=iteration, stage=stage)
-                    check_key(spec, data)
-                    writer.write_table(data)
-            return self._commit(spec, aside, partition_predicate(iteration, stage), iteration, stage)
-        finally:
-            aside.unlink(missing_ok=True)
+        """`replace_partition` with rows that need not fit memory. Rows of one key come in one part."""
+        with self.rows_aside(table, iteration=iteration, stage=stage) as aside:
+            for part in parts:
+                check_key(_known(table), aside.add(part))
+            return aside.commit()
+
+    @contextmanager
+    def rows_aside(self, table: str, *, iteration: str, stage: str) -> Iterator[RowsAside]:
+        """`replace_partition` with rows that need not fit memory and that are written aside as they come, by who tells only then whether
+        they are to be committed. What was not is gone with the context, or with the process."""
+        spec = _replaceable(table, iteration, stage)
+
+        def commit(rows: Source) -> int:
+            return self._commit(spec, rows, partition_predicate(iteration, stage), iteration, stage)
+
+        with naming_a_full_disk(f"table {table}, rows put aside"), TemporaryFile(dir=self.home.spool) as file:
+            aside = RowsAside(spec, file, commit, iteration=iteration, stage=stage)
+            try:
+                yield aside
+            finally:
+                with suppress(OSError):
+                    aside.close()
 
     def append_partition(self, table: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str, stage: str) -> int:
         """Add `rows` to partition (iteration, stage) in one commit; the caller sees to it that no key is added twice."""
@@ -112,7 +106,7 @@ class Warehouse:
         check_partition(iteration, stage)
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
-        return self._commit(spec, data, None, iteration, stage)
+        return self._commit(spec, lambda: nullcontext(data), None, iteration, stage)
 
     def add_screenshots(
         self, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str | None = None, stage: str | None = None
@@ -132,7 +126,7 @@ class Warehouse:
             if not absent:
                 return self.version(spec.name)
             try:
-                return self._commit(spec, data.take(absent), None, iteration, stage)
+                return self._commit(spec, lambda: nullcontext(data.take(absent)), None, iteration, stage)
             except WarehouseError:
                 self._known_screenshots.clear()
                 self._read_screenshot_files.clear()
@@ -249,17 +243,17 @@ class Warehouse:
             self._read_screenshot_files.add(uri)
         return self._known_screenshots
 
-    def _commit(self, spec: Table, data: pa.Table | Path, predicate: str | None, iteration: str | None, stage: str | None) -> int:
-        """Replace what `predicate` selects, or add to the table where it is None. `data` may be a Parquet file of rows."""
+    def _commit(self, spec: Table, rows: Source, predicate: str | None, iteration: str | None, stage: str | None) -> int:
+        """Replace what `predicate` selects, or add to the table where it is None."""
         metadata = {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
 
-        def write() -> int:
-            delta = self._open(spec, None) or self._create(spec)
-            with _read_aside(data) if isinstance(data, Path) else nullcontext(data) as rows:
-                _write(delta, spec, rows, predicate, metadata)
+        def attempt() -> int:
+            delta = self._open(spec, None) or create(spec, self.folder(spec.name))
+            with rows() as data:
+                write(delta, spec, data, predicate, metadata)
             return int(delta.version())
 
-        version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", write)
+        version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", attempt)
         if version % COMMITS_PER_CHECKPOINT == 0:
             # Only a shortcut for readers, and the commit has happened: that a checkpoint fails must not look as if the commit had.
             with suppress(DeltaError, OSError):
@@ -283,45 +277,32 @@ class Warehouse:
         spec = _known(table)
         check_partition(iteration, stage)
 
-        def write() -> int:
+        def attempt() -> int:
             delta = self._open(spec, None)
             if delta is None:
                 return 0
             changed, num = change(self.read(table, iteration=iteration, stage=stage, version=delta.version()))
             if num:
-                _write(delta, spec, changed, partition_predicate(iteration, stage), {"purge": "true"})
+                write(delta, spec, changed, partition_predicate(iteration, stage), {"purge": "true"})
             return num
 
-        return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", write)
+        return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", attempt)
 
     def erase_screenshots(self, ids: Collection[str]) -> int:
         """`erase` for pictures. The others are written anew as they are read: there may be more of them than memory."""
         spec, is_meant = TABLES["screenshots"], pc.field("screenshot_id").isin(pa.array(sorted(ids), pa.string()))
 
-        def write() -> int:
+        def attempt() -> int:
             delta = self._open(spec, None)
             dataset = self.dataset(spec.name, delta.version()) if delta is not None else None
             num = dataset.count_rows(filter=is_meant) if dataset is not None else 0
             if num and delta is not None and dataset is not None:
                 kept = dataset.scanner(filter=~is_meant, batch_size=PICTURES_AT_ONCE).to_reader()
-                _write(delta, spec, kept, None, {"purge": "true"}, mode="overwrite")
+                write(delta, spec, kept, None, {"purge": "true"}, mode="overwrite")
             return int(num)
 
         with FileLock(self.home.locks / "screenshots.lock"):
-            return retry_commit("purge of table screenshots", write)
-
-    def _create(self, spec: Table) -> DeltaTable:
-        folder = self.folder(spec.name)
-        try:
-            return DeltaTable.create(
-                folder, spec.schema, mode="ignore", partition_by=spec.partition_by or None,
-                name=spec.name, description=spec.meaning, configuration=CONFIGURATION,
-            )  # fmt: skip
-        except DeltaError:
-            # Another process may have created it in the meantime.
-            if DeltaTable.is_deltatable(folder):
-                return DeltaTable(folder)
-            raise
+            return retry_commit("purge of table screenshots", attempt)
 
     @contextmanager
     def _reading(self, table: str, version: int | None = None) -> Iterator[None]:
@@ -336,44 +317,6 @@ class Warehouse:
             raise CorruptTable(describe_damage(table, self.folder(table), delta, error)) from error
 
 
-def partition_predicate(iteration: str, stage: str) -> str:
-    """What Delta is told to replace: one partition."""
-    return f"iteration = '{iteration}' AND stage = '{stage}'"
-
-
-def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:
-    """The Arrow filter of one partition, or of everything up to an iteration; None when nothing is filtered."""
-    if not spec.partitioned:
-        return None
-    conditions = []
-    if iteration is not None:
-        conditions.append(pc.field("iteration") == check_iteration(iteration))
-    if stage is not None:
-        conditions.append(pc.field("stage") == stage)
-    if as_of is not None:
-        conditions.append(pc.field("iteration") <= check_iteration(as_of))
-    result = None
-    for condition in conditions:
-        result = condition if result is None else result & condition
-    return result
-
-
-def check_iteration(iteration: str) -> str:
-    """The key itself; raises UnknownTable when it is not four digits."""
-    if not ITERATION_PATTERN.fullmatch(iteration):
-        raise UnknownTable(f"no iteration {iteration!r}: an iteration is four digits, 0000 (the seed), 0001, 0002, …")
-    return iteration
-
-
-def check_partition(iteration: str, stage: str) -> None:
-    """Raise SchemaMismatch for names that cannot be a partition."""
-    if not ITERATION_PATTERN.fullmatch(iteration) or not STAGE_PATTERN.fullmatch(stage):
-        raise SchemaMismatch(
-            f"no partition {iteration!r}/{stage!r}: an iteration is four digits (0001), "
-            "a stage is lower-case letters, digits and _ (rl_forms)"
-        )
-
-
 def _known(table: str) -> Table:
     try:
         return TABLES[table]
@@ -381,28 +324,12 @@ def _known(table: str) -> Table:
         raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}") from None
 
 
-@contextmanager
-def _read_aside(path: Path) -> Iterator[pa.RecordBatchReader]:
-    with pq.ParquetFile(path) as file:
-        yield pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
-
-
-def _write(
-    delta: DeltaTable, spec: Table, data: pa.Table | pa.RecordBatchReader, predicate: str | None, metadata: dict[str, str], *,
-    mode: Literal["append", "overwrite"] | None = None,
-) -> None:  # fmt: skip
-    """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None, unless `mode` says that all
-    is replaced."""
-    way: Any = mode or ("append" if predicate is None else "overwrite")
-    write_deltalake(
-        delta, data, mode=way, predicate=predicate, partition_by=spec.partition_by or None,
-        writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
-        schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
-        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
-    )  # fmt: skip
-
-
-def _schema_mode(spec: Table, delta: DeltaTable) -> Literal["merge"] | None:
-    """`merge` where the catalogue has gained columns since the table was created, so that old homes keep working."""
-    stored = {field.name for field in delta.schema().fields}
-    return None if {column.name for column in spec.columns} <= stored else "merge"
+def _replaceable(table: str, iteration: str, stage: str) -> Table:
+    """The table, if this partition of it may be replaced; raises SchemaMismatch."""
+    spec = _known(table)
+    if not spec.partitioned:
+        raise SchemaMismatch(f"table {table} has no partitions: use add_{table}")
+    check_partition(iteration, stage)
+    if stage == WITHDRAWN_STAGE:
+        raise SchemaMismatch(f"stage {stage!r} of table {table} holds tombstones, which are only added to: use `flywheel withdraw`")
+    return spec

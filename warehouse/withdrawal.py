@@ -18,7 +18,8 @@ from warehouse import erasing_recordings
 from warehouse.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
 from warehouse.errors import UnknownId, UnknownTable
 from warehouse.locks import FileLock
-from warehouse.tables import VACUUMED, Warehouse, check_iteration
+from warehouse.partitions import check_iteration
+from warehouse.tables import VACUUMED, Warehouse
 
 WITHDRAWABLE = tuple(name for name, table in TABLES.items() if any(column.name == "withdrawn" for column in table.columns))
 """Tables whose rows can be taken back: annotations, and samples of each kind."""

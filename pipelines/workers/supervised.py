@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from agent.policy import Message
 from assets.requests import StageResult, SupervisedRequest
@@ -15,7 +14,7 @@ from pipelines.workers.images import spooled_images
 from pipelines.workers.storing import store_checkpoint, store_metrics
 from warehouse import registry
 from warehouse.query import connect
-from warehouse.samples import Kind
+from warehouse.samples import Kind, in_parts
 from warehouse.tables import Warehouse
 
 
@@ -60,13 +59,12 @@ order by d.sample_id
 
 def dataset_samples(warehouse: Warehouse, dataset_id: str, kinds: Sequence[Kind] = ("ct", "sft")) -> list[TrainingSample]:
     """The samples of a snapshot with their weights, those of D_CT before those of D_SFT, each in the order of their ids."""
-    con = connect(warehouse)
-    rows: list[dict[str, Any]] = [
-        row for kind in kinds for row in con.sql(_DATASET.format(kind=kind), params={"dataset": dataset_id}).to_arrow_table().to_pylist()
-    ]
-    return [
-        TrainingSample(
-            messages=tuple(Message(**message) for message in row["messages"]), weight=row["weight"], sample_id=row["sample_id"]
-        )
-        for row in rows
-    ]
+    with connect(warehouse) as con:
+        return [
+            TrainingSample(
+                messages=tuple(Message(**message) for message in row["messages"]), weight=row["weight"], sample_id=row["sample_id"]
+            )
+            for kind in kinds
+            for part in in_parts(con.sql(_DATASET.format(kind=kind), params={"dataset": dataset_id}))
+            for row in part.to_pylist()
+        ]

@@ -26,7 +26,7 @@ from tests.assets.people_parts import ITERATION, NEXT, approve, materialize, pri
 from warehouse.errors import UnknownSubject
 from warehouse.home import Home
 from warehouse.query import connect
-from warehouse.samples import samples_from_routes
+from warehouse.samples import sample_parts
 from warehouse.tables import Warehouse
 
 
@@ -100,9 +100,9 @@ def test_what_people_finish_is_learned_once_and_no_more_when_it_is_withdrawn(tmp
     taken_back = {overridden["annotation_id"], wrong["annotation_id"]}
     assert gone == {samples[annotation_id]["sample_id"] for annotation_id in taken_back}
     assert {row["annotation_id"] for row in standing if row["sample_id"] not in gone} == set(samples) - taken_back
-    with connect(warehouse) as con:
-        learned = samples_from_routes(con, ITERATION)["sft_samples"]
-    assert {row["annotation_id"] for row in learned} == set(samples) - taken_back, "nor do they come back when it is routed again"
+    with connect(warehouse, sealed=False) as con:
+        learned = [id_ for part in sample_parts(con, "sft_samples", ITERATION) for id_ in part["annotation_id"].to_pylist()]
+    assert set(learned) == set(samples) - taken_back, "nor do they come back when it is routed again"
 
     with work.database.write() as session:
         said_again = session.get_one(Review, "review-1")

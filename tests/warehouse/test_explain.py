@@ -13,8 +13,9 @@ from warehouse.explain import explain
 from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.reroute import reroute
+from warehouse.routed_samples import store_routed_samples
 from warehouse.routing import RoutingConfig, Rule, route
-from warehouse.samples import sample_row, samples_from_routes
+from warehouse.samples import sample_row
 from warehouse.tables import Warehouse
 
 LAXER = RoutingConfig(rules={"loop": Rule(effect="demote", threshold=0.4)})
@@ -36,13 +37,10 @@ def warehouse(tmp_path: Path) -> Warehouse:
     house.replace_partition("verdicts", verdicts_of(house, "0001"), iteration="0001", stage="verdicts")
     with connect(house) as con:
         house.replace_partition("routes", route(con, iteration="0001"), iteration="0001", stage="routing")
-    with connect(house) as con:
-        samples = samples_from_routes(con, "0001")
-    for table, rows in samples.items():
-        house.replace_partition(table, rows, iteration="0001", stage="routing")
+    store_routed_samples(house, "0001")
     held = [
         {"dataset_id": "dataset-1", "kind": "sft", "sample_id": row["sample_id"], "component": "rollout", "weight": 1.0}
-        for row in samples["sft_samples"]
+        for row in house.read("sft_samples").to_pylist()
     ]
     house.replace_partition("datasets", held, iteration="0002", stage="sft_dataset")
     trained = {

@@ -11,10 +11,9 @@ from tests.warehouse.conftest import Make
 from warehouse.errors import ConfigError
 from warehouse.query import connect
 from warehouse.reroute import reroute
-from warehouse.routed_samples import store_routed_samples
+from warehouse.routed_samples import Stored, store_routed_samples
 from warehouse.routing import RoutingConfig, Rule, route
 from warehouse.salvage import SalvageConfig
-from warehouse.samples import samples_from_routes
 from warehouse.tables import Warehouse
 
 EVERYTHING = SalvageConfig(corrections=True, reflections=True, solved_attempts_tell=True)
@@ -42,14 +41,12 @@ def act(warehouse: Warehouse, iteration: str, episode_id: str, screens: str, act
     warehouse.replace_partition("verdicts", verdicts, iteration=iteration, stage="verdicts")
 
 
-def turn(warehouse: Warehouse, iteration: str) -> None:
+def turn(warehouse: Warehouse, iteration: str) -> dict[str, Stored]:
     """As the assets route."""
     with connect(warehouse) as con:
         rows = route(con, iteration=iteration)
     warehouse.replace_partition("routes", rows, iteration=iteration, stage="routing")
-    with connect(warehouse) as con:
-        samples = samples_from_routes(con, iteration, salvage=EVERYTHING)
-    store_routed_samples(warehouse, iteration, samples)
+    return store_routed_samples(warehouse, iteration, EVERYTHING)
 
 
 def samples(warehouse: Warehouse, table: str, iteration: str, **wanted: Any) -> list[tuple[str, int, bool]]:

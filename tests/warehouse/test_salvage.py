@@ -9,9 +9,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.warehouse.test_samples import annotation, episode, load, step
+from tests.warehouse.test_samples import annotation, episode, load, sampled, step
 from warehouse.salvage import SalvageConfig
-from warehouse.samples import samples_from_routes
 
 EVERYTHING = SalvageConfig(trim_failures=True, corrections=True, reflections=True, solved_attempts_tell=True)
 CERTAIN = EVERYTHING.model_copy(update={"solved_attempts_tell": False})
@@ -52,15 +51,15 @@ def told(rows: list[dict[str, Any]], *origins: str) -> list[tuple[Any, ...]]:
 
 def test_nothing_changes_unless_asked(con: duckdb.DuckDBPyConnection) -> None:
     load(con, **PAIR)
-    plain = samples_from_routes(con, "0001")
-    assert plain == samples_from_routes(con, "0001", salvage=SalvageConfig())
+    plain = sampled(con)
+    assert plain == sampled(con, salvage=SalvageConfig())
     assert len(plain["ct_samples"]) == 4 and len(plain["sft_samples"]) == 3
 
 
 def test_a_failed_attempt_is_cut_corrected_and_reflected_on_beside_a_solved_one(con: duckdb.DuckDBPyConnection) -> None:
     load(con, **PAIR)
-    samples = samples_from_routes(con, "0001", salvage=EVERYTHING)
-    assert samples == samples_from_routes(con, "0001", salvage=EVERYTHING)
+    samples = sampled(con, salvage=EVERYTHING)
+    assert samples == sampled(con, salvage=EVERYTHING)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0], "what came after the first wrong step is not learned"
     assert told(samples["sft_samples"], "correction", "reflection") == [
         ("correction", "solved", 1, "f B", "Action right"), ("reflection", "solved", 2, "f C", "Action end"),
@@ -73,10 +72,10 @@ def test_another_way_is_no_error_unless_somebody_says_so(con: duckdb.DuckDBPyCon
     """What the failed attempt did on a screen and no solved one did may have been as right: without a word of an annotator or a reward
     nothing is cut and nothing corrected."""
     load(con, **PAIR)
-    assert samples_from_routes(con, "0001", salvage=CERTAIN) == samples_from_routes(con, "0001")
+    assert sampled(con, salvage=CERTAIN) == sampled(con)
     told_of = PAIR | {"steps": [*FAILED[:1], FAILED[1] | {"reward": -1.0}, *FAILED[2:], *SOLVED]}
     load(con, **told_of)
-    samples = samples_from_routes(con, "0001", salvage=CERTAIN)
+    samples = sampled(con, salvage=CERTAIN)
     assert [row["step_index"] for row in samples["ct_samples"]] == [0]
     assert told(samples["sft_samples"], "correction") == [("correction", "solved", 1, "f B", "Action right")]
 
@@ -87,10 +86,10 @@ def test_a_pair_needs_the_same_instance_a_solved_attempt_that_stands_and_another
     kept_out = PAIR | {"routes": route_rows(failed="withheld", solved="sft")}
     for tables in (other_seed, withheld, kept_out):
         load(con, **tables)
-        assert told(samples_from_routes(con, "0001", salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+        assert told(sampled(con, salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
     same_prompt = PAIR | {"steps": [*FAILED, *(row | {"messages": FAILED[i]["messages"]} for i, row in enumerate(SOLVED))]}
     load(con, **same_prompt)
-    assert told(samples_from_routes(con, "0001", salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
+    assert told(sampled(con, salvage=EVERYTHING)["sft_samples"], "correction", "reflection") == []
 
 
 @pytest.mark.parametrize(
@@ -108,6 +107,6 @@ def test_annotations_and_step_rewards_tell_the_first_wrong_step(con: duckdb.Duck
     alone = {"episodes": PAIR["episodes"][:1], "steps": FAILED, "routes": route_rows(failed="ct")}
     load(con, **(alone | changes))
     left_out: Counter[str] = Counter()
-    rows = samples_from_routes(con, "0001", salvage=SalvageConfig(trim_failures=True), left_out=left_out)["ct_samples"]
+    rows = sampled(con, salvage=SalvageConfig(trim_failures=True), left_out=left_out)["ct_samples"]
     assert [row["step_index"] for row in rows] == list(range(kept))
     assert left_out == {"trimmed steps": len(FAILED) - kept}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.catalogue import TABLES
-from warehouse.samples import demonstration_rows, sample_row, samples_from_routes, tutorial_rows
+from warehouse.samples import PART_ROWS, ROUTED_TABLES, demonstration_rows, sample_parts, sample_row, tutorial_rows
 
 PROMPT = [{"role": "user", "content": "Click.", "screenshot_id": None, "loss": 0.0}]
 IT = {"iteration": "0001", "stage": "s"}
@@ -60,21 +60,28 @@ def load(con: duckdb.DuckDBPyConnection, **tables: list[dict[str, Any]]) -> None
         con.register(name, pa.Table.from_pylist(tables.get(name, []), schema=TABLES[name].schema))
 
 
+def sampled(con: duckdb.DuckDBPyConnection, iteration: str = "0001", **settings: Any) -> dict[str, list[dict[str, Any]]]:
+    """All parts of what an iteration gives, by table."""
+    return {
+        table: [row for part in sample_parts(con, table, iteration, **settings) for row in part.to_pylist()] for table in ROUTED_TABLES
+    }
+
+
 def test_each_step_becomes_one_sample_where_its_episode_went(con: duckdb.DuckDBPyConnection) -> None:
     load(
         con, episodes=[episode("good"), episode("bad"), episode("dup")],
         steps=[step("good", 0), step("good", 1), step("bad", 0), step("bad", 1, response="  "), step("dup", 0)],
         routes=routes(good="sft", bad="ct", dup="withheld"),
     )
-    samples = samples_from_routes(con, "0001")
+    samples = sampled(con)
     assert [(row["episode_id"], row["step_index"]) for row in samples["sft_samples"]] == [("good", 0), ("good", 1)]
     assert [(row["episode_id"], row["step_index"]) for row in samples["ct_samples"]] == [("bad", 0)], "an empty answer teaches nothing"
     good, bad = samples["sft_samples"][0], samples["ct_samples"][0]
     assert [m["loss"] for m in good["messages"]] == [0.0, 1.0] and [m["loss"] for m in bad["messages"]] == [1.0, 1.0]
     assert good["messages"][-1] == {"role": "assistant", "content": "Action click [1]", "screenshot_id": None, "loss": 1.0}
     assert good["verdict"] is True and bad["verdict"] is False and good["origin"] == bad["origin"] == "rollout"
-    assert [m["loss"] for m in samples_from_routes(con, "0001", ct_prompt_loss=0.25)["ct_samples"][0]["messages"]] == [0.25, 1.0]
-    assert samples_from_routes(con, "0002") == {"ct_samples": [], "sft_samples": []}
+    assert [m["loss"] for m in sampled(con, ct_prompt_loss=0.25)["ct_samples"][0]["messages"]] == [0.25, 1.0]
+    assert sampled(con, "0002") == {"ct_samples": [], "sft_samples": []}
 
 
 def test_annotated_steps_join_sft_whatever_v_but_never_from_a_withheld_episode(con: duckdb.DuckDBPyConnection) -> None:
@@ -87,7 +94,7 @@ def test_annotated_steps_join_sft_whatever_v_but_never_from_a_withheld_episode(c
             annotation("bad", 1, "beyond_repair", None),
         ],
     )
-    samples = samples_from_routes(con, "0001")
+    samples = sampled(con)
     made = {(row["episode_id"], row["step_index"]): row for row in samples["sft_samples"]}
     assert made.keys() == {("good", 0), ("good", 1), ("bad", 0)}
     assert made["good", 0]["origin"] == "annotation" and made["good", 1]["origin"] == "rollout", "no step comes in twice"
@@ -103,7 +110,7 @@ def test_sft_holds_v0_only_by_annotation_and_withdrawn_annotations_give_nothing(
         routes=routes(bad="ct", fail="ct"),
         annotations=[annotation("bad", 0, "override", withdrawn=True), annotation("bad", 1, "override")],
     )
-    rows = [row | IT for row in samples_from_routes(con, "0001")["sft_samples"]]
+    rows = [row | IT for row in sampled(con)["sft_samples"]]
     con.register("sft_samples", pa.Table.from_pylist(rows, schema=TABLES["sft_samples"].schema))
     assert con.execute("select step_index from sft_samples").fetchall() == [(1,)]
     assert con.execute("select count(*) from sft_samples where not verdict and annotation_id is null").fetchone() == (0,)
@@ -125,7 +132,7 @@ def test_on_any_history_each_trained_step_is_there_once_and_no_withheld_one(seed
             steps=[step(name, index) for name in names for index in range(3)],
             routes=routes(**{name: rng.choice(["sft", "ct", "withheld"]) for name in names}), annotations=annotations,
         )  # fmt: skip
-        for table, rows in samples_from_routes(con, "0001").items():
+        for table, rows in sampled(con).items():
             con.register(table, pa.Table.from_pylist([row | IT for row in rows], schema=TABLES[table].schema))
         checks = {
             "V=0 joins SFT only by annotation": "from sft_samples where not verdict and annotation_id is null",
@@ -143,8 +150,8 @@ def test_on_any_history_each_trained_step_is_there_once_and_no_withheld_one(seed
 
 def test_rows_fit_the_catalogue_and_ids_are_unique_and_stable(con: duckdb.DuckDBPyConnection) -> None:
     load(con, episodes=[episode("a"), episode("b")], steps=[step("a", 0), step("a", 1), step("b", 0)], routes=routes(a="sft", b="ct"))
-    samples = samples_from_routes(con, "0001")
-    assert samples == samples_from_routes(con, "0001")
+    samples = sampled(con)
+    assert samples == sampled(con)
     for table, rows in samples.items():
         pa.Table.from_pylist([row | IT for row in rows], schema=TABLES[table].schema)
         assert all(row.keys() | IT.keys() == {column.name for column in TABLES[table].columns} for row in rows)
@@ -162,3 +169,23 @@ def test_demonstrations_and_tutorials() -> None:
     assert [m["loss"] for m in tutorials[0]["messages"]] == [0.5, 1.0]
     with pytest.raises(TypeError, match="no column"):
         sample_row("sft", origin="rollout", domain="d", messages=[], response="r", episode="e")
+
+
+def test_parts_are_bounded_and_together_what_each_step_gives_alone(con: duckdb.DuckDBPyConnection) -> None:
+    """Each id is made of the same content as ever, whatever came in one part with it."""
+    went = {f"e{i:02d}": "sft" if i % 3 else "ct" for i in range(30)}
+    answers = [f"Action click [{index}]" for index in range(300)]
+    steps = [step(name, index, answer) for name in went for index, answer in enumerate(answers)]
+    load(con, episodes=[episode(name) for name in went], steps=steps, routes=routes(**went))
+    for table, kind in (("ct_samples", "ct"), ("sft_samples", "sft")):
+        expected = [
+            sample_row(
+                kind, origin="rollout", domain="pointing", messages=PROMPT, prompt_loss=float(kind == "ct"), response=answer,
+                episode_id=name, step_index=index, verdict=kind == "sft",
+            )
+            for name, route in went.items() if route == kind for index, answer in enumerate(answers)
+        ]  # fmt: skip
+        parts = list(sample_parts(con, table, "0001"))
+        assert [row for part in parts for row in part.to_pylist()] == expected, "in the order in which they are stored"
+        assert max(part.num_rows for part in parts) <= PART_ROWS
+    assert len(parts) > 1

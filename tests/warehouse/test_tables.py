@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -68,6 +69,27 @@ def test_rows_in_parts_become_one_commit_or_none(warehouse: Warehouse, make: Any
     assert warehouse.version("episodes") == version and not list(warehouse.home.spool.glob("episodes-*"))
     warehouse.replace_partition_by_parts("episodes", iter([]), **FIRST)
     assert _ids(warehouse) == []
+
+
+def test_rows_aside_are_committed_together_or_gone(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("before")], **FIRST)
+    first, last = (pa.Table.from_pylist([make.episode(name) for name in names]) for names in ("ab", "cde"))
+    parts = [first, first.slice(0, 0), last]
+    with warehouse.rows_aside("episodes", **FIRST) as aside:
+        for part in parts:
+            assert aside.add(part).schema.equals(TABLES["episodes"].schema)
+    assert _ids(warehouse) == ["before"], "nobody said that they are to be committed"
+    with pytest.raises(KeyError), warehouse.rows_aside("episodes", **FIRST) as aside:
+        aside.add(parts[0])
+        raise KeyError("something else went wrong")
+    assert _ids(warehouse) == ["before"] and not list(warehouse.home.spool.iterdir())
+    with warehouse.rows_aside("episodes", **FIRST) as aside:
+        for part in parts:
+            aside.add(part)
+        version = aside.commit(without=np.array([1, 2, 4]))
+    assert _ids(warehouse) == ["a", "d"] and warehouse.version("episodes") == version == 2
+    with pytest.raises(SchemaMismatch, match="flywheel withdraw"), warehouse.rows_aside("sft_samples", iteration="0001", stage="withdrawn"):
+        pass
 
 
 def test_each_replacement_is_one_commit_that_names_its_partition(warehouse: Warehouse, make: Any) -> None:

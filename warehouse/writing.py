@@ -1,0 +1,118 @@
+"""How rows become a commit of a Delta table, and how rows that need not fit memory wait for it in a file. Which rows, and where, is
+tables.py's business, through which everybody writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from warehouse.catalogue import Table
+from warehouse.rows import to_arrow
+
+Rows: TypeAlias = pa.Table | pa.RecordBatchReader
+Source: TypeAlias = Callable[[], AbstractContextManager[Rows]]
+"""Gives the rows of a commit, anew each time that it is tried."""
+_FOREVER = "interval 36500 days"
+CONFIGURATION = {
+    # With the defaults, old versions become unreadable once the log is 30 days old and checkpointed.
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": _FOREVER,
+    "delta.deletedFileRetentionDuration": _FOREVER,
+}
+_WRITER = WriterProperties(compression="ZSTD", compression_level=3, max_row_group_size=65_536)
+"""Who writes holds a group of rows, packed, and so does Arrow when it reads, unpacked: by default a million, of steps over a gigabyte."""
+_RAW_WRITER = WriterProperties(compression="UNCOMPRESSED")
+# Read by deltalake once, at its first write. All rows of a commit of ours go to one partition; with more writers they are handed out by
+# a queue that has no end as long as one of the others waits: three million samples lay in memory, 2.2 GB.
+os.environ.setdefault("DELTARS_MAX_CONCURRENT_WRITERS", "1")
+
+
+def create(spec: Table, folder: Path) -> DeltaTable:
+    """The empty table; the one that is there where another process was faster."""
+    try:
+        return DeltaTable.create(
+            folder, spec.schema, mode="ignore", partition_by=spec.partition_by or None,
+            name=spec.name, description=spec.meaning, configuration=CONFIGURATION,
+        )  # fmt: skip
+    except DeltaError:
+        if DeltaTable.is_deltatable(folder):
+            return DeltaTable(folder)
+        raise
+
+
+def write(
+    delta: DeltaTable, spec: Table, data: Rows, predicate: str | None, metadata: dict[str, str], *,
+    mode: Literal["append", "overwrite"] | None = None,
+) -> None:  # fmt: skip
+    """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None, unless `mode` says that all
+    is replaced."""
+    way: Any = mode or ("append" if predicate is None else "overwrite")
+    write_deltalake(
+        delta, data, mode=way, predicate=predicate, partition_by=spec.partition_by or None,
+        writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
+        schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
+        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+    )  # fmt: skip
+
+
+def _schema_mode(spec: Table, delta: DeltaTable) -> Literal["merge"] | None:
+    """`merge` where the catalogue has gained columns since the table was created, so that old homes keep working."""
+    stored = {field.name for field in delta.schema().fields}
+    return None if {column.name for column in spec.columns} <= stored else "merge"
+
+
+class RowsAside:
+    """Rows that are to be the whole content of a partition, in a file until they are committed together: see Warehouse.rows_aside."""
+
+    def __init__(self, spec: Table, file: IO[bytes], commit: Callable[[Source], int], *, iteration: str, stage: str) -> None:
+        self._spec, self._file, self._commit = spec, file, commit
+        self._place = {"iteration": iteration, "stage": stage}
+        self._writer = pq.ParquetWriter(file, spec.schema)
+
+    def add(self, part: pa.Table) -> pa.Table:
+        """Write some more rows; returns them as they will be stored. Raises as Warehouse.replace_partition does, but whether keys are
+        unique is the caller's to see to."""
+        data = to_arrow(self._spec, part, **self._place)
+        self._writer.write_table(data)
+        return data
+
+    def commit(self, *, without: npt.NDArray[np.int64] | None = None) -> int:
+        """Replace the partition by these rows, in one commit; returns the table's new version. `without`: of which rows, counted from 0 in
+        the order in which they came, nothing is kept; ascending."""
+        self.close()
+        return self._commit(lambda: _read(self._file, np.empty(0, np.int64) if without is None else without))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@contextmanager
+def _read(aside: IO[bytes], without: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatchReader]:
+    with pq.ParquetFile(aside) as file:
+        yield pa.RecordBatchReader.from_batches(file.schema_arrow, _batches(file, without))
+
+
+def _batches(file: pq.ParquetFile, without: npt.NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """The rows as they were written, never those of two parts together: how large a part may be is known to who made it."""
+    first = 0
+    for group in range(file.num_row_groups):
+        for batch in file.iter_batches(row_groups=[group]):
+            begin, end = np.searchsorted(without, [first, first + batch.num_rows])
+            if begin < end:
+                is_kept = np.ones(batch.num_rows, bool)
+                is_kept[without[begin:end] - first] = False
+                yield batch.filter(pa.array(is_kept))
+            else:
+                yield batch
+            first += batch.num_rows
