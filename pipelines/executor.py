@@ -30,7 +30,18 @@ _HELD: list[FileLock] = []
 
 
 def lock_path(home: Home) -> Path:
+    """Held by the process that works an iteration."""
     return home.locks / LOCK_NAME
+
+
+def driver_path(home: Home) -> Path:
+    """Held by `flywheel run`, from one iteration to the next."""
+    return home.locks / "run.lock"
+
+
+def turned_by(home: Home) -> int | None:
+    """Process that turns the wheel on a home now, if any does."""
+    return holder_of(driver_path(home)) or holder_of(lock_path(home))
 
 
 @dg.executor(

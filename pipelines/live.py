@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import dagster as dg
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +17,7 @@ from rich.text import Text
 from pipelines import progress
 from pipelines.executor import LAUNCH_TAG
 from warehouse.home import Home
+from warehouse.stages import rl_stage
 
 MARKS = {
     "SUCCESS": "[green]✓[/]",
@@ -25,6 +27,9 @@ MARKS = {
 }
 ENDED = ("SUCCESS", "FAILURE", "SKIPPED")
 STALE_S = 600.0
+NEWS_S = 60.0
+"""So often a log that is read later gets a line of what a stage is at."""
+RL_STEP = "rl_model__"
 
 
 class _Step(NamedTuple):
@@ -45,7 +50,8 @@ class Display:
         self._home, self._iteration, self._title, self._instance, self._tag = home, iteration, title, instance, tag
         self._started = time.monotonic()
         self._run_id: str | None = None
-        self._told: set[str] = set()
+        self._told: set[tuple[str, bool]] = set()
+        self._news_due = self._started + NEWS_S
 
     def run(self) -> dg.DagsterRun | None:
         """The Dagster run as it is now, or None before it exists."""
@@ -54,26 +60,39 @@ class Display:
             self._run_id = runs[0].run_id if runs else None
         return self._instance.get_run_by_id(self._run_id) if self._run_id else None
 
-    def render(self) -> RenderableType:
+    def render(self, height: int) -> RenderableType:
+        """In at most so many lines: of the stages those that started first give way."""
         elapsed = time.monotonic() - self._started
+        steps, snapshots = self._steps(), working(self._home, self._iteration)
+        room = max(1, height - len(snapshots) - 3)
+        hidden = steps[: len(steps) - room] if len(steps) > room else []
         table = Table.grid(padding=(0, 1))
-        for step in self._steps():
-            table.add_row(step.mark, step.name, step.seconds, "")
-        for snapshot in self._working():
-            left = snapshot.seconds_left
-            figures = "  ".join(f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4])
-            bar = ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=24)
-            tail = f"{snapshot.done}/{snapshot.total or '?'} {snapshot.unit}  {figures}" + (
-                f"  {left:.0f} s left" if left is not None else ""
-            )
-            table.add_row("", Text(f"  {snapshot.stage}", style="cyan"), bar, tail)
-        return Group(Text.from_markup(f"[bold]{self._title}[/]  {elapsed:.0f} s"), table)
+        if hidden:
+            table.add_row("", Text(f"{len(hidden)} before", style="dim"), "")
+        for step in steps[len(hidden) :]:
+            table.add_row(step.mark, step.name, step.seconds)
+        bars = Table.grid(padding=(0, 1))
+        for _ in range(3):
+            bars.add_column(no_wrap=True)
+        bars.add_column()  # gives way to the others
+        for snapshot in snapshots:
+            bar = ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=16)
+            how_far, figures = _words(snapshot)
+            bars.add_row(Text(f"    {snapshot.stage}", style="cyan"), bar, how_far, Text(figures, no_wrap=True, overflow="ellipsis"))
+        return Group(Text.from_markup(f"[bold]{self._title}[/]  {elapsed:.0f} s"), table, bars)
 
-    def ended(self) -> list[str]:
-        """A line for each stage that has ended since this was last asked, with rich's markup."""
-        news = [step for step in self._steps() if step.has_ended and step.name not in self._told]
-        self._told.update(step.name for step in news)
-        return [f"  {step.mark} {step.name} {step.seconds}" for step in news]
+    def news(self) -> list[str]:
+        """What a log is told, with rich's markup: a line for each stage that has begun or ended since this was last asked, and now and then
+        how far the working ones are."""
+        lines = []
+        for step in self._steps():
+            if (step.name, step.has_ended) not in self._told and (step.has_ended or step.mark == MARKS["IN_PROGRESS"]):
+                self._told.add((step.name, step.has_ended))
+                lines.append(f"  {step.mark} {step.name} {step.seconds}".rstrip())
+        if time.monotonic() >= self._news_due:
+            self._news_due = time.monotonic() + NEWS_S
+            lines += [f"    {' '.join((each.stage, *map(escape, _words(each))))}" for each in working(self._home, self._iteration)]
+        return lines
 
     def _steps(self) -> list[_Step]:
         """In the order in which they started."""
@@ -81,7 +100,7 @@ class Display:
         stats = self._instance.get_run_step_stats(run.run_id) if run else []
         return [
             _Step(
-                name=step.step_key,
+                name=_stage_of(step.step_key),
                 mark=MARKS.get(step.status.value, " ") if step.status else " ",
                 seconds=f"{step.end_time - step.start_time:.0f} s" if step.end_time and step.start_time else "",
                 has_ended=step.status is not None and step.status.value in ENDED,
@@ -89,9 +108,23 @@ class Display:
             for step in sorted(stats, key=lambda step: step.start_time or 0)
         ]
 
-    def _working(self) -> list[progress.Snapshot]:
-        folder = self._home.work / self._iteration
-        if not folder.is_dir():
-            return []
-        found = [progress.read(stage) for stage in sorted(folder.iterdir()) if stage.is_dir() and not (stage / "result.json").exists()]
-        return [snapshot for snapshot in found if snapshot is not None and time.time() - snapshot.updated_at < STALE_S]
+
+def working(home: Home, iteration: str) -> list[progress.Snapshot]:
+    """How far the stages of an iteration are that work now."""
+    folder = home.work / iteration
+    if not folder.is_dir():
+        return []
+    found = [progress.read(stage) for stage in sorted(folder.iterdir()) if stage.is_dir() and not (stage / "result.json").exists()]
+    return [snapshot for snapshot in found if snapshot is not None and time.time() - snapshot.updated_at < STALE_S]
+
+
+def _stage_of(step_key: str) -> str:
+    """As other commands name it: rl_forms, where Dagster's step is rl_model__forms."""
+    return rl_stage(step_key.removeprefix(RL_STEP)) if step_key.startswith(RL_STEP) else step_key
+
+
+def _words(snapshot: progress.Snapshot) -> tuple[str, str]:
+    """How far it is and how long it still takes; its figures."""
+    left = f"  {snapshot.seconds_left:.0f} s left" if snapshot.seconds_left is not None else ""
+    figures = "  ".join(f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4])
+    return f"{snapshot.done}/{snapshot.total or '?'} {snapshot.unit}{left}", figures

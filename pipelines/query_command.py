@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ROWS_SHOWN = 200
 CELL_CHARS = 80
+CUT = "…"
 DIRECTIONS: dict[str, Literal["up", "down", "both"]] = {"up": "up", "down": "down", "both": "both"}
 MACROS = {"up": ("ancestors",), "down": ("descendants",), "both": ("ancestors", "descendants")}
 """table functions of `flywheel sql` that go that way."""
@@ -45,13 +46,15 @@ def run_query(warehouse: Warehouse, query: str, as_of: str | None, as_json: bool
         print_rows(rows, console)
     else:
         console.print(f"no rows of {escape(', '.join(table.column_names))}")
+    if any(value.endswith(CUT) for row in rows for value in row.values()):
+        console.print(f"values are cut after {CELL_CHARS} characters; --json shows them whole")
     if table.num_rows > ROWS_SHOWN:
         console.print(f"{counted(table.num_rows - ROWS_SHOWN, 'more row')}; add `limit`, or --json for all")
 
 
 def _cell(value: object) -> str:
     text = f"<{len(value)} bytes>" if isinstance(value, bytes) else str(value)
-    return text if len(text) <= CELL_CHARS else text[: CELL_CHARS - 1] + "…"
+    return text if len(text) <= CELL_CHARS else text[: CELL_CHARS - len(CUT)] + CUT
 
 
 def checkpoint_folder(warehouse: Warehouse, name: str) -> Path:
@@ -193,10 +196,16 @@ def restore_table(warehouse: Warehouse, table: str, version: int | None, console
     from warehouse.restoring import restore
 
     if version is None:
-        for commit in warehouse.history(table):
+        commits = warehouse.history(table)
+        if not commits:
+            console.print(f"{table} has no version yet")
+            return
+        console.print(f"[bold]version  {'written':25}  operation  by[/]", highlight=False)
+        for commit in commits:
             written = datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
             by = "/".join(part for part in (commit.iteration, commit.stage) if part)
-            console.print(f"{commit.version:>6}  {written}  {commit.operation}  {by}", highlight=False)
+            console.print(f"{commit.version:>7}  {written}  {commit.operation:9}  {by}", highlight=False)
+        console.print(f"flywheel restore {table} VERSION   puts one of them back, as a version of its own", highlight=False)
         return
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):

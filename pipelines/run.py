@@ -22,7 +22,7 @@ from rich.markup import escape
 from assets.profile import Profile
 from assets.resources import FINAL
 from pipelines import kept_profile, prefect_server, profiles
-from pipelines.executor import lock_path, reap_dead_runs
+from pipelines.executor import driver_path, lock_path, reap_dead_runs
 from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
@@ -47,8 +47,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
     profile = profiles.export(profile_name, overrides)
     check_room(home)
     instance = open_instance(home)
-    driver = FileLock(home.locks / "run.lock")
-    turning = holder_of(lock_path(home))
+    driver, turning = FileLock(driver_path(home)), holder_of(lock_path(home))
     if not driver.acquire(timeout_s=LOOKED_AT_S) or turning is not None:
         raise IterationLocked(
             f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
@@ -114,11 +113,12 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
     display = Display(home, key or SEED_ITERATION, title, instance, tag)
     try:
         if console.is_terminal:
-            with Live(display.render(), console=console, auto_refresh=False, transient=True) as live:
+            with Live(display.render(console.height), console=console, auto_refresh=False, transient=True) as live:
                 while process.poll() is None:
                     time.sleep(POLL_S)
-                    live.update(display.render(), refresh=True)
+                    live.update(display.render(console.height), refresh=True)
         else:
+            console.print(title, highlight=False)
             while process.poll() is None:
                 time.sleep(POLL_S)
                 _print_news(display, console)
@@ -133,9 +133,9 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
 
 
 def _print_news(display: Display, console: Console) -> None:
-    """A line a stage, for a log that is read later."""
-    for line in display.ended():
-        console.print(line)
+    """Lines for a log that is read later."""
+    for line in display.news():
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def failure_of(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> tuple[str, bool]:

@@ -15,6 +15,8 @@ from rich.table import Table as RichTable
 
 from assets.iteration_keys import next_key
 from assets.partitions import ITERATIONS
+from pipelines.executor import turned_by
+from pipelines.live import working
 from pipelines.terminal import counted
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.query import connect
@@ -67,6 +69,10 @@ class Status(BaseModel):
 
     home: str
     iterations: list[IterationStatus]
+    turned_by: int | None = None
+    """process that turns the wheel now"""
+    working: list[str] = []
+    """how far each stage is that works now"""
 
 
 def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
@@ -98,7 +104,11 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
                 success=success.get(key, []),
             )
         )
-    return Status(home=str(warehouse.home.root), iterations=iterations)
+    process, at_work = turned_by(warehouse.home), list[str]()
+    if process is not None:
+        newest = (sorted(opened) or [SEED_ITERATION])[-1]
+        at_work = [f"{each.stage} {each.done}/{each.total or '?'} {each.unit}" for each in working(warehouse.home, newest)]
+    return Status(home=str(warehouse.home.root), iterations=iterations, turned_by=process, working=at_work)
 
 
 def _made_before(first_made: dict[str, str], artefact: str, where: str) -> str:
@@ -148,13 +158,17 @@ def success_table(status: Status, split: str = REPORTED_SPLIT) -> RichTable:
 
 def print_status(status: Status, console: Console) -> None:
     """Iterations, what each stage made, where its episodes went, success, and where to read on."""
+    if status.turned_by is not None:
+        at_work = f", now at {', '.join(status.working)}" if status.working else ""
+        console.print(f"process {status.turned_by} is turning the wheel in {status.home}{at_work}", highlight=False, soft_wrap=True)
     if not status.iterations:
-        console.print(f"nothing has run in {status.home}; `flywheel run` turns the wheel", soft_wrap=True)
+        if status.turned_by is None:
+            console.print(f"nothing has run in {status.home}; `flywheel run` turns the wheel", soft_wrap=True)
         return
     done = sum(iteration.complete for iteration in status.iterations if iteration.iteration != SEED_ITERATION)
     console.print(f"The wheel in {status.home}: {counted(done, 'iteration')} complete\n", highlight=False, soft_wrap=True)
     for iteration in status.iterations:
-        console.print(_heading(iteration), highlight=False)
+        console.print(_heading(iteration, is_turning=status.turned_by is not None), highlight=False)
         console.print(_stages(iteration))
         console.print()
     if any(item.split == REPORTED_SPLIT for iteration in status.iterations for item in iteration.success):
@@ -164,11 +178,11 @@ def print_status(status: Status, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _heading(iteration: IterationStatus) -> str:
+def _heading(iteration: IterationStatus, *, is_turning: bool) -> str:
+    unfinished = "under way" if is_turning else "not complete; `flywheel run` goes on from here"
     if iteration.iteration == SEED_ITERATION:
-        return "[bold]seed[/]" + ("" if iteration.complete else ": not complete; `flywheel run` goes on from here")
-    state = "complete" if iteration.complete else "not complete; `flywheel run` goes on from here"
-    return f"[bold]iteration {iteration.iteration}[/]: {state}"
+        return "[bold]seed[/]" + ("" if iteration.complete else f": {unfinished}")
+    return f"[bold]iteration {iteration.iteration}[/]: {'complete' if iteration.complete else unfinished}"
 
 
 def _stages(iteration: IterationStatus) -> RichTable:

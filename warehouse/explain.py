@@ -12,6 +12,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from warehouse.errors import UnknownId
+from warehouse.identity import LEAST_LIKENESS
 from warehouse.judge_reports import NOTHING_PASSES
 from warehouse.overlap import repeated_by
 from warehouse.routing import LAST, RoutingConfig, Rule, route
@@ -126,7 +127,9 @@ def resolve_episode(con: duckdb.DuckDBPyConnection, episode: str) -> str:
         f"select distinct episode_id, jaro_winkler_similarity(episode_id, $1) as likeness from episodes "
         f"order by likeness desc, episode_id limit {NEAREST_SHOWN}", [episode]
     ).fetchall()  # fmt: skip
-    shown = f"the nearest are {', '.join(id_ for id_, _ in nearest)}" if nearest else "the warehouse has no episode yet"
+    near = [id_ for id_, likeness in nearest if likeness >= LEAST_LIKENESS]
+    how = """`flywheel sql "select episode_id, task_name, outcome from episodes limit 20"` lists some"""
+    shown = f"the nearest are {', '.join(near)}" if near else how if nearest else "the warehouse has no episode yet"
     raise UnknownId(f"no episode has the id {episode!r}: {shown}")
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ID_HEX_DIGITS = 16
+LEAST_LIKENESS = 0.75
+"""An id less like a wrong one than this (Jaro-Winkler) is not the one that was meant."""
 
 
 def canonical_json(value: Any) -> bytes:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import duckdb
 
 from warehouse.errors import UnknownId
+from warehouse.identity import LEAST_LIKENESS
 from warehouse.iterations_graph import iterations_graph as iterations_graph
 from warehouse.lineage_graph import Edge, LineageGraph, Node, NodeId, Omitted
 from warehouse.relations import NODE_KINDS, RELATIONS, Relation
@@ -72,12 +73,17 @@ def resolve(con: duckdb.DuckDBPyConnection, node_id: str) -> NodeId:
             return found[0]
         if found:
             raise UnknownId(f"id {node_id!r} is ambiguous: it may be {_list(found)}. Give more of it")
+    if stage and iteration.isdigit():
+        made = con.execute("SELECT DISTINCT iteration || '/' || stage AS name FROM checkpoints ORDER BY name").fetchall()
+        there_are = ", ".join(name for (name,) in made) or "none yet"
+        raise UnknownId(f"stage {stage} of iteration {iteration} has made no checkpoint; there are {there_are}")
     alike = "SELECT DISTINCT kind, id, jaro_winkler_similarity(id, ?) AS likeness FROM lineage_nodes ORDER BY likeness DESC, id LIMIT 4"
     rows = con.execute(alike, [node_id]).fetchall()
-    nearest = f"the nearest are {_list(NodeId(*row[:2]) for row in rows)}" if rows else "the warehouse is empty"
+    near = [NodeId(kind, id_) for kind, id_, likeness in rows if likeness >= LEAST_LIKENESS]
+    nearest = f"the nearest are {_list(near)}" if near else "none is like it" if rows else "the warehouse is empty"
     raise UnknownId(
-        f"nothing in the warehouse has the id {node_id!r}: {nearest}. "
-        "A checkpoint may also be named by iteration/stage (0001/sft_model)"
+        f"nothing in the warehouse has the id {node_id!r}: {nearest}. A checkpoint may also be named by iteration/stage "
+        "(0001/sft_model), a task by its name; `flywheel status` names checkpoints and datasets"
     )
 
 

@@ -91,10 +91,27 @@ def test_a_log_gets_a_line_when_a_stage_has_ended(place):
         routing(after=rollouts())
 
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
-    assert display.ended() == []
+    assert display.news() == []
     turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"}, raise_on_error=False)
-    assert [line.split()[:2] for line in display.ended()] == [["[green]✓[/]", "rollouts"], ["[red]✗[/]", "routing"]]
-    assert display.ended() == []
+    assert [line.split()[:2] for line in display.news()] == [["[green]✓[/]", "rollouts"], ["[red]✗[/]", "routing"]]
+    assert display.news() == []
+
+
+def test_the_display_fits_the_terminal_and_keeps_what_works(place):
+    @dg.job
+    def turn() -> None:
+        for number in range(30):
+            dg.op(name=f"rl_model__{number}" if number > 27 else f"a_stage_{number}")(lambda: None)()
+
+    turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
+    worker(place.home.work / "0001" / "rollouts").update(3, 12, "episodes", {"success rate of all episodes so far": 0.5, "seconds": 12.0})
+    display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(display.render(24))
+    lines = console.export_text().splitlines()
+    assert len(lines) <= 24 and all(len(line) <= 80 for line in lines)
+    assert "before" in lines[1] and "rollouts" in lines[-1] and "3/12 episodes" in lines[-1] and "left" in lines[-1]
+    assert any("rl_28" in line for line in lines), "stages are named as other commands name them"
 
 
 def test_the_display_shows_how_far_the_working_stage_is(place):
@@ -104,9 +121,9 @@ def test_the_display_shows_how_far_the_working_stage_is(place):
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
     assert display.run().run_id == run.run_id
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(display.render())
+    console.print(display.render(24))
     shown = console.export_text()
     assert "iteration 0001 (1 of 1)" in shown and "rollouts" in shown and "3/12 episodes" in shown and "success 0.5" in shown
     (folder / "result.json").write_text("{}")
-    console.print(display.render())
+    console.print(display.render(24))
     assert "3/12" not in console.export_text(), "a finished stage is not shown as working"

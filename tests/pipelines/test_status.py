@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 from rich.console import Console
 
+from pipelines.executor import driver_path
+from pipelines.progress import Progress
 from pipelines.status import print_status, read_status
 from warehouse import registry
+from warehouse.locks import FileLock
 
 
 def completes(place: Any) -> dict[str, bool]:
@@ -51,6 +55,21 @@ def told(place: Any, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO())
     print_status(read_status(place.warehouse, place.instance), console)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_who_looks_while_the_wheel_turns_is_not_told_to_turn_it(place):
+    assert "`flywheel run` turns the wheel" in told(place)
+    with FileLock(driver_path(place.home)):
+        assert told(place).startswith(f"process {os.getpid()} is turning the wheel") and "`flywheel run`" not in told(place)
+        register(place, "0001", "sft_model", "checkpoint-s")
+        place.open("0001")
+        said = Progress(place.home.work / "0001" / "rl_forms", iteration="0001", stage="rl_forms", log=lambda _: None)
+        (place.home.work / "0001" / "rl_forms").mkdir(parents=True)
+        said.update(3, 8, "rounds")
+        shown = told(place, width=200)
+        assert "now at rl_forms 3/8 rounds" in shown and "iteration 0001: under way" in shown and "`flywheel run`" not in shown
+        assert read_status(place.warehouse, place.instance).turned_by == os.getpid()
+    assert "iteration 0001: not complete; `flywheel run` goes on from here" in told(place)
 
 
 def test_what_kept_its_weights_says_whose_they_are(place):

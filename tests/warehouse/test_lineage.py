@@ -181,6 +181,13 @@ def test_a_task_may_be_given_by_its_name(warehouse: Warehouse, make: Any) -> Non
         assert resolve(con, "click-button") == ("task", "task-1")
 
 
+def test_what_is_like_nothing_has_no_nearest_and_a_stage_without_weights_is_told_so(con: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(UnknownId, match=r"the id 'abc': none is like it\. .* `flywheel status`"):
+        resolve(con, "abc")
+    with pytest.raises(UnknownId, match=r"stage sft_model of iteration 0042 has made no checkpoint; there are 0"):
+        resolve(con, "0042/sft_model")
+
+
 def test_an_unknown_id_is_named_with_the_nearest(con: duckdb.DuckDBPyConnection, warehouse: Warehouse) -> None:
     with pytest.raises(UnknownId, match=r"the id 'ckpt-seet': the nearest are ckpt-seed \(checkpoint\)"):
         trace(con, "ckpt-seet")
