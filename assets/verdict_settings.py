@@ -33,7 +33,7 @@ class OrmSettings(_Settings):
     min_samples: int = Field(40, ge=1, description="of each verdict, good and bad; with fewer the ORM of before is passed on")
     max_samples: int = Field(4000, ge=2, description="episodes that an iteration adds to D_ORM at most")
     claim_share: float = Field(
-        0.3, ge=0, le=1, description="share of them, good and bad, whose last screen is shown with a claim of success, which tells nothing"
+        0.0, ge=0, le=1, description="share of them, good and bad, whose last screen is shown with a claim of success, which tells nothing"
     )
     votes: Votes = 1
     temperature: float = Field(0.7, gt=0, le=5, description="of the answers where there are several")

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox.pool import SessionPool
 from sandbox.seats import Upkeep
-from tests.sandbox.process_watch import group_members, soon
+from tests.sandbox.process_watch import group_members, soon, within
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
 
@@ -122,7 +122,7 @@ def test_a_browser_being_replaced_ends_with_the_pool(live_pool: Any, html_source
 
     with live_pool(SessionPool({"html": html_source()}, size=1, upkeep=Upkeep(heartbeat_s=0.05, recycle_age_s=1.0))) as live:
         worn = live.run(use)
-    assert not group_members(worn)
+    assert within(5, lambda: not group_members(worn))
 
 
 @pytest.mark.slow

@@ -77,6 +77,10 @@ export function ask({ title, body = [], buttons, wide = false, on_open = () => {
     dialog.addEventListener("keydown", (event) => {
       event.stopPropagation();
       on_key(event, dialog);
+      if (event.key === "Escape" && !event.defaultPrevented && !event.isComposing) {
+        event.preventDefault();
+        return dialog.close(); // at once: a key that is pressed right behind it is the page's
+      }
       if (event.defaultPrevented || event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
       const button = form.querySelector("button[type=submit].primary") ?? form.querySelector("button[type=submit]");

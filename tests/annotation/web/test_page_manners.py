@@ -91,6 +91,7 @@ def test_markup_of_models_and_pages_stays_text(tmp_path: Path) -> None:
             await page.keyboard.press("g")
             await expect(page.get_by_role("dialog")).to_contain_text(EVIL)
             await page.keyboard.press("Escape")
+            await expect(page.get_by_role("dialog")).to_have_count(0)
             await page.keyboard.press("2")
             await deciding(page, 2)
             await expect(page.locator("#history")).to_contain_text("img src=x onerror")
