@@ -1,5 +1,5 @@
 """A corridor computed in Python, for tests of rollouts: walks that end by their step limit, through the same episode loop and collector as
-on live browsers. About half are rewarded, which nothing on the page says.
+on live browsers. About half are rewarded, which nothing on the page says. And a collector that runs nothing.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agent.collector import Requests
+from agent.episode import Episode
+from agent.policy import Policy
 from sandbox.actions import Action
 from sandbox.session import Element, Observation, Transition, Verdict
 from sandbox.task import Task
@@ -58,5 +61,16 @@ class CorridorPool:
     async def lease(self, task: Task | None = None, *, screenshots: bool = True) -> AsyncIterator[CorridorSession]:
         async with self._free:
             yield CorridorSession(self._gates, self._step_s)
+
+    async def close(self) -> None: ...
+
+
+class Refusing:
+    """A collector that runs nothing: for a run that has all its episodes."""
+
+    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
+        async for request in requests:  # type: ignore[union-attr]
+            raise AssertionError(f"{request.episode_id} was asked for again")
+            yield
 
     async def close(self) -> None: ...

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
@@ -21,10 +21,8 @@ import psutil
 import pytest
 from transformers import PreTrainedModel
 
-from agent.collector import Collector, Requests
-from agent.episode import Episode
+from agent.collector import Collector
 from agent.episode_loop import EpisodeLimits
-from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
 from models.batching import EncodedSample
@@ -34,7 +32,7 @@ from models.ppo.config import PpoConfig
 from models.ppo.replay import ReplayPool
 from models.ppo.trainer import LivePolicy, OnRound, PpoResult, PpoRun, embedded_policy, train_ppo
 from sandbox.task import Task
-from tests.models.corridor import SHORT, CorridorPool
+from tests.models.corridor import SHORT, CorridorPool, Refusing
 from warehouse.errors import ProcessLost
 
 pytestmark = pytest.mark.slow
@@ -47,17 +45,6 @@ SETTINGS: dict[str, Any] = {
 SAMPLE = EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0))
 TOLERANCE = 2e-5
 GONE_S = 15.0
-
-
-class Refusing:
-    """A collector that runs nothing: for a run that has all its episodes."""
-
-    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
-        async for request in requests:  # type: ignore[union-attr]
-            raise AssertionError(f"{request.episode_id} was asked for again")
-            yield
-
-    async def close(self) -> None: ...
 
 
 def walking() -> PoolCollector:

@@ -16,16 +16,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from agent.collector import Requests
 from agent.episode import Episode
 from agent.episode_loop import EpisodeLimits
-from agent.policy import Policy
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
 from models.ppo.config import PpoConfig
@@ -33,7 +31,7 @@ from models.ppo.replay import ReplayPool
 from models.ppo.spool import EpisodeSpool
 from models.ppo.trainer import PpoRun, train_ppo
 from sandbox.task import Task
-from tests.models.corridor import SHORT, CorridorPool
+from tests.models.corridor import SHORT, CorridorPool, Refusing
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
@@ -44,17 +42,6 @@ SETTINGS = {
 }  # fmt: skip
 NUM_EPISODES, NUM_BATCHES = 144, 12
 GONE_S = 15.0
-
-
-class Refusing:
-    """A collector that runs nothing: for a run that has all its episodes."""
-
-    async def collect(self, policy: Policy, requests: Requests) -> AsyncIterator[Episode]:
-        async for request in requests:  # type: ignore[union-attr]
-            raise AssertionError(f"{request.episode_id} was asked for again")
-            yield
-
-    async def close(self) -> None: ...
 
 
 def a_run(init: Path, folder: Path, tasks: list[Task], **settings: object) -> PpoRun:
