@@ -43,10 +43,11 @@ export class Screen {
     this.shown_id = null;
     const frame = at("frame");
     frame.addEventListener("pointermove", (event) => this.moved(event));
-    frame.addEventListener("pointerleave", () => this.left());
+    frame.addEventListener("pointerleave", () => this.started || this.left());
     frame.addEventListener("pointerdown", (event) => this.pressed(event));
     frame.addEventListener("pointerup", (event) => this.released(event));
     frame.addEventListener("pointercancel", () => this.left());
+    frame.addEventListener("dragstart", (event) => event.preventDefault());
     at("stage").addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
     new ResizeObserver(() => this.fit()).observe(at("centre"));
     new MutationObserver(() => this.fit()).observe(at("panes"), { attributes: true, attributeFilter: ["hidden"] });

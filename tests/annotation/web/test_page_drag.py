@@ -11,17 +11,18 @@ from playwright.async_api import Page, Route, expect
 
 from tests.annotation.web.page_history import logged_in
 from tests.annotation.web.page_parts import chromium, deciding, site
-from tests.annotation.web.page_screen import boxes, screen_point
+from tests.annotation.web.page_screen import boxes, point_at
 
 pytestmark = pytest.mark.slow
 
 
 async def drag(page: Page, start: tuple[int, int], end: tuple[int, int], *, lets_go: bool = True) -> None:
     """By hand, between two pixels of the screen."""
-    await page.mouse.move(*await screen_point(page, *start))
+    await point_at(page, *start)
     await page.mouse.down()
-    await page.mouse.move(*await screen_point(page, (start[0] + end[0]) // 2, (start[1] + end[1]) // 2))
-    await page.mouse.move(*await screen_point(page, *end))
+    await point_at(page, (start[0] + end[0]) // 2, (start[1] + end[1]) // 2)
+    await point_at(page, *end)
+    await expect(page.locator("#pointer")).to_contain_text(f"{start[0]}, {start[1]} → {end[0]}, {end[1]}")
     if lets_go:
         await page.mouse.up()
 
