@@ -34,7 +34,8 @@ from models import packing
 from models.checkpoint import save
 from models.seed_policy import seed_policy
 from models.supervised.config import SupervisedConfig
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
 
 HEADS, SIZE = 8, 32
 ROUNDS = 8

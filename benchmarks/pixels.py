@@ -165,7 +165,8 @@ def train(recipe: Recipe, demonstrations: Sequence[Episode], folder: Path) -> Pa
     from benchmarks.common.tiny_vision import tiny_vision_policy
     from models.checkpoint import save
     from models.supervised.config import SupervisedConfig
-    from models.supervised.run import TrainingSample, train_supervised
+    from models.supervised.run import train_supervised
+    from models.supervised.training_set import TrainingSample
 
     model, codec = tiny_vision_policy(WORDS, recipe.seed, initializer_range=recipe.initial_std)
     save(folder / "seed", model, codec, stage="seed_policy", iteration="0000")

@@ -32,7 +32,8 @@ from models.estimates import forward_flops, training_flops
 from models.seed_policy import seed_policy
 from models.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
-from models.supervised.run import TrainingSample, encode_samples, fit
+from models.supervised.fitting import fit
+from models.supervised.training_set import TrainingSample, encode_samples
 from models.tokenizer import WordCodec
 from pipelines import profiles
 from pipelines.plan.givens import policy_shape

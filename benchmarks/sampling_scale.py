@@ -2,7 +2,8 @@
 
 Synthetic episodes (benchmarks/common/episodes.py), routed by how they ended, so that nearly every step becomes a sample. Each way is a
 process of its own, start-up left out, and prints its seconds, processor seconds and peak resident memory; both must make the same ids.
---whole names the largest size in episodes that is tried at once: a million steps take some gigabytes that way.
+--whole names the largest size in episodes that is tried at once: a million steps take some gigabytes that way. Then all samples are encoded
+for training, into files that are mapped into memory, beside lists: the same batches.
 
     python -m benchmarks.sampling_scale --json .bench/sampling.json
 """
@@ -41,10 +42,20 @@ def measure(root: Path, num_episodes: int, arguments: argparse.Namespace) -> lis
         rows.append(run(name, [*ours, "parts", "--memory", memory]))
     if num_episodes <= arguments.whole:
         rows.append(run("at once", [*ours, "whole", "--memory", arguments.memory]))
-    if len({json.dumps(row.pop("digest")) for row in rows}) > 1:
-        raise SystemExit(f"the samples of {num_episodes} episodes are not the same ones")
+    encoded = encode(home, is_whole=num_episodes <= arguments.whole)
+    for kind, each in (("samples", rows), ("batches", encoded)):
+        if len({json.dumps(row.pop("digest")) for row in each}) > 1:
+            raise SystemExit(f"the {kind} of {num_episodes} episodes are not the same ones")
+    rows += encoded
     shutil.rmtree(home)
     return [row | {"num_episodes": num_episodes, "steps": steps, "load": os.getloadavg()[0]} for row in rows]
+
+
+def encode(home: Path, *, is_whole: bool) -> list[dict[str, Any]]:
+    ours = [sys.executable, "-m", "benchmarks.ours.encode_samples", str(home)]
+    run("snapshot", [*ours, "snapshot"])
+    ways = ("files", "list") if is_whole else ("files",)
+    return [run(f"encoded: {way}", [*ours, way]) for way in ways]
 
 
 def show(rows: list[dict[str, Any]], console: Console) -> None:

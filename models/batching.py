@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
@@ -22,7 +23,10 @@ from warehouse.errors import ModelError
 
 CHUNK_ROWS = 1024
 """Rows drawn at a time; a chunk's rows are sorted by length and cut into batches, so that little of a batch is padding."""
+NAMED_SAMPLES = 5
+"""How many samples an error names."""
 _GOLDEN = (5**0.5 - 1) / 2
+Lengths = Sequence[int] | NDArray[np.int64]
 Packing = Literal["padded", "packed"]
 
 
@@ -31,15 +35,16 @@ class EncodedSample:
     """Token ids of a whole conversation, the weight of each in the loss, and how often to draw it relative to the others. `sample_id`
     names it in messages. `screenshot_ids` are the images that it shows, in order; they are read when its batch is made."""
 
-    token_ids: Sequence[int]
-    loss_weights: Sequence[float]
+    token_ids: Sequence[int] | NDArray[np.int32]
+    loss_weights: Sequence[float] | NDArray[np.float32]
     weight: float = 1.0
     sample_id: str = ""
     screenshot_ids: Sequence[str] = ()
 
 
 def plan_batches(
-    lengths: Sequence[int], weights: Sequence[float], *, batch_tokens: int, steps: int, seed: int, packing: Packing = "padded"
+    lengths: Lengths, weights: Sequence[float] | NDArray[np.float64], *, batch_tokens: int, steps: int, seed: int,
+    packing: Packing = "padded",
 ) -> list[list[int]]:
     """Row numbers of each of `steps` batches. A batch holds as many rows as fit into `batch_tokens`; at least one.
 
@@ -49,7 +54,7 @@ def plan_batches(
     weight.
     """
     cumulated = np.cumsum(np.asarray(weights, dtype=np.float64))
-    if not len(cumulated) or not np.isfinite(cumulated[-1]) or cumulated[-1] <= 0 or min(weights) < 0:
+    if not len(cumulated) or not np.isfinite(cumulated[-1]) or cumulated[-1] <= 0 or np.min(weights) < 0:
         raise ValueError("the weights of the samples must be finite, not negative, and not all zero")
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(lengths))
@@ -66,7 +71,7 @@ def plan_batches(
     return batches[:steps]
 
 
-def cut_padded(rows: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def cut_padded(rows: Sequence[int], lengths: Lengths, batch_tokens: int) -> list[list[int]]:
     """Batches of rows of similar length, at most `batch_tokens` each with padding."""
     batches: list[list[int]] = []
     for row in sorted(rows, key=lambda row: lengths[row]):
@@ -77,7 +82,7 @@ def cut_padded(rows: Sequence[int], lengths: Sequence[int], batch_tokens: int) -
     return batches
 
 
-def _cut_packed(rows: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def _cut_packed(rows: Sequence[int], lengths: Lengths, batch_tokens: int) -> list[list[int]]:
     batches: list[list[int]] = []
     num_tokens = 0
     for row in rows:
@@ -130,7 +135,7 @@ class PlannedBatches(Dataset[dict[str, Any]]):
         batch = [self._samples[row] for row in self._plan[step]]
         # A process without a share takes part all the same, with a sample that weighs nothing.
         own = self.samples_at(step) or [_without_weight(batch[0])]
-        total = sum(sum(sample.loss_weights[1:]) for sample in batch)
+        total = sum(float(np.sum(sample.loss_weights[1:], dtype=np.float64)) for sample in batch)
         return {**tensors(own, self._pad, self.packing, self.pixels), "total_weight": torch.tensor(total)}
 
 
@@ -145,7 +150,7 @@ def tensors(
 ) -> dict[str, Any]:
     """Samples as one batch: `input_ids`, `targets`, `loss_weights`, `lengths` where they are packed, `vision` where they show images;
     see PlannedBatches. Raises ModelError for samples with images and no `pixels` to load them."""
-    ids = [torch.tensor(sample.token_ids) for sample in samples]
+    ids = [torch.tensor(sample.token_ids, dtype=torch.int64) for sample in samples]
     weights = [torch.tensor(sample.loss_weights, dtype=torch.float32) for sample in samples]
     columns = {
         "input_ids": ([row[:-1] for row in ids], pad_token_id),

@@ -79,6 +79,8 @@ def judge(
     screens = ScreenHashes(con, cache / "screen_hashes")
     con.register("nearest", duplicates.nearest(con, config, screens))
     _make(con, "leaks", _LEAKS, config)
+    _make(con, "again", _AGAIN, config)
+    _make(con, "retried", _RETRIED, config)
     _make(con, "faults", _FAULTS, config)
     _make(con, "judged_episodes", _EPISODES, config)
     asked = judges(config, _extra_judges(con, config, screens))
@@ -156,6 +158,12 @@ select n, place, is_new, words, n in (select n from twins) as is_twin
 from episodes_to_judge left join (select n, list(distinct wanted) as words from typed_words group by n) using (n)
 where is_new or is_twin
 """
+_AGAIN = """
+select n, step_index, state, screen
+from screens semi join (select n, state from screens where is_new group by n, state having count(*) > 1) using (n, state)
+where is_new
+"""
+_RETRIED = "select n, step_index, state, signature, screen, is_active from deeds join again using (n, step_index) where is_new"
 _LEAKS = """
 with first_images as (select n, min(step_index) as first_image from screens where has_image group by n),
 read as (select n, unnest(read) as wanted, min(step_index) as first_read from screens where len(read) > 0 group by n, wanted),

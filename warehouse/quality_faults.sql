@@ -2,16 +2,11 @@
 --
 --   deeds, screens   what quality_deeds.sql and quality_screens.sql know of each step; those of earlier episodes are not looked at
 --   thoughts         quality_thoughts.sql
+--   again, retried   screens that their episode saw more than once, and what was done there: only there can it be idle or loop
 --   leaks            reasons of the filter `leak`, as rows of this kind
 --
--- Steps of an episode are numbered from 0 without a gap. Only a screen that an episode saw twice can make it idle or loop.
-with again as (
-    select n, step_index, state, screen
-    from screens semi join (select n, state from screens where is_new group by n, state having count(*) > 1) using (n, state)
-    where is_new
-),
-retried as (select n, step_index, state, signature, screen, is_active from deeds join again using (n, step_index) where is_new),
-tried as (select n, state, signature, min(step_index) as first_step from retried group by n, state, signature having count(*) > 1),
+-- Steps of an episode are numbered from 0 without a gap.
+with tried as (select n, state, signature, min(step_index) as first_step from retried group by n, state, signature having count(*) > 1),
 told as (
     select n, 'format' as judge, step_index as place, ': ' || invalid as reason from deeds where is_new and invalid is not null
     union all select n, 'contradiction', step_index, ': ' || contradicts from deeds where contradicts is not null

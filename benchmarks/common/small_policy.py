@@ -32,7 +32,8 @@ from models.engine import EmbeddedEngine
 from models.metrics import Progress as TrainingProgress
 from models.ppo.replay import ReplayPool
 from models.seed_policy import seed_policy
-from models.supervised.run import TrainingSample, encode_samples, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample, encode_samples
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import requests_for
 from pipelines.workers.evaluate import greedy_requests

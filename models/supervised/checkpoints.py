@@ -17,13 +17,18 @@ RUN_ID_FILE = "run_id"
 COMPLETE_FILE = "complete"
 
 
-def clear_unless_of(run_folder: Path, run_id: str) -> None:
-    """Leave what a killed start of this very run wrote; what another run left in its place goes, lest its weights are taken for ours."""
+def clear_unless_of(run_folder: Path, run_id: str, *, keep: str) -> None:
+    """Leave what a killed start of this very run wrote; what another run left in its place goes, lest its weights are taken for ours. The
+    folder `keep` of the run folder is this start's own."""
     owner = run_folder / RUN_ID_FILE
     if owner.exists() and owner.read_text() == run_id:
         return
-    if run_folder.exists():
-        shutil.rmtree(run_folder)
+    owner.unlink(missing_ok=True)
+    for left in run_folder.iterdir() if run_folder.exists() else ():
+        if left.is_dir() and left.name != keep:
+            shutil.rmtree(left)
+        elif not left.is_dir():
+            left.unlink()
     atomic_write(owner, run_id.encode())
 
 

@@ -1,7 +1,7 @@
 """A supervised run in several processes of this machine: started by torchrun, watched, and ended with whoever started it.
 
-The processes run models/supervised/process.py. They are told everything by files in the run folder (`JOB_FILE`, safetensors of the samples'
-tokens) and answer the same way: metrics.jsonl while they train, then the gathered weights and a result or an error. With
+The processes run models/supervised/process.py. They are told everything by files (`JOB_FILE` in the run folder, the
+samples it names) and answer the same way: metrics.jsonl while they train, then the gathered weights and a result or an error. With
 SupervisedConfig.deepspeed_stage they train by DeepSpeed's ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054), else by data parallelism.
 """
 
@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,13 +19,13 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from models.adapters import prepare_for_training
-from models.batching import EncodedSample
 from models.checkpoint import quiet
 from models.families import load_policy, model_class
 from models.metrics import OnProgress, ignore_progress, keep_until, read_metrics
 from models.processes import last_words, left_error, start
 from models.supervised.checkpoints import last_complete, step_of
 from models.supervised.config import SupervisedConfig
+from models.supervised.training_set import TrainingSet
 from models.vision import ReadImage, read_images
 from warehouse.errors import FlywheelError, ModelError
 from warehouse.home import atomic_write
@@ -41,31 +40,6 @@ IMAGES_FOLDER = "images"
 POLL_S = 0.2
 
 
-class Sample(BaseModel):
-    """An EncodedSample on its way to the processes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    token_ids: Annotated[tuple[int, ...], Field(min_length=1, description="of the whole conversation")]
-    loss_weights: Annotated[tuple[float, ...], Field(description="weight of each token in the loss")]
-    weight: Annotated[float, Field(ge=0, description="how often to draw it relative to the others")]
-    sample_id: Annotated[str, Field(description="names it in messages")]
-    screenshot_ids: Annotated[tuple[str, ...], Field(description="images that it shows; files of the folder IMAGES_FOLDER")] = ()
-
-    def encoded(self) -> EncodedSample:
-        return EncodedSample(
-            token_ids=self.token_ids, loss_weights=self.loss_weights, weight=self.weight, sample_id=self.sample_id,
-            screenshot_ids=self.screenshot_ids,
-        )  # fmt: skip
-
-    @staticmethod
-    def of(sample: EncodedSample) -> Sample:
-        return Sample(
-            token_ids=tuple(sample.token_ids), loss_weights=tuple(sample.loss_weights), weight=sample.weight, sample_id=sample.sample_id,
-            screenshot_ids=tuple(sample.screenshot_ids),
-        )  # fmt: skip
-
-
 class Job(BaseModel):
     """All that the processes of one run are told."""
 
@@ -74,13 +48,13 @@ class Job(BaseModel):
     init: Annotated[Path, Field(description="checkpoint to continue from")]
     launcher_pid: Annotated[int, Field(ge=1, description="process whose end ends them all")]
     config: SupervisedConfig
-    samples: tuple[Sample, ...]
-    held_out: tuple[Sample, ...]
+    trained: Annotated[Path, Field(description="SampleFile of what is trained on")]
+    held_out: Annotated[Path, Field(description="SampleFile of what is measured on")]
 
 
 def fit_in_processes(
-    init: Path, samples: Sequence[EncodedSample], held_out: Sequence[EncodedSample], config: SupervisedConfig, run_folder: Path,
-    on_progress: OnProgress = ignore_progress, *, read_image: ReadImage | None = None,
+    init: Path, chosen: TrainingSet, config: SupervisedConfig, run_folder: Path, on_progress: OnProgress = ignore_progress, *,
+    read_image: ReadImage | None = None,
 ) -> tuple[PreTrainedModel, dict[str, float]]:
     """As `fitting.fit` on the checkpoint `init`, in config.num_processes processes: the trained model and the closing metrics.
 
@@ -88,10 +62,10 @@ def fit_in_processes(
     """
     run_folder.mkdir(parents=True, exist_ok=True)
     job = Job(
-        init=init.resolve(), launcher_pid=os.getpid(), config=config, samples=tuple(map(Sample.of, samples)),
-        held_out=tuple(map(Sample.of, held_out)),
+        init=init.resolve(), launcher_pid=os.getpid(), config=config, trained=chosen.trained.path.resolve(),
+        held_out=chosen.held_out.path.resolve(),
     )
-    for name in sorted({name for sample in (*samples, *held_out) for name in sample.screenshot_ids}):
+    for name in (*chosen.trained.screenshot_ids(), *chosen.held_out.screenshot_ids()):
         if not (run_folder / IMAGES_FOLDER / name).exists():
             atomic_write(run_folder / IMAGES_FOLDER / name, read_images([name], read_image)[name])
     atomic_write(run_folder / JOB_FILE, job.model_dump_json().encode())

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from models.batching import EncodedSample
-from warehouse.errors import ConfigError
 from warehouse.identity import stable_fraction
 
 CURVE_FILE = "held_out.json"
 """In a trainer checkpoint: the curve so far."""
 
 
-def hold_out(samples: Sequence[EncodedSample], fraction: float) -> tuple[list[EncodedSample], list[EncodedSample]]:
-    """Samples to train on and samples to measure on. Which is which is decided by a hash of the tokens alone: a sample keeps its side in
-    every run, and equal ones are never on both. A sample of weight 0, which is never drawn, is not measured on either. Raises ConfigError
-    when a side would be empty."""
-    if fraction == 0:
-        return list(samples), []
-    trained: list[EncodedSample] = []
-    held: list[EncodedSample] = []
-    for sample in samples:
-        if stable_fraction(list(sample.token_ids)) >= fraction:
-            trained.append(sample)
-        elif sample.weight > 0:
-            held.append(sample)
-    if not held or not any(sample.weight > 0 for sample in trained):
-        raise ConfigError(
-            f"eval_fraction {fraction} of {len(samples)} samples holds out {len(held)} and trains on {len(trained)}: neither may be none; "
-            "change eval_fraction, or give more samples"
-        )
-    return trained, held
+def is_held_out(sample: EncodedSample, fraction: float) -> bool:
+    """Whether a sample is measured on instead of trained on. A hash of its tokens alone decides: it keeps its side in every run, and equal
+    ones are never on both."""
+    return fraction > 0 and stable_fraction([int(token) for token in sample.token_ids]) < fraction
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,13 +23,14 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from models.batching import EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
+from models.batching import NAMED_SAMPLES, EncodedSample, PlannedBatches, cut_padded, plan_batches, tensors
 from models.checkpoint import quiet
 from models.metrics import MetricLog, OnProgress, Progress, ignore_progress, read_metrics
 from models.packing import check_can_pack, segments_attention
 from models.supervised.checkpoints import last_complete, mark_complete, step_of
 from models.supervised.config import SupervisedConfig
 from models.supervised.early_stop import HeldOutCurve, load_curve
+from models.supervised.sample_file import sizes
 from models.training_forward import weighted_loss
 from models.vision import PixelLoader
 from warehouse.errors import StorageFull, TrainingDiverged
@@ -39,8 +40,6 @@ BEST_FOLDER = "best"
 """In the run folder: the weights with the lowest held-out loss so far."""
 NO_ROOM_BYTES = 64 * 1024
 """With less free than this a failure is the disk's: torch only says that a file of its ended too early."""
-NAMED_SAMPLES = 5
-"""How many samples an error names."""
 
 
 def fit(
@@ -58,9 +57,9 @@ def fit(
     if config.packing == "packed":
         check_can_pack(model)
     rank, num_ranks = _rank_and_number(config)
+    lengths, weights = sizes(samples)
     plan = plan or plan_batches(
-        [len(sample.token_ids) for sample in samples], [sample.weight for sample in samples],
-        batch_tokens=config.batch_tokens, steps=config.steps, seed=config.seed, packing=config.packing,
+        lengths, weights, batch_tokens=config.batch_tokens, steps=config.steps, seed=config.seed, packing=config.packing
     )
     last = last_complete(run_folder)
     resume_step = step_of(last) if last else 0
@@ -92,7 +91,7 @@ def fit(
     model.eval()
     step = max(trainer.state.global_step, resume_step)
     tail = [progress.metrics["loss"] for progress in read_metrics(run_folder) if "loss" in progress.metrics][-3:]
-    num_tokens = sum(len(samples[row].token_ids) for rows in plan[resume_step:step] for row in rows)
+    num_tokens = sum(int(lengths[row]) for rows in plan[resume_step:step] for row in rows)
     return {
         "loss": sum(tail) / max(1, len(tail)), "steps": float(step), "samples": float(len(samples)), "tokens": float(num_tokens),
         "cpu_s": time.process_time() - started, "resumed_from_step": float(resume_step), **curve.metrics(len(held_out)),
@@ -208,8 +207,8 @@ class _HeldOut(TrainerCallback):
         pixels: PixelLoader | None,
     ) -> None:  # fmt: skip
         self._trainer, self._config, self._curve, self._log = trainer, trainer._config, curve, log
-        rows = cut_padded(range(len(samples)), [len(sample.token_ids) for sample in samples], self._config.batch_tokens)
-        self._batches = [[_scaled(samples[row]) for row in batch] for batch in rows]
+        self._samples = samples
+        self._batches = cut_padded(range(len(samples)), sizes(samples)[0], self._config.batch_tokens)
         self._tensors = partial(tensors, pad_token_id=pad, packing=self._config.packing, pixels=pixels)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -232,8 +231,8 @@ class _HeldOut(TrainerCallback):
         model: Any = self._trainer.model_wrapped
         model.eval()
         total, loss = 0.0, 0.0
-        for samples in self._batches:
-            batch = self._tensors(samples)
+        for rows in self._batches:
+            batch = self._tensors([_scaled(self._samples[row]) for row in rows])
             weight = float(batch["loss_weights"].sum())
             total += weight
             loss += weight * float(self._trainer.loss_of(model, self._trainer._prepare_inputs(batch)))
@@ -292,7 +291,7 @@ def _distributed_arguments(config: SupervisedConfig, has_gpu: bool) -> dict[str,
 
 def _scaled(sample: EncodedSample) -> EncodedSample:
     """A sample that counts in the loss as often as it would be drawn."""
-    return replace(sample, loss_weights=[weight * sample.weight for weight in sample.loss_weights])
+    return replace(sample, loss_weights=[float(weight) * sample.weight for weight in sample.loss_weights])
 
 
 def _named(samples: Sequence[EncodedSample]) -> str:

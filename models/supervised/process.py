@@ -45,6 +45,7 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
     from models.adapters import prepare_for_training
     from models.families import load_codec, load_policy
     from models.supervised.fitting import fit
+    from models.supervised.sample_file import SampleFile
     from models.vision import pixel_loader
 
     model: Any = load_policy(job.init)
@@ -53,8 +54,8 @@ def _fit(job: Job, run_folder: Path) -> dict[str, float]:
     prepare_for_training(model, job.config, seed=job.config.seed)
     images = run_folder / IMAGES_FOLDER
     metrics = fit(
-        model, [sample.encoded() for sample in job.samples], job.config, run_folder,
-        held_out=[sample.encoded() for sample in job.held_out], weights_folder=run_folder / WEIGHTS_FOLDER,
+        model, SampleFile(job.trained), job.config, run_folder, held_out=SampleFile(job.held_out),
+        weights_folder=run_folder / WEIGHTS_FOLDER,
         pixels=pixel_loader(load_codec(job.init), lambda name: (images / name).read_bytes()),
     )
     if torch.distributed.is_initialized():

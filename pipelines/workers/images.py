@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from models.supervised.run import TrainingSample
+from models.supervised.training_set import TrainingSample
 from models.vision import ReadImage, screenshot_ids
 from warehouse.errors import UnknownId
 from warehouse.home import atomic_write
@@ -15,7 +15,7 @@ from warehouse.tables import Warehouse
 IDS_A_QUERY = 500
 
 
-def spooled_images(warehouse: Warehouse, samples: Sequence[TrainingSample], folder: Path) -> ReadImage:
+def spooled_images(warehouse: Warehouse, samples: Iterable[TrainingSample], folder: Path) -> ReadImage:
     """Write the screenshots that samples show into `folder`, those that are not there yet; returns what reads one by its id. Raises
     UnknownId when one is not stored."""
     shown = sorted({name for sample in samples for name in screenshot_ids(sample.messages)})

@@ -22,7 +22,7 @@ from assets.requests import JudgeRequest, StageResult
 from assets.verdict_settings import OrmSettings, VerdictSettings
 from models.engine_choice import EngineChoice
 from models.judges.judge import Case, Judge, Judgement
-from models.supervised.run import TrainingSample
+from models.supervised.training_set import TrainingSample
 from models.vision import screenshot_ids
 from pipelines.engines import open_engine
 from pipelines.workers.context import WorkerContext

@@ -8,6 +8,7 @@ import asyncio
 import shutil
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,14 @@ from models.ppo.config import PpoConfig
 from models.ppo.curriculum import num_rounds
 from models.ppo.replay import ReplayPool
 from models.ppo.trainer import LivePolicy, PolicyFactory, PpoResult, PpoRun, spool_of, train_ppo
-from models.supervised.run import TrainingSample, encode_samples
+from models.supervised.training_set import TrainingSample, encode_samples
 from models.vision import pixel_loader
 from pipelines.engines import engine_of_learner
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, pool_tasks
 from pipelines.workers.images import spooled_images
 from pipelines.workers.storing import store_checkpoint, store_episodes, store_metrics
-from pipelines.workers.supervised import dataset_samples
+from pipelines.workers.supervised import DatasetSamples
 from sandbox.task import Task
 from warehouse import registry
 from warehouse.errors import ConfigError
@@ -136,8 +137,8 @@ def _replay(config: PpoConfig, context: WorkerContext, init: Path, sft_id: str, 
     """Samples for the auxiliary supervised loss; of a large set an even selection, since few are ever drawn. A kind that the settings do
     not ask for, or that the dataset has none of, is left out."""
     chosen = [
-        _few(dataset_samples(context.warehouse, sft_id, ["sft"])) if config.replay_weight and config.replay_sft else [],
-        _few(dataset_samples(context.warehouse, ct_id, ["ct"])) if config.replay_weight and config.replay_ct else [],
+        _few(DatasetSamples(context.warehouse, sft_id, ["sft"])) if config.replay_weight and config.replay_sft else [],
+        _few(DatasetSamples(context.warehouse, ct_id, ["ct"])) if config.replay_weight and config.replay_ct else [],
     ]
     every = [sample for samples in chosen for sample in samples]
     read_image = spooled_images(context.warehouse, every, context.folder / "images") if is_vision(init) else None
@@ -149,5 +150,5 @@ def _replay(config: PpoConfig, context: WorkerContext, init: Path, sft_id: str, 
     return ReplayPool(sft=sft, ct=ct, pixels=pixel_loader(codec, read_image))
 
 
-def _few(samples: list[TrainingSample]) -> list[TrainingSample]:
-    return samples[:: max(1, len(samples) // MAX_REPLAY)]
+def _few(samples: DatasetSamples) -> list[TrainingSample]:
+    return list(islice(samples, 0, None, max(1, len(samples) // MAX_REPLAY)))

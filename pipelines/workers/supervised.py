@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from agent.policy import Message
 from assets.requests import StageResult, SupervisedRequest
 from models.families import is_vision
 from models.metrics import Progress, read_metrics
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
 from pipelines.workers.context import WorkerContext
 from pipelines.workers.images import spooled_images
 from pipelines.workers.storing import store_checkpoint, store_metrics
@@ -27,7 +30,7 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
 
     parent = registry.find(warehouse, request.checkpoint_id)
     config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
-    samples = dataset_samples(warehouse, request.dataset_id, ("orm",) if request.kind == "orm" else ("ct", "sft"))
+    samples = DatasetSamples(warehouse, request.dataset_id, ("orm",) if request.kind == "orm" else ("ct", "sft"))
     card = train_supervised(
         config,
         samples,
@@ -49,22 +52,34 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics=card.metrics)
 
 
+MEMORY_LIMIT = "1GB"
+"""Of DuckDB, while samples are read and put in order."""
 _DATASET = """
 select s.sample_id, s.messages, d.weight from datasets d join {kind}_samples s using (sample_id)
 where d.dataset_id = $dataset and d.kind = '{kind}' and not s.withdrawn
 qualify row_number() over (partition by d.iteration, d.sample_id order by s.iteration) = 1 and d.iteration = min(d.iteration) over ()
-order by d.sample_id
 """
 
 
-def dataset_samples(warehouse: Warehouse, dataset_id: str, kinds: Sequence[Kind] = ("ct", "sft")) -> list[TrainingSample]:
-    """The samples of a snapshot with their weights, those of D_CT before those of D_SFT, each in the order of their ids."""
-    with connect(warehouse) as con:
-        return [
-            TrainingSample(
-                messages=tuple(Message(**message) for message in row["messages"]), weight=row["weight"], sample_id=row["sample_id"]
-            )
-            for kind in kinds
-            for part in in_parts(con.sql(_DATASET.format(kind=kind), params={"dataset": dataset_id}))
-            for row in part.to_pylist()
-        ]
+@dataclass(frozen=True, slots=True)
+class DatasetSamples:
+    """The samples of a snapshot with their weights, those of D_CT before those of D_SFT, each in the order of their ids. Whenever they are
+    gone through they are read from the warehouse, part by part, and never held together."""
+
+    warehouse: Warehouse
+    dataset_id: str
+    kinds: Sequence[Kind] = ("ct", "sft")
+
+    def __len__(self) -> int:
+        return sum(row["num"] for kind in self.kinds for row in self._rows(f"select count(*) as num from ({_DATASET})", kind))
+
+    def __iter__(self) -> Iterator[TrainingSample]:
+        for kind in self.kinds:
+            for row in self._rows(f"{_DATASET} order by sample_id", kind):
+                messages = tuple(Message(**message) for message in row["messages"])
+                yield TrainingSample(messages=messages, weight=row["weight"], sample_id=row["sample_id"])
+
+    def _rows(self, query: str, kind: Kind) -> Iterator[dict[str, Any]]:
+        with connect(self.warehouse, memory_limit=MEMORY_LIMIT) as con:
+            for part in in_parts(con.sql(query.format(kind=kind), params={"dataset": self.dataset_id})):
+                yield from part.to_pylist()

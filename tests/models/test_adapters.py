@@ -18,7 +18,8 @@ from models.adapters import has_adapters, merge_adapters, merged_state, prepare_
 from models.checkpoint import verify
 from models.families import load_policy
 from models.supervised.config import SupervisedConfig
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
 from models.training_forward import hidden_where
 from tests.models.conftest import small_model
 from warehouse.errors import ConfigError

@@ -28,7 +28,8 @@ from models.families import load_policy
 from models.metrics import read_metrics
 from models.supervised.config import SupervisedConfig
 from models.supervised.distributed import _trained
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
 from models.training_forward import weighted_loss
 from warehouse.errors import ModelError, TrainingDiverged
 

@@ -18,7 +18,8 @@ from models.checkpoint import save
 from models.metrics import read_metrics
 from models.seed_policy import seed_policy
 from models.supervised.config import SupervisedConfig
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
 
 GOLDEN = Path(__file__).with_name("golden_supervised.json")
 TOLERANCE = 1e-4

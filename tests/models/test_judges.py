@@ -23,7 +23,8 @@ from models.judges.orm import Orm, written_score
 from models.judges.reference import ReferenceJudge
 from models.judges.verdict_scores import ModelVerdictScores
 from models.supervised.config import SupervisedConfig
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
 from tests.agent.judged_episodes import episode, many, store
 from tests.models.judging_policy import new_policy
 from tests.models.policy_servers import config, our_server

@@ -40,7 +40,7 @@ from models.ppo.replay import ReplayPool
 from models.ppo.trainer import PpoResult, PpoRun, train_ppo
 from models.server.settings import ServerSettings
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
-from models.supervised.run import TrainingSample, encode_samples
+from models.supervised.training_set import TrainingSample, encode_samples
 from models.tokenizer import build_tokenizer
 from models.training_forward import weighted_loss
 from sandbox.actions import Action, Click

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,10 @@ from models.families import load_policy
 from models.metrics import MetricLog, Progress, read_metrics
 from models.supervised.checkpoints import COMPLETE_FILE
 from models.supervised.config import SupervisedConfig
-from models.supervised.early_stop import hold_out
+from models.supervised.early_stop import is_held_out
 from models.supervised.fitting import fit
-from models.supervised.run import TrainingSample, encode_samples, select_samples, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample, encode_samples, select_samples
 from models.training_forward import weighted_loss
 from warehouse.errors import CheckpointError, ConfigError, StorageFull, TrainingDiverged
 
@@ -287,22 +287,10 @@ def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path:
     best = min(curve, key=lambda step: curve[step])
     assert card.metrics["eval_best_step"] == best and card.metrics["steps"] == max(curve) == best + 10 < 200
     chosen = select_samples(load_tokenizer(seed_checkpoint), noise, 0.0, max_tokens=2048).samples
-    held_out = hold_out(chosen, 0.3)[1]
+    held_out = [sample for sample in chosen if is_held_out(sample, 0.3)]
     with torch.no_grad():
         kept = float(weighted_loss(load_policy(tmp_path / "out"), tensors(held_out, 0)))
     assert kept == pytest.approx(curve[best], abs=1e-5)
-
-
-def test_held_out_samples_are_chosen_by_content() -> None:
-    encoded = [EncodedSample(token_ids=[row % 150, 1, 2], loss_weights=[0.0, 1.0, 1.0]) for row in range(300)]
-    trained, held = hold_out(encoded, 0.2)
-    assert 30 <= len(held) <= 90 and len(trained) + len(held) == 300
-    assert not {tuple(s.token_ids) for s in trained} & {tuple(s.token_ids) for s in held}, "equal samples are on one side"
-    assert hold_out(encoded[::-1], 0.2)[1] == held[::-1]
-    with pytest.raises(ConfigError, match="eval_fraction"):
-        hold_out(encoded[:1], 0.2)
-    never_drawn = [replace(sample, weight=0.0) for sample in held]
-    assert hold_out([*never_drawn, *trained, held[0]], 0.2) == (trained, [held[0]]), "what never counts has no loss to measure"
 
 
 def test_nothing_to_learn_and_no_checkpoint_are_told(seed_checkpoint: Path, tmp_path: Path) -> None:

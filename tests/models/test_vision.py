@@ -30,7 +30,8 @@ from models.ppo.losses import entropy
 from models.ppo.metrics import num_left_out
 from models.ppo.update import response_log_distribution
 from models.supervised.config import SupervisedConfig
-from models.supervised.run import TrainingSample, train_supervised
+from models.supervised.run import train_supervised
+from models.supervised.training_set import TrainingSample
 from models.tokenizer import WordCodec
 from models.training_forward import hidden_where, weighted_loss
 from models.vision import PATCH_FAMILIES, TILE_FAMILIES, VisionCodec, collate_vision, vision_inputs

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.policy import Message
-from models.supervised.run import TrainingSample
+from models.supervised.training_set import TrainingSample
 from pipelines.workers.images import spooled_images
 from warehouse.errors import UnknownId
 from warehouse.home import Home

@@ -1,0 +1,176 @@
+"""From the conversations of a dataset to what a model is trained on: token ids and loss weights, what is left out, what is held out.
+
+Samples are encoded as they come and never held together: a supervised run writes them into files (`training_set`). Small sets, which
+reinforcement learning replays, are lists (`select_samples`).
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from agent.policy import Message
+from models.batching import NAMED_SAMPLES, EncodedSample
+from models.chat import ChatCodec
+from models.supervised.early_stop import is_held_out
+from models.supervised.sample_file import SampleFile, SampleWriter
+from models.tokenizer import WordCodec
+from models.vision import ReadImage, VisionCodec, read_images, screenshot_ids
+from warehouse.errors import ConfigError, StorageFull
+from warehouse.home import is_full_disk
+from warehouse.identity import content_id
+
+SAMPLES_FOLDER = "samples"
+"""In the run folder."""
+TRAINED_FILE, HELD_OUT_FILE = "trained.arrow", "held_out.arrow"
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """One row of a dataset snapshot: a conversation, and how often to draw it relative to the others. `sample_id` names it in messages."""
+
+    messages: tuple[Message, ...]
+    weight: float = 1.0
+    sample_id: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class LeftOut:
+    """How many samples there were, and which taught nothing for which reason."""
+
+    num_samples: int = 0
+    num_silent: int = 0
+    num_too_long: int = 0
+    too_long: list[str] = field(default_factory=list)
+    """The first of them, with their lengths."""
+    is_any_drawn: bool = False
+
+    def metrics(self) -> dict[str, float]:
+        return {"samples_too_long": float(self.num_too_long), "samples_without_loss": float(self.num_silent)}
+
+    def tell(self, max_tokens: int) -> None:
+        """Log what is too long. Raises ConfigError when nothing is left to learn from."""
+        if not self.is_any_drawn:
+            raise ConfigError(
+                f"none of the {self.num_samples} samples can be learned from: each needs a weight above 0, a message with loss above 0 and "
+                f"at most {max_tokens} tokens ({self.num_silent} have no loss, {self.num_too_long} are too long); look at the dataset "
+                "snapshot"
+            )
+        if self.num_too_long:
+            _LOG.warning("%d of %d samples are longer than %d tokens and left out: %s", self.num_too_long, self.num_samples, max_tokens,
+                         ", ".join(self.too_long))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSet:
+    """What a supervised run trains on and measures on. `digest` says what is in it."""
+
+    trained: SampleFile
+    held_out: SampleFile
+    left_out: LeftOut
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What can be learned from, and what was left out."""
+
+    samples: list[EncodedSample]
+    left_out: LeftOut
+
+
+def training_set(
+    folder: Path, codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], *, prompt_loss_weight: float,
+    eval_fraction: float, max_tokens: int, read_image: ReadImage | None = None,
+) -> TrainingSet:  # fmt: skip
+    """Encode samples into files of `folder`, which is made anew: those to train on, and the share `eval_fraction` to measure on. See
+    `select_samples` for what is left out.
+
+    Raises ConfigError when there is nothing to learn, or when one of the two would be empty; ModelError when an image is missing;
+    StorageFull when the disk is full.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    left_out = LeftOut()
+    try:
+        with SampleWriter(folder / TRAINED_FILE) as trained, SampleWriter(folder / HELD_OUT_FILE) as held_out:
+            for sample in _encoded(codec, samples, prompt_loss_weight, max_tokens, read_image, left_out):
+                if not is_held_out(sample, eval_fraction):
+                    trained.add(sample)
+                elif sample.weight > 0:
+                    held_out.add(sample)
+    except OSError as error:
+        if is_full_disk(error):
+            raise StorageFull(f"no space left in {folder} for encoded samples: free some disk and run the stage again") from error
+        raise
+    left_out.tell(max_tokens)
+    made = TrainingSet(
+        trained=SampleFile(folder / TRAINED_FILE), held_out=SampleFile(folder / HELD_OUT_FILE), left_out=left_out,
+        digest=content_id("samples", [trained.digest, held_out.digest]),
+    )  # fmt: skip
+    if eval_fraction and not (len(made.held_out) and made.trained.weights.any()):
+        raise ConfigError(
+            f"eval_fraction {eval_fraction} of {left_out.num_samples} samples holds out {len(made.held_out)} and trains on "
+            f"{len(made.trained)}: neither may be none; change eval_fraction, or give more samples"
+        )
+    return made
+
+
+def select_samples(
+    codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, *, max_tokens: int,
+    read_image: ReadImage | None = None,
+) -> Selection:  # fmt: skip
+    """Token ids and loss weights of each sample; of the images that it shows only the sizes are read yet. One that is too long for the
+    model, or has nothing to learn, is left out, counted and logged. Raises ConfigError when none is left, ModelError when an image is
+    missing. A bare tokenizer is the quickstart's."""
+    left_out = LeftOut()
+    chosen = list(_encoded(codec, samples, prompt_loss_weight, max_tokens, read_image, left_out))
+    left_out.tell(max_tokens)
+    return Selection(samples=chosen, left_out=left_out)
+
+
+def encode_samples(
+    codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, *, max_tokens: int,
+    read_image: ReadImage | None = None,
+) -> list[EncodedSample]:  # fmt: skip
+    """The samples of `select_samples`."""
+    return select_samples(codec, samples, prompt_loss_weight, max_tokens=max_tokens, read_image=read_image).samples
+
+
+def _encoded(
+    codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, max_tokens: int,
+    read_image: ReadImage | None, left_out: LeftOut,
+) -> Iterator[EncodedSample]:  # fmt: skip
+    """One after the other; `left_out` is told of those that do not come."""
+    codec = WordCodec(codec) if isinstance(codec, PreTrainedTokenizerFast) else codec
+    for sample in samples:
+        left_out.num_samples += 1
+        token_ids, loss_weights, shown = _encode(codec, sample.messages, prompt_loss_weight, read_image)
+        if not any(loss_weights[1:]):
+            left_out.num_silent += 1
+        elif len(token_ids) > max_tokens:
+            left_out.num_too_long += 1
+            if len(left_out.too_long) < NAMED_SAMPLES:
+                left_out.too_long.append(f"{sample.sample_id or 'a sample'} ({len(token_ids)} tokens)")
+        else:
+            left_out.is_any_drawn |= sample.weight > 0
+            yield EncodedSample(
+                token_ids=token_ids, loss_weights=loss_weights, weight=sample.weight, sample_id=sample.sample_id, screenshot_ids=shown
+            )
+
+
+def _encode(
+    codec: ChatCodec, messages: Sequence[Message], prompt_loss_weight: float, read_image: ReadImage | None
+) -> tuple[Sequence[int], Sequence[float], tuple[str, ...]]:
+    """Ids, loss weights and the screenshots that are looked at: none by a model that cannot see."""
+    if isinstance(codec, VisionCodec):
+        shown = tuple(screenshot_ids(messages))
+        ids, weights = codec.encode_tokens(messages, read_images(shown, read_image), prompt_loss_weight=prompt_loss_weight)
+        return ids, weights, shown
+    encoded = codec.encode(messages, prompt_loss_weight=prompt_loss_weight)
+    return encoded.token_ids, encoded.loss_weights, ()
