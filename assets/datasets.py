@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
+import pyarrow.compute as pc
 
 from assets.carrier import iteration_input
 from assets.metadata import describe
@@ -50,9 +51,7 @@ def _snapshot(warehouse: Warehouse, settings: Profile, kind: Kind, key: str, ite
     found = mixed(connect(warehouse), kind, iteration, mixture)
     rows = found.rows
     version = warehouse.replace_partition("datasets", rows, iteration=iteration, stage=key)
-    components: dict[str, int] = {}
-    for row in rows:
-        components[row["component"]] = components.get(row["component"], 0) + 1
+    components = {counted["values"]: counted["counts"] for counted in pc.value_counts(rows["component"]).to_pylist()}
     return dg.MaterializeResult(
         asset_key=key,
         data_version=dg.DataVersion(found.dataset_id),

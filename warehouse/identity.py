@@ -26,9 +26,9 @@ def content_id(kind: str, value: Any) -> str:
     return f"{kind}-{hashlib.sha256(canonical_json(value)).hexdigest()[:ID_HEX_DIGITS]}"
 
 
-def long_list_id(kind: str, parts: Iterable[Sequence[Any]]) -> str:
-    """`content_id(kind, [values])` of values that come in parts and need not fit memory together."""
-    digest, separator = hashlib.sha256(b"[["), b""
+def long_list_id(kind: str, parts: Iterable[Sequence[Any]], *, head: Sequence[Any] = ()) -> str:
+    """`content_id(kind, [*head, values])` of values that come in parts and need not fit memory together."""
+    digest, separator = hashlib.sha256(canonical_json([*head])[:-1] + (b",[" if head else b"[")), b""
     for part in parts:
         if part:
             digest.update(separator + canonical_json(part)[1:-1])

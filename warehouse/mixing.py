@@ -1,23 +1,25 @@
-"""Dataset snapshots: which samples of D_CT and D_SFT a training run of an iteration reads, and how often. Pure: rows in, rows out.
+"""Dataset snapshots: which samples of D_CT and D_SFT a training run of an iteration reads, and how often.
 
 A mixture gives each pool of samples a number of draws an epoch. Inside a pool, older samples count less, no task and no domain gets more
 than its share, and no sample is repeated more often than allowed; what a pool cannot fill stays empty. The weights of a snapshot are
-expected draws, so they add up to the length of an epoch.
+expected draws, so they add up to the length of an epoch. Samples of one pool, domain, task and age weigh alike: weights are worked out for
+such groups, of which there are few, and DuckDB gives each sample its group's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
 
 import duckdb
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from warehouse.errors import ContaminatedDataset
-from warehouse.identity import content_id
+from warehouse.identity import long_list_id
 from warehouse.overlap import GIVEAWAYS
-from warehouse.samples import Kind
+from warehouse.samples import PART_ROWS, Kind
 
 PoolName = Literal["demonstration", "correction", "on_policy", "tutorial", "failure", "in_situ", "general"]
 POOL_OF: dict[str, PoolName] = {
@@ -96,17 +98,23 @@ class MixtureConfig(BaseModel):
         return pool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Member:
-    kind: str
-    sample_id: str
-    component: str
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """`num` samples of a pool that weigh alike: of one domain, one task (empty for none) and one age in iterations."""
+
+    pool: PoolName
     domain: str
-    task: str | None
+    task: str
     age: int
+    num: int
 
 
+_WEIGHTS_SCHEMA = pa.schema({
+    "pool": pa.string(), "domain": pa.string(), "task": pa.string(), "age": pa.int32(), "num": pa.int64(), "weight": pa.float64(),
+})  # fmt: skip
+_POOLS = " ".join(f"when '{component}' then '{pool}'" for component, pool in POOL_OF.items())
 _MEMBERS = f"""
+create or replace temp table members as
 with samples as (
     select 'ct' as kind, * exclude (messages) from ct_samples where iteration < $iteration and not withdrawn
     union all by name
@@ -116,15 +124,15 @@ with samples as (
 first_episodes as (from episodes qualify row_number() over (partition by episode_id order by iteration, stage) = 1),
 first_annotations as (from annotations qualify row_number() over (partition by annotation_id order by withdrawn desc, iteration, stage) = 1)
 select
-    s.kind, s.sample_id, s.domain, s.episode_id, e.task_id, e.split, e.purpose, coalesce(t.held_out, false) as held_out,
-    $number - cast(s.iteration as integer) as age,
+    s.kind, s.sample_id, s.episode_id, e.split, e.purpose, coalesce(t.held_out, false) as held_out,
+    coalesce(s.domain, '') as domain, coalesce(e.task_id, '') as task, $number - cast(s.iteration as integer) as age,
     case
         when s.origin = 'annotation' and s.kind = 'ct' then 'in_situ'
         when s.origin = 'annotation' then case a.decision when 'accept' then 'approved' else 'correction' end
         when s.origin = 'rollout' and s.kind = 'ct' then case when s.verdict then 'demoted' else 'failure' end
         else s.origin
     end as component,
-    g.words as repeats
+    case component {_POOLS} else error('no pool takes samples of ' || component) end as pool, g.words as repeats
 from samples s
 left join first_episodes e on e.episode_id = s.episode_id
 left join first_annotations a on a.annotation_id = s.annotation_id
@@ -132,8 +140,21 @@ left join (select task_id, bool_or(held_out) as held_out from tasks group by tas
 left join giveaways g on g.sample_id = s.sample_id
 where not coalesce(a.withdrawn, false)
 qualify row_number() over (partition by s.kind, s.sample_id order by s.iteration, s.stage) = 1
-order by s.kind, s.sample_id
 """
+_GROUPS = "select pool, domain, task, age, count(*) from members where repeats is null group by all order by all"
+_ROWS = """
+select m.kind, m.sample_id, m.component, w.weight from members m join weights w using (pool, domain, task, age)
+where m.repeats is null order by m.kind, m.sample_id
+"""
+_REASON = """
+case
+    when split is null then 'its episode is not in the warehouse, so its split is unknown'
+    when split <> 'train' then printf('its episode %s was run on an instance of the %s split', episode_id, split)
+    when held_out then printf('its episode %s was run on a held-out task', episode_id)
+    when purpose = 'evaluation' then printf('its episode %s was run to evaluate', episode_id)
+end
+"""
+"""Why a sample of an episode may not be trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +163,7 @@ class Snapshot:
     with the instruction that each repeats."""
 
     dataset_id: str
-    rows: list[dict[str, Any]]
+    rows: pa.Table
     left_out: dict[str, str]
 
 
@@ -155,119 +176,102 @@ def mixed(con: duckdb.DuckDBPyConnection, kind: Kind, iteration: str, mixture: M
     Raises ContaminatedDataset when a sample comes from an eval or holdout instance, from a held-out task, from an evaluation, or from an
     episode that cannot be found.
     """
-    found = con.sql(_MEMBERS, params={"iteration": iteration, "number": int(iteration)}).to_arrow_table().to_pylist()
-    rows = [row for row in found if row["repeats"] is None]
-    _guard(rows)
-    members = [
-        _Member(kind=row["kind"], sample_id=row["sample_id"], component=row["component"], domain=row["domain"], task=row["task_id"],
-                age=row["age"])
-        for row in rows
-    ]  # fmt: skip
-    weighted: list[tuple[_Member, float]] = []
+    con.execute(_MEMBERS, {"iteration": iteration, "number": int(iteration)})
+    _guard(con)
+    groups = [_Group(*row) for row in con.execute(_GROUPS).fetchall()]
+    weighted: list[tuple[_Group, float]] = []
     for name in dict.fromkeys(POOL_OF.values()):  # general data come last
         pool = mixture.pool(name)
         if pool is not None and name == "general" and mixture.general_share is not None:
-            others = sum(weight for _, weight in weighted)
+            others = sum(weight * group.num for group, weight in weighted)
             pool = pool.model_copy(update={"draws": others * mixture.general_share / (1 - mixture.general_share)})
         if pool is not None:
-            weighted += _draw([member for member in members if POOL_OF[member.component] == name], pool, mixture, name)
-    weighted.sort(key=lambda pair: (pair[0].kind, pair[0].sample_id))
-    content = [[m.kind, m.sample_id, m.component, round(weight, WEIGHT_DIGITS)] for m, weight in weighted]
-    dataset_id = content_id("dataset", [kind, content])
+            weighted += _draw([group for group in groups if group.pool == name], pool, mixture, name)
+    weights = [asdict(group) | {"weight": round(weight, WEIGHT_DIGITS)} for group, weight in weighted]
+    con.register("weights", pa.Table.from_pylist(weights, schema=_WEIGHTS_SCHEMA))
+    rows = con.sql(_ROWS).to_arrow_table()
+    named = ([list(row.values()) for row in part.to_pylist()] for part in rows.to_batches(max_chunksize=PART_ROWS))
+    dataset_id = long_list_id("dataset", named, head=[kind])
+    repeated = con.execute("select sample_id, repeats, pool from members where repeats is not null order by kind, sample_id").fetchall()
     return Snapshot(
-        dataset_id=dataset_id,
-        rows=[
-            {"dataset_id": dataset_id, "kind": table, "sample_id": sample_id, "component": component, "weight": weight}
-            for table, sample_id, component, weight in content
-        ],
-        left_out={
-            row["sample_id"]: row["repeats"]
-            for row in found if row["repeats"] is not None and mixture.pool(POOL_OF[row["component"]]) is not None
-        },
+        dataset_id=dataset_id, rows=rows.add_column(0, "dataset_id", pa.repeat(dataset_id, len(rows))),
+        left_out={sample_id: words for sample_id, words, pool in repeated if mixture.pool(pool) is not None},
     )  # fmt: skip
 
 
-def _guard(rows: Sequence[dict[str, Any]]) -> None:
-    reasons = []
-    for row in rows:
-        if row["episode_id"] is None:
-            continue
-        why = None
-        if row["split"] is None:
-            why = "its episode is not in the warehouse, so its split is unknown"
-        elif row["split"] != "train":
-            why = f"its episode {row['episode_id']} was run on an instance of the {row['split']} split"
-        elif row["held_out"]:
-            why = f"its episode {row['episode_id']} was run on a held-out task"
-        elif row["purpose"] == "evaluation":
-            why = f"its episode {row['episode_id']} was run to evaluate"
-        if why:
-            reasons.append(f"sample {row['sample_id']} may not be trained on: {why}")
-    if reasons:
-        more = f"; and {len(reasons) - ROWS_TOLD} more" if len(reasons) > ROWS_TOLD else ""
+def _guard(con: duckdb.DuckDBPyConnection) -> None:
+    of_episodes = f"select kind, sample_id, {_REASON} as why from members where repeats is null and episode_id is not null"
+    suspects = f"from ({of_episodes}) where why is not null"
+    told = con.execute(f"select sample_id, why {suspects} order by kind, sample_id limit {ROWS_TOLD}").fetchall()
+    if told:
+        (num,) = con.execute(f"select count(*) {suspects}").fetchall()[0]
+        more = f"; and {num - ROWS_TOLD} more" if num > ROWS_TOLD else ""
+        reasons = "; ".join(f"sample {sample_id} may not be trained on: {why}" for sample_id, why in told)
         raise ContaminatedDataset(
-            f"{'; '.join(reasons[:ROWS_TOLD])}{more}. Only train instances of tasks that are not held out are allowed; "
-            "withdraw the samples (`flywheel withdraw ID…`), or route their iteration again"
+            f"{reasons}{more}. Only train instances of tasks that are not held out are allowed; withdraw the samples "
+            "(`flywheel withdraw ID…`), or route their iteration again"
         )
 
 
-def _draw(members: Sequence[_Member], pool: Pool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Member, float]]:
-    """Share a pool's draws out over its members."""
-    if not members:
+def _num(groups: Iterable[_Group]) -> int:
+    return sum(group.num for group in groups)
+
+
+def _draw(groups: Sequence[_Group], pool: Pool, mixture: MixtureConfig, name: PoolName) -> list[tuple[_Group, float]]:
+    """Share a pool's draws out over its samples: what one of each group gets."""
+    if not groups:
         return []
     cap = pool.max_repeats if pool.max_repeats is not None else float("inf")
-    draws = float(len(members)) if pool.draws is None else pool.draws
-    draws = min(draws * (mixture.ct_weight if name == "failure" else 1.0), cap * len(members))
+    draws = float(_num(groups)) if pool.draws is None else pool.draws
+    draws = min(draws * (mixture.ct_weight if name == "failure" else 1.0), cap * _num(groups))
     result = []
-    for part, in_part in _by_age(members, draws, mixture.replay_share, cap):
+    for part, in_part in _by_age(groups, draws, mixture.replay_share, cap):
         result += _spread(part, in_part, mixture, cap, mixture.success_balance if name == "on_policy" else 0.0)
-    return [(member, weight) for member, weight in result if weight > 0]
+    return [(group, weight) for group, weight in result if weight > 0]
 
 
-def _by_age(members: Sequence[_Member], draws: float, replay_share: float | None, cap: float) -> list[tuple[Sequence[_Member], float]]:
-    """The members with their draws; where a share is kept for replay, those of the newest iteration apart from earlier ones. What one
+def _by_age(groups: Sequence[_Group], draws: float, replay_share: float | None, cap: float) -> list[tuple[Sequence[_Group], float]]:
+    """The groups with their draws; where a share is kept for replay, those of the newest iteration apart from earlier ones. What one
     side cannot fill goes to the other; replay gets more than its share where the newest have too few."""
-    newest = min(member.age for member in members)
-    parts = [[member for member in members if member.age > newest], [member for member in members if member.age == newest]]
+    newest = min(group.age for group in groups)
+    parts = [[group for group in groups if group.age > newest], [group for group in groups if group.age == newest]]
     if replay_share is None or not parts[0]:
-        return [(members, draws)]
-    amounts = allocate(draws, [replay_share, 1 - replay_share], [cap * len(part) for part in parts])
+        return [(groups, draws)]
+    amounts = allocate(draws, [replay_share, 1 - replay_share], [cap * _num(part) for part in parts])
     return [(part, amount) for part, amount in zip(parts, amounts, strict=True) if amount > 0]
 
 
-def _spread(
-    members: Sequence[_Member], draws: float, mixture: MixtureConfig, cap: float, balance: float
-) -> list[tuple[_Member, float]]:
-    """Share draws out over domains, then tasks, then samples."""
-    result: list[tuple[_Member, float]] = []
-    domains = _by(members, "domain")
+def _spread(groups: Sequence[_Group], draws: float, mixture: MixtureConfig, cap: float, balance: float) -> list[tuple[_Group, float]]:
+    """Share draws out over domains, then tasks, then ages; a group's come back as those of one of its samples."""
+    result: list[tuple[_Group, float]] = []
+    domains = _by(groups, "domain")
     shares = [mixture.domain_caps.get(domain[0].domain, max(mixture.max_domain_share, 1 / len(domains))) for domain in domains]
     for domain, in_domain in _share(domains, draws, shares, cap, mixture.decay, 0.0):
         tasks = _by(domain, "task")
         most = max(mixture.max_task_share * draws / in_domain, 1 / len(tasks))
         for task, in_task in _share(tasks, in_domain, [most] * len(tasks), cap, mixture.decay, balance):
-            amounts = allocate(in_task, [mixture.decay**member.age for member in task], [cap] * len(task))
-            result += zip(task, amounts, strict=True)
+            amounts = allocate(in_task, [group.num * mixture.decay**group.age for group in task], [cap * group.num for group in task])
+            result += [(group, amount / group.num) for group, amount in zip(task, amounts, strict=True)]
     return result
 
 
 def _share(
-    groups: list[list[_Member]], draws: float, shares: Sequence[float], cap: float, decay: float, balance: float
-) -> list[tuple[list[_Member], float]]:
-    """Draws of each group: by its samples and their age, at most its share of all. `balance` 1 weighs a group by the mean age of its
+    parts: list[list[_Group]], draws: float, shares: Sequence[float], cap: float, decay: float, balance: float
+) -> list[tuple[list[_Group], float]]:
+    """Draws of each part: by its samples and their age, at most its share of all. `balance` 1 weighs a part by the mean age of its
     samples, whatever their number; 0 by their sum."""
-    weights = [sum(decay**member.age for member in group) for group in groups]
+    weights = [sum(group.num * decay**group.age for group in part) for part in parts]
     if balance:
-        weights = [weight / len(group) ** balance for weight, group in zip(weights, groups, strict=True)]
-    caps = [min(share * draws, cap * len(group)) for share, group in zip(shares, groups, strict=True)]
-    return [(group, amount) for group, amount in zip(groups, allocate(draws, weights, caps), strict=True) if amount > 0]
+        weights = [weight / _num(part) ** balance for weight, part in zip(weights, parts, strict=True)]
+    caps = [min(share * draws, cap * _num(part)) for share, part in zip(shares, parts, strict=True)]
+    return [(part, amount) for part, amount in zip(parts, allocate(draws, weights, caps), strict=True) if amount > 0]
 
 
-def _by(members: Sequence[_Member], column: Literal["domain", "task"]) -> list[list[_Member]]:
-    groups: dict[str, list[_Member]] = {}
-    for member in members:
-        groups.setdefault(getattr(member, column) or "", []).append(member)
-    return [groups[name] for name in sorted(groups)]
+def _by(groups: Sequence[_Group], column: Literal["domain", "task"]) -> list[list[_Group]]:
+    parts: dict[str, list[_Group]] = {}
+    for group in groups:
+        parts.setdefault(getattr(group, column), []).append(group)
+    return [parts[name] for name in sorted(parts)]
 
 
 def allocate(total: float, weights: Sequence[float], caps: Sequence[float]) -> list[float]:

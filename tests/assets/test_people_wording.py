@@ -98,7 +98,7 @@ def test_a_recording_is_learned_in_other_words_too_and_a_model_is_asked_once(tmp
         (row["episode_id"], row["step_index"], row["domain"]) for row in own
     }, "lineage leads from each to the click"
     with connect(warehouse) as con:
-        members = mixed(con, "ct", NEXT, MixtureConfig(in_situ=Pool())).rows
+        members = mixed(con, "ct", NEXT, MixtureConfig(in_situ=Pool())).rows.to_pylist()
     assert {row["component"] for row in members} == {"in_situ", "variation"}, "they share the pool of people's own work"
 
     for address in (GONE, f"{server.url}/v1"):  # neither is there any more

@@ -215,7 +215,7 @@ def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, 
     assert "2 of sft_samples withdrawn from iteration 0000 on" in say(taken_back[0], taken_back[1][:-4])
     assert f"{taken_back[0]} was withdrawn already" in say(taken_back[0])
     with connect(warehouse) as con:
-        assert [row["sample_id"] for row in mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool())).rows] == [kept]
+        assert [row["sample_id"] for row in mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool())).rows.to_pylist()] == [kept]
     with FileLock(lock_path(warehouse.home)):
         assert fails("withdraw", "--purge", "--yes").startswith("IterationLocked:")
     assert "to erase for good: 2" in say("--purge", input="n\n")

@@ -178,9 +178,9 @@ def test_what_is_trained_is_what_an_agent_is_asked(files: Path, tmp_path: Path) 
 def test_the_mixture_draws_them(files: Path, tmp_path: Path) -> None:
     run(tmp_path / "home", "agentnet", files)
     with connect(Warehouse(Home(tmp_path / "home"))) as con:
-        members = mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool(), max_task_share=1.0, max_domain_share=1.0)).rows
+        members = mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool(), max_task_share=1.0, max_domain_share=1.0)).rows.to_pylist()
         assert {(row["kind"], row["component"]) for row in members} == {("sft", "demonstration")} and len(members) == 3
-        members = mixed(con, "ct", "0001", MixtureConfig(in_situ=Pool(), max_task_share=1.0, max_domain_share=1.0)).rows
+        members = mixed(con, "ct", "0001", MixtureConfig(in_situ=Pool(), max_task_share=1.0, max_domain_share=1.0)).rows.to_pylist()
         assert {(row["kind"], row["component"]) for row in members} == {("ct", "in_situ")} and len(members) == 4
 
 

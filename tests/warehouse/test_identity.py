@@ -12,6 +12,7 @@ IDS = ["sample-1", 'with "quotes"', "Überlänge", "\u2028"]
 @pytest.mark.parametrize("parts", [[IDS], [IDS[:1], IDS[1:]], [[], IDS[:3], [], IDS[3:], []]])
 def test_a_list_in_parts_has_the_id_of_the_whole(parts: list[list[str]]) -> None:
     assert long_list_id("data", iter(parts)) == content_id("data", [IDS])
+    assert long_list_id("data", iter(parts), head=["ct", 1]) == content_id("data", ["ct", 1, IDS])
 
 
 def test_an_empty_list_has_the_id_of_an_empty_list() -> None:

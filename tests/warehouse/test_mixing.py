@@ -93,7 +93,7 @@ def test_the_recipe_of_an_sft_epoch(con: duckdb.DuckDBPyConnection) -> None:
     store.add("ct_samples", 300, "tutorial", iteration="0000")
     store.add("ct_samples", 50, "rollout", verdict=False)
     store.load(con)
-    rows = mixed(con, "sft", "0002", SFT_MIXTURE).rows
+    rows = mixed(con, "sft", "0002", SFT_MIXTURE).rows.to_pylist()
     totals = by_component(rows)
     assert totals["demonstration"] == 250 and totals["tutorial"] == 700
     assert totals["correction"] == 200, "100 corrections, each at most twice"
@@ -103,7 +103,7 @@ def test_the_recipe_of_an_sft_epoch(con: duckdb.DuckDBPyConnection) -> None:
     more = Store()
     more.add("sft_samples", 400, "annotation", decision="override")
     more.load(con)
-    assert by_component(mixed(con, "sft", "0002", SFT_MIXTURE).rows) == {"correction": 450}
+    assert by_component(mixed(con, "sft", "0002", SFT_MIXTURE).rows.to_pylist()) == {"correction": 450}
 
 
 def test_failures_join_ct_by_their_weight(con: duckdb.DuckDBPyConnection) -> None:
@@ -114,7 +114,7 @@ def test_failures_join_ct_by_their_weight(con: duckdb.DuckDBPyConnection) -> Non
     store.add("ct_samples", 5, "annotation", "task-c", decision="accept")
     store.load(con)
     mixtures = [CT_MIXTURE.model_copy(update={"ct_weight": weight}) for weight in (1.0, 0.5, 0.0)]
-    full, half, none = (by_component(mixed(con, "ct", "0002", mixture).rows) for mixture in mixtures)
+    full, half, none = (by_component(mixed(con, "ct", "0002", mixture).rows.to_pylist()) for mixture in mixtures)
     assert full["tutorial"] == half["tutorial"] == none["tutorial"] == 100 and full["in_situ"] == 5
     assert full["failure"] + full["demoted"] == pytest.approx(400, abs=0.01)
     assert half["failure"] + half["demoted"] == pytest.approx(200, abs=0.01)
@@ -132,7 +132,7 @@ def test_easy_tasks_and_domains_do_not_dominate_and_old_samples_fade(con: duckdb
     task_of = {row["sample_id"]: episode["task_id"] for row, episode in zip(store.rows["sft_samples"], store.rows["episodes"], strict=True)}
     totals: dict[str, float] = defaultdict(float)
     weights: dict[str, set[float]] = defaultdict(set)
-    for row in mixed(con, "sft", "0004", mixture).rows:
+    for row in mixed(con, "sft", "0004", mixture).rows.to_pylist():
         totals[task_of[row["sample_id"]]] += row["weight"]
         weights[task_of[row["sample_id"]]].add(row["weight"])
     assert {task: round(total) for task, total in totals.items()} == {"task-a": 150, "task-b": 60, "task-c": 90}
@@ -147,8 +147,8 @@ def test_only_earlier_iterations_and_nothing_withdrawn(con: duckdb.DuckDBPyConne
     store.add("sft_samples", 1, "demonstration", iteration="0000", withdrawn=True)
     store.add("sft_samples", 1, "annotation", iteration="0000", decision="override", annotation_withdrawn=True)
     store.load(con)
-    assert [row["sample_id"] for row in mixed(con, "sft", "0001", SFT_MIXTURE).rows] == ["sample-0000"]
-    assert [row["sample_id"] for row in mixed(con, "sft", "0002", SFT_MIXTURE).rows] == ["sample-0000", "sample-0001"]
+    assert [row["sample_id"] for row in mixed(con, "sft", "0001", SFT_MIXTURE).rows.to_pylist()] == ["sample-0000"]
+    assert [row["sample_id"] for row in mixed(con, "sft", "0002", SFT_MIXTURE).rows.to_pylist()] == ["sample-0000", "sample-0001"]
 
 
 @pytest.mark.parametrize("split", ["eval", "holdout"])
@@ -188,8 +188,9 @@ def test_a_snapshot_is_the_same_whatever_the_row_order_and_names_its_content(con
     store.add("ct_samples", 40, "tutorial")
     store.load(con)
     found = mixed(con, "sft", "0003", SFT_MIXTURE)
-    assert found.rows and all(row["dataset_id"] == found.dataset_id for row in found.rows)
-    pa.Table.from_pylist([row | {"iteration": "0003", "stage": "sft_dataset"} for row in found.rows], schema=TABLES["datasets"].schema)
+    assert len(found.rows) and set(found.rows["dataset_id"].to_pylist()) == {found.dataset_id}
+    placed = [row | {"iteration": "0003", "stage": "sft_dataset"} for row in found.rows.to_pylist()]
+    pa.Table.from_pylist(placed, schema=TABLES["datasets"].schema)
     for table in store.rows.values():
         random.Random(7).shuffle(table)
     store.load(con)
@@ -222,10 +223,10 @@ def test_general_data_make_their_share_of_an_epoch(con: duckdb.DuckDBPyConnectio
     general(store, 50)
     store.load(con)
     mixture = CT_MIXTURE.model_copy(update={"general": Pool(), "general_share": 0.8})
-    assert by_component(mixed(con, "ct", "0001", mixture).rows) == {"general": 400, "tutorial": 100}
+    assert by_component(mixed(con, "ct", "0001", mixture).rows.to_pylist()) == {"general": 400, "tutorial": 100}
     few = mixture.model_copy(update={"general": Pool(max_repeats=2)})
-    assert by_component(mixed(con, "ct", "0001", few).rows) == {"general": 100, "tutorial": 100}
-    assert "general" not in by_component(mixed(con, "ct", "0001", CT_MIXTURE).rows)
+    assert by_component(mixed(con, "ct", "0001", few).rows.to_pylist()) == {"general": 100, "tutorial": 100}
+    assert "general" not in by_component(mixed(con, "ct", "0001", CT_MIXTURE).rows.to_pylist())
     with pytest.raises(ValueError, match="general_share"):
         MixtureConfig(general_share=0.5)
 
@@ -240,7 +241,7 @@ def test_general_data_that_give_an_evaluated_instance_away_are_left_out(con: duc
     store.add("ct_samples", 1, "rollout", iteration="0009", verdict=False)
     store.rows["episodes"][-1] |= {"split": "eval", "purpose": "evaluation", "instruction": "click it"}
     store.load(con)
-    assert by_component(mixed(con, "ct", "0001", MixtureConfig(general=Pool())).rows) == {"general": 4}
+    assert by_component(mixed(con, "ct", "0001", MixtureConfig(general=Pool())).rows.to_pylist()) == {"general": 4}
     told = mixed(con, "ct", "0001", MixtureConfig(general=Pool())).left_out
     assert list(told.values()) == ["click the red button twice"] * 2, "what is dropped is told, with what it repeats"
     assert not mixed(con, "ct", "0001", MixtureConfig(tutorial=Pool())).left_out, "the mixture takes none of them anyway"
@@ -276,12 +277,12 @@ def test_what_people_did_elsewhere_gives_no_evaluated_instance_away(con: duckdb.
     loose = {"max_task_share": 1.0, "max_domain_share": 1.0}
     mixture = MixtureConfig(demonstration=Pool(), on_policy=Pool(), in_situ=Pool(), **loose)
     found = mixed(con, "sft", "0002", mixture)
-    assert by_component(found.rows) == {"demonstration": 5, "in_situ": 1}
+    assert by_component(found.rows.to_pylist()) == {"demonstration": 5, "in_situ": 1}
     assert list(found.left_out.values()) == [asked] * 6
     people = [episode["episode_id"] for episode in store.rows["episodes"] if episode["policy_id"] == "human"]
     assert [repeated_by(con, episode) for episode in people] == [asked, None, asked, asked, None]
     assert repeated_by(con, store.rows["episodes"][-1]["episode_id"]) is None
-    assert by_component(mixed(con, "sft", "0002", mixture.model_copy(update={"in_situ": None})).rows) == {"demonstration": 5}
+    assert by_component(mixed(con, "sft", "0002", mixture.model_copy(update={"in_situ": None})).rows.to_pylist()) == {"demonstration": 5}
 
 
 def totals_by(con: duckdb.DuckDBPyConnection, store: Store, mixture: MixtureConfig, column: str, iteration: str = "0004") -> dict[str, int]:
@@ -289,7 +290,7 @@ def totals_by(con: duckdb.DuckDBPyConnection, store: Store, mixture: MixtureConf
     samples = store.rows["sft_samples"]
     place = {row["sample_id"]: row | episode for row, episode in zip(samples, store.rows["episodes"], strict=True)}
     found: dict[str, float] = defaultdict(float)
-    for row in mixed(con, "sft", iteration, mixture).rows:
+    for row in mixed(con, "sft", iteration, mixture).rows.to_pylist():
         found[place[row["sample_id"]][column]] += row["weight"]
     return {name: round(total) for name, total in sorted(found.items())}
 
