@@ -18,7 +18,7 @@ LOG_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """How far a stage is. `total` 0 means unknown; `started_at` and `updated_at` are Unix seconds."""
+    """How far a stage is. `total` 0 means unknown; `started_at` (of this unit of work) and `updated_at` are Unix seconds."""
 
     stage: str
     iteration: str
@@ -43,12 +43,15 @@ class Progress:
     def __init__(self, folder: Path, *, iteration: str, stage: str, log: Callable[[str], None]) -> None:
         self._path = folder / "progress.json"
         self._iteration, self._stage, self._log = iteration, stage, log
-        self._started_at = time.time()
+        self._unit, self._started_at = "", time.time()
         self._last_file = self._last_log = 0.0
 
     def update(self, done: int, total: int, unit: str, metrics: Mapping[str, float] | None = None) -> None:
-        """Cheap enough to call for every step or episode."""
+        """Cheap enough to call for every step or episode. Time is counted anew where a stage goes on to another unit of work."""
         now = time.time()
+        if self._unit and unit != self._unit:
+            self._started_at = now
+        self._unit = unit
         is_last = bool(total) and done >= total
         if now - self._last_file >= FILE_INTERVAL_S or is_last:
             self._last_file = now

@@ -28,12 +28,18 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
     def report(state: Progress) -> None:
         progress.update(state.step, state.num_steps, "steps", state.metrics)
 
+    def counted() -> Iterator[TrainingSample]:
+        for number, sample in enumerate(samples, 1):
+            progress.update(number, num_samples, "samples encoded")
+            yield sample
+
     parent = registry.find(warehouse, request.checkpoint_id)
     config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
     samples = DatasetSamples(warehouse, request.dataset_id, ("orm",) if request.kind == "orm" else ("ct", "sft"))
+    num_samples = len(samples)
     card = train_supervised(
         config,
-        samples,
+        counted(),
         init=parent.folder,
         output=context.draft,
         run_folder=context.run_folder,
@@ -48,7 +54,7 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
         "checkpoints": store_checkpoint(context, card),
         "training_metrics": store_metrics(context, card.checkpoint_id, curve),
     }
-    counts = {"samples": len(samples), "samples/too long": int(card.metrics["samples_too_long"])}
+    counts = {"samples": num_samples, "samples/too long": int(card.metrics["samples_too_long"])}
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=counts, metrics=card.metrics)
 
 

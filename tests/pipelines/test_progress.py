@@ -54,6 +54,18 @@ def test_time_left_is_extrapolated_and_unknown_at_first():
     assert at(0, 20) is None and at(5, 0) is None
 
 
+def test_time_is_counted_anew_for_another_unit_of_work(tmp_path: Path):
+    speaker = worker(tmp_path)
+    speaker.update(1, 1, "samples encoded")
+    read_at = read(tmp_path).started_at
+    speaker.update(0, 8, "steps")
+    speaker.update(8, 8, "steps")
+    trained = read(tmp_path)
+    assert (trained.done, trained.unit) == (8, "steps") and trained.started_at > read_at
+    speaker.update(8, 8, "steps")
+    assert read(tmp_path).started_at == trained.started_at
+
+
 def test_nothing_and_half_a_file_read_as_nothing(tmp_path: Path):
     assert read(tmp_path) is None
     (tmp_path / "progress.json").write_text('{"stage": "rollo')
