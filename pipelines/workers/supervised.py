@@ -60,8 +60,8 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
 
 MEMORY_LIMIT = "1GB"
 """Of DuckDB, while samples are read and put in order."""
-_DATASET = """
-select s.sample_id, s.messages, d.weight from datasets d join {kind}_samples s using (sample_id)
+_OF_KIND = """
+select {place} as place, s.sample_id, s.messages, d.weight from datasets d join {kind}_samples s using (sample_id)
 where d.dataset_id = $dataset and d.kind = '{kind}' and not s.withdrawn
 qualify row_number() over (partition by d.iteration, d.sample_id order by s.iteration) = 1 and d.iteration = min(d.iteration) over ()
 """
@@ -77,15 +77,16 @@ class DatasetSamples:
     kinds: Sequence[Kind] = ("ct", "sft")
 
     def __len__(self) -> int:
-        return sum(row["num"] for kind in self.kinds for row in self._rows(f"select count(*) as num from ({_DATASET})", kind))
+        (row,) = self._rows("select count(*) as num from ({samples})")
+        return int(row["num"])
 
     def __iter__(self) -> Iterator[TrainingSample]:
-        for kind in self.kinds:
-            for row in self._rows(f"{_DATASET} order by sample_id", kind):
-                messages = tuple(Message(**message) for message in row["messages"])
-                yield TrainingSample(messages=messages, weight=row["weight"], sample_id=row["sample_id"])
+        for row in self._rows("select sample_id, messages, weight from ({samples}) order by place, sample_id"):
+            messages = tuple(Message(**message) for message in row["messages"])
+            yield TrainingSample(messages=messages, weight=row["weight"], sample_id=row["sample_id"])
 
-    def _rows(self, query: str, kind: Kind) -> Iterator[dict[str, Any]]:
+    def _rows(self, query: str) -> Iterator[dict[str, Any]]:
+        samples = " union all ".join(f"({_OF_KIND.format(place=place, kind=kind)})" for place, kind in enumerate(self.kinds))
         with connect(self.warehouse, memory_limit=MEMORY_LIMIT) as con:
-            for part in in_parts(con.sql(query.format(kind=kind), params={"dataset": self.dataset_id})):
+            for part in in_parts(con.sql(query.format(samples=samples), params={"dataset": self.dataset_id})):
                 yield from part.to_pylist()
