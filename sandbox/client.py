@@ -28,11 +28,10 @@ from sandbox.server.problems import error_of
 from sandbox.server.tokens import client_token
 from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.task import Task
-from sandbox.wire import Codec
+from sandbox.wire import MSGPACK_TYPE, Codec
 from warehouse.errors import FlywheelError, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable
 
 T = TypeVar("T")
-MSGPACK_TYPE = "application/msgpack"
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 300.0
 RELEASE_RETRY_S = 3.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
