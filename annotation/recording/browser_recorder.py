@@ -109,7 +109,9 @@ class BrowserRecorder:
         end_s = time.monotonic() + PICTURE_S
         while not (sizes := [tab.size_px for tab in self.pages.tabs.values() if tab.size_px is not None]):
             if time.monotonic() > end_s:
-                raise RecorderUnavailable("The browser gives no pictures of its page (Page.startScreencast).")
+                raise RecorderUnavailable(
+                    f"The browser gave no picture of its page in {PICTURE_S:g} s (Page.startScreencast): name another with --chromium."
+                )
             await asyncio.sleep(TICK_S)
         width, height = sizes[0]
         machine = Machine(
