@@ -167,7 +167,7 @@ class BrowserRecorder:
             self._snapshots.learn(frame, told, event.time_s)
         focus = box_of(*told["focus"]) if told.get("focus") else None
         moment = Moment(tab=tab, frame=frame, url=told["url"], title=told["title"], focus=focus)
-        for one in notches(event, told):
+        for one in notches(event):
             self._held += self._gestures.feed(one, moment)
 
     def _went(self, tab: Tab, url: str) -> None:
