@@ -48,6 +48,13 @@ def message_rows(messages: Iterable[Message]) -> list[Row]:
     return [asdict(message) for message in messages]
 
 
+def action_json(actions: Sequence[Action]) -> str:
+    """The column `action`: the one action of a response, or SEVERAL."""
+    if len(actions) == 1:
+        return ACTION.dump_json(actions[0]).decode()
+    return json.dumps({"kind": SEVERAL, "actions": [ACTION.dump_python(action, mode="json") for action in actions]})
+
+
 def _episode_row(episode: Episode) -> Row:
     request = episode.request
     return {
@@ -82,7 +89,7 @@ def _step_row(episode: Episode, step: Step) -> Row:
         "messages": message_rows(step.messages),
         "response": step.response,
         "thought": step.thought,
-        "action": _action_json((step.action, *step.more_actions)),
+        "action": action_json((step.action, *step.more_actions)),
         "prompt_token_ids": list(step.prompt_token_ids),
         "response_token_ids": list(step.response_token_ids),
         "response_logprobs": list(step.response_logprobs),
@@ -90,9 +97,3 @@ def _step_row(episode: Episode, step: Step) -> Row:
         "reward": step.reward,
         "latency_ms": step.latency_ms,
     }
-
-
-def _action_json(actions: Sequence[Action]) -> str:
-    if len(actions) == 1:
-        return ACTION.dump_json(actions[0]).decode()
-    return json.dumps({"kind": SEVERAL, "actions": [ACTION.dump_python(action, mode="json") for action in actions]})

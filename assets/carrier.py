@@ -10,7 +10,8 @@ from typing import Any
 import dagster as dg
 
 from assets.iteration_keys import next_key
-from assets.metadata import LINEAGE_ASSET, describe, picture
+from assets.keys import ITERATION_OUTPUT
+from assets.metadata import describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse import registry
@@ -45,7 +46,7 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
             metadata={
                 "policy": policy.checkpoint_id,
                 "released by": f"{policy.iteration}/{policy.stage}",
-                "lineage": dg.MetadataValue.asset(LINEAGE_ASSET),
+                "lineage": dg.MetadataValue.asset(ITERATION_OUTPUT),
                 **versions,
             },
             tags={"dagster/data_version": data_version},

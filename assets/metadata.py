@@ -12,12 +12,11 @@ from typing import Any
 import dagster as dg
 from pydantic import BaseModel
 
+from assets.keys import ITERATION_OUTPUT
 from assets.requests import StageResult
 from warehouse.identity import content_id, files_id, long_list_id
 
 ROOMS = ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines")
-LINEAGE_ASSET = dg.AssetKey("iteration_output")
-"""The asset whose metadata draws how iterations hang together."""
 
 
 @cache
@@ -53,7 +52,7 @@ def describe(
 ) -> dict[str, Any]:
     """Metadata of one materialization. `read` and `wrote` are table versions. Dagster shows it in this order: what a person would look
     at first comes first (`more`: pictures, names, reasons), what only a machine compares last."""
-    metadata: dict[str, Any] = {**more, "lineage": dg.MetadataValue.asset(LINEAGE_ASSET)}
+    metadata: dict[str, Any] = {**more, "lineage": dg.MetadataValue.asset(ITERATION_OUTPUT)}
     metadata.update({name: float(value) for name, value in (figures or {}).items()})
     metadata.update({name: int(value) for name, value in (counts or {}).items()})
     if duration_s is not None:

@@ -18,7 +18,7 @@ from annotation.service import intake
 from annotation.service.intake import Finished
 from annotation.storage import landings
 from annotation.storage.blobs import Blobs
-from annotation.storage.database import Database, default_url
+from annotation.storage.database import Database, default_url, has_default
 from annotation.storage.migrating import open_database
 from assets.carrier import INPUT
 from assets.metadata import data_version, describe
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 def database_of(home: Home, settings: PeopleSettings) -> Database | None:
     """The annotation database of an installation; None where nobody annotates. Raises ConfigError, DatabaseUnusable."""
     url = os.environ.get(DATABASE_VARIABLE) or settings.database
-    if not settings.enabled or (url is None and not (home.root / "annotation" / "annotation.db").is_file()):
+    if not settings.enabled or (url is None and not has_default(home)):
         return None
     return open_database(url or default_url(home))
 

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.process import peak_mb
 from benchmarks.common.venv import python_of
 from warehouse.near_duplicates import similar_pairs, to_documents
 
@@ -68,12 +69,6 @@ def ours(path: Path, threshold: float) -> dict[str, Any]:
     pairs = similar_pairs(to_documents(table["tokens"]), threshold)
     found = set(zip(pairs.second.tolist(), pairs.first.tolist(), strict=True))
     return figures(path, found, began, cpu)
-
-
-def peak_mb() -> float:
-    """Highest resident memory of this process; the kernel's other figure, ru_maxrss, begins with the parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def figures(path: Path, found: set[tuple[int, int]], began: float, cpu: float) -> dict[str, Any]:

@@ -56,10 +56,10 @@ def opened(home: Home, given: str | None) -> Iterator[Database]:
 @contextmanager
 def opened_if_there(home: Home) -> Iterator[Database | None]:
     """The same for commands that are about other things too: None where nobody has annotated or recorded anything for the home."""
-    from annotation.storage.database import default_url
+    from annotation.storage.database import default_url, has_default
 
     url = url_of(home, os.environ.get(VARIABLE))
-    if url == default_url(home) and not (home.root / "annotation" / "annotation.db").is_file():
+    if url == default_url(home) and not has_default(home):
         yield None
         return
     with opened(home, url) as database:

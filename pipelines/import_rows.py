@@ -7,7 +7,6 @@ the history of those that come after them, as they were.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,14 +14,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.episode import EpisodeRequest
-from agent.episode_rows import SEVERAL, message_rows
+from agent.episode_rows import action_json, message_rows
 from agent.grammars.base import Grammar, NotRepresentable
 from agent.grammars.elements import render_observation
 from agent.grammars.registry import grammar_named
 from agent.prompt import PromptBuilder
 from agent.prompt_texts import Mode
 from pipelines.import_trajectories import Chat, DemonstratedStep, Demonstration, Entry
-from sandbox.actions import ACTION, Action
+from sandbox.actions import Action
 from sandbox.imported.mapping import BadRecord, slug
 from sandbox.session import Observation
 from sandbox.task import Split, Task
@@ -220,15 +219,9 @@ def _step_row(
     return {
         "episode_id": request.episode_id, "step_index": index, "policy_id": HUMAN, "observation": render_observation(seen),
         "screenshot_id": step.picture.screenshot_id if step.picture else None, "messages": messages, "response": response,
-        "thought": step.thought, "action": _action_json(step.actions), "prompt_token_ids": [], "response_token_ids": [],
+        "thought": step.thought, "action": action_json(step.actions), "prompt_token_ids": [], "response_token_ids": [],
         "response_logprobs": [], "reward": 0.0, "latency_ms": 0.0,
     }  # fmt: skip
-
-
-def _action_json(actions: Sequence[Action]) -> str:
-    if len(actions) == 1:
-        return ACTION.dump_json(actions[0]).decode()
-    return json.dumps({"kind": SEVERAL, "actions": [ACTION.dump_python(action, mode="json") for action in actions]})
 
 
 def _names(actions: Sequence[Action]) -> str:

@@ -8,6 +8,7 @@ from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
 from assets.carrier import INPUT
 from assets.iteration_keys import iteration_key
+from assets.keys import ITERATION_OUTPUT
 from assets.partitions import ITERATIONS
 from pipelines.executor import ITERATION_TAG, iteration_executor, reap_dead_runs, unfinished_runs
 from pipelines.stage_runner import FRESH_TAG
@@ -20,7 +21,6 @@ DEFAULT_DAGSTER_URL = "http://127.0.0.1:3000"
 TAGS = {ITERATION_TAG: "true"}
 AGAIN = {**TAGS, FRESH_TAG: "true"}
 """Tags of a job that works stages again which an iteration has finished."""
-OUTPUT = dg.AssetKey("iteration_output")
 SEED = dg.AssetSelection.groups("seed")
 ITERATION = dg.AssetSelection.groups("datasets", "training", "release", "collection", "routing") - dg.AssetSelection.assets(INPUT)
 
@@ -32,7 +32,7 @@ iteration_job = dg.define_asset_job(
 )
 collect_job = dg.define_asset_job(
     "collect",
-    dg.AssetSelection.groups("collection", "routing") - dg.AssetSelection.assets(OUTPUT),
+    dg.AssetSelection.groups("collection", "routing") - dg.AssetSelection.assets(ITERATION_OUTPUT),
     tags=AGAIN,
     executor_def=iteration_executor,
     description="Act with the released policy again and route what comes of it.",
@@ -56,13 +56,13 @@ merge_job = dg.define_asset_job(
 def first_incomplete(instance: dg.DagsterInstance) -> str | None:
     """The first iteration that is open but has not closed; None while the seed is not made."""
     opened = sorted(instance.get_dynamic_partitions(str(ITERATIONS.name)))
-    closed = instance.get_materialized_partitions(OUTPUT)
+    closed = instance.get_materialized_partitions(ITERATION_OUTPUT)
     return next((key for key in opened if key not in closed), None)
 
 
 def completed(instance: dg.DagsterInstance) -> list[str]:
     """The iterations that have closed, in order."""
-    return sorted(instance.get_materialized_partitions(OUTPUT))
+    return sorted(instance.get_materialized_partitions(ITERATION_OUTPUT))
 
 
 @dg.op(description="Submits the iteration job for the first incomplete iteration, and the seed first where there is none.")

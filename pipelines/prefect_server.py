@@ -152,4 +152,4 @@ def _bound_socket() -> socket.socket:
             return listener
         except OSError:
             listener.close()
-    raise StageFailed("no free port on 127.0.0.1 for the Prefect server")
+    raise StageFailed("no free port on 127.0.0.1 for the Prefect server: end programs that listen there")

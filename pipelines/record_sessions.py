@@ -17,6 +17,8 @@ from pipelines.record_options import (
     ApplicationsOption,
     EncryptOption,
     EnvironmentOption,
+    LimitOption,
+    MicrophoneOption,
     ModelOption,
     NameArgument,
     NodeOption,
@@ -25,6 +27,7 @@ from pipelines.record_options import (
     RegionOption,
     SeedOption,
     SignedOption,
+    SpeechOption,
     TrackOption,
     checked,
     keys_of,
@@ -55,8 +58,8 @@ def start(
     exclude_app: Annotated[list[str] | None, typer.Option("--exclude-app", help="Never record windows of this application.")] = None,
     exclude_title: Annotated[list[str] | None, typer.Option("--exclude-title", help="Never record windows titled so: *bank*.")] = None,
     exclude_region: RegionOption = None,
-    microphone: Annotated[str | None, typer.Option(help="Name or number of the microphone \\[default: the system's].")] = None,
-    with_microphone: Annotated[bool, typer.Option("--speech/--no-speech", help="Record what you say.")] = True,
+    microphone: MicrophoneOption = None,
+    with_microphone: SpeechOption = True,
     recogniser: RecogniserOption = "auto",
     speech_model: ModelOption = "",
     hide_unknown: Annotated[
@@ -68,7 +71,7 @@ def start(
     pictures_per_s: Annotated[float, typer.Option(help="How often the screen is looked at.")] = 8.0,
     encrypt: EncryptOption = False,
     signed: SignedOption = None,
-    limit: Annotated[float, typer.Option(help="Seconds after which it ends by itself.")] = 7200.0,
+    limit: LimitOption = 7200.0,
     home: HomeOption = None,
 ) -> None:
     """Record this screen until the stop keys or Ctrl-C. Nothing leaves this machine before you have confirmed it in `review`."""
@@ -126,13 +129,13 @@ def browser(
     seed: SeedOption = None,
     exclude_site: Annotated[list[str] | None, typer.Option("--exclude-site", help="Never record this site: *bank*; repeatable.")] = None,
     chromium: Annotated[Path | None, typer.Option(help="The Chromium to open \\[default: the one that is found].")] = None,
-    microphone: Annotated[str | None, typer.Option(help="Name or number of the microphone \\[default: the system's].")] = None,
-    with_microphone: Annotated[bool, typer.Option("--speech/--no-speech", help="Record what you say.")] = True,
+    microphone: MicrophoneOption = None,
+    with_microphone: SpeechOption = True,
     recogniser: RecogniserOption = "auto",
     speech_model: ModelOption = "",
     encrypt: EncryptOption = False,
     signed: SignedOption = None,
-    limit: Annotated[float, typer.Option(help="Seconds after which it ends by itself.")] = 7200.0,
+    limit: LimitOption = 7200.0,
     home: HomeOption = None,
 ) -> None:
     """Record work in a browser alone: opens a Chromium with a profile of its own; close it, or Ctrl-C, to end."""

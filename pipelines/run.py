@@ -57,7 +57,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         reap_dead_runs(instance, home)
         server = _prepare(home) if len(completed(instance)) < num_iterations else None
         try:
-            _turn(num_iterations, home, profile, instance, console)
+            _turn(num_iterations, home, instance, console)
         finally:
             if server is not None:
                 prefect_server.end(server)
@@ -71,7 +71,7 @@ def _prepare(home: Home) -> subprocess.Popen[bytes] | None:
     return prefect_server.start(home)
 
 
-def _turn(num_iterations: int, home: Home, profile: Profile, instance: dg.DagsterInstance, console: Console) -> None:
+def _turn(num_iterations: int, home: Home, instance: dg.DagsterInstance, console: Console) -> None:
     done = completed(instance)
     if done:
         console.print(f"{len(done)} of {num_iterations} iterations are complete in {home.root}")

@@ -172,3 +172,12 @@ Action = Annotated[
 
 ACTION: TypeAdapter[Action] = TypeAdapter(Action)
 """Parses and prints any action as JSON: `ACTION.validate_json(text)`, `ACTION.dump_json(action)`."""
+
+
+def point_outside(action: Action, size_px: tuple[int, int]) -> tuple[int, int] | None:
+    """The first point of an action that is not on a screen of this width and height; None where all are, or it has none."""
+    points = [(getattr(action, "x", None), getattr(action, "y", None)), (getattr(action, "to_x", None), getattr(action, "to_y", None))]
+    for x, y in points:
+        if x is not None and y is not None and not (0 <= x < size_px[0] and 0 <= y < size_px[1]):
+            return (x, y)
+    return None

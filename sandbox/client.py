@@ -26,13 +26,12 @@ from sandbox.actions import ACTION, Action
 from sandbox.server.bodies import STARTED, STEPPED, SteppedSession
 from sandbox.server.problems import error_of
 from sandbox.server.tokens import client_token
-from sandbox.session import FileEntry, Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict, require_open
 from sandbox.task import Task
-from sandbox.wire import Codec
+from sandbox.wire import MSGPACK_TYPE, Codec
 from warehouse.errors import FlywheelError, LeaseLost, SandboxBusy, SandboxError, ServerUnreachable
 
 T = TypeVar("T")
-MSGPACK_TYPE = "application/msgpack"
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 300.0
 RELEASE_RETRY_S = 3.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -97,20 +96,16 @@ class RemoteSession:
         return num_calls + 1
 
     async def _numbered_call(self, name: str, codec: Codec[T], body: dict[str, Any]) -> T:
-        self._check_open()
+        require_open(self._is_closed)
         number = await self._next()
         answer = await self._call(name, codec, {**body, "number": number})
         self._num_calls = number
         return answer
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
-
     async def _call(
         self, name: str, codec: Codec[T], body: dict[str, Any] | None = None, *, method: str = "POST", params: dict[str, Any] | None = None
     ) -> T:
-        self._check_open()
+        require_open(self._is_closed)
         return await self._client._call(method, f"/v1/sessions/{self.session_id}/{name}", codec, body, params)
 
     async def _release(self, *, failed: bool) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from importlib import metadata
 from typing import Any, Literal, TypeVar
 
 import uvicorn
@@ -20,6 +21,14 @@ from warehouse.errors import ConfigError, FlywheelError
 
 T = TypeVar("T")
 BACKLOG = 1024
+
+
+def api_version() -> str:
+    """What an interface says of its version: the package's; 0 where it is not installed."""
+    try:
+        return metadata.version("flywheel")
+    except metadata.PackageNotFoundError:
+        return "0"
 
 
 class Server(uvicorn.Server):

@@ -15,10 +15,10 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from sandbox.actions import Action
 from sandbox.browser.page_session import PageSession
 from sandbox.page_task import PageState, Surroundings
-from sandbox.session import Observation, Verdict
+from sandbox.session import Observation, Verdict, require_open, require_running
 from sandbox.task import Task
 from sandbox.terminal.bubblewrap import find_bubblewrap, version
-from warehouse.errors import SandboxError, SandboxTimeout
+from warehouse.errors import SandboxTimeout
 
 
 class JailedEpisode(Protocol):
@@ -57,9 +57,7 @@ class EpisodePage(Generic[Episode]):
         return Verdict(origin="verifier", score=state.reward, threshold=1.0)
 
     def running(self) -> Episode:
-        if self.episode is None:
-            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
-        return self.episode
+        return require_running(self.episode)
 
 
 class JailedPageSession(ABC, Generic[Instance, Episode]):
@@ -102,7 +100,7 @@ class JailedPageSession(ABC, Generic[Instance, Episode]):
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for an unknown source or task, SandboxErrors."""
-        self._check_open()
+        require_open(self._is_closed)
         instance = self._instance(task, seed)
         self.num_resets += 1
         await self._end_episode()
@@ -125,12 +123,8 @@ class JailedPageSession(ABC, Generic[Instance, Episode]):
         return None if self._running().is_over else await self._page.hint()
 
     def _running(self) -> Episode:
-        self._check_open()
+        require_open(self._is_closed)
         return self._side.running()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
 
     async def _end_episode(self) -> None:
         """The page first: as long as it lives, it may reach what is beside it."""

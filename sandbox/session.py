@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from sandbox.actions import Action
 from sandbox.task import Task
+from warehouse.errors import SandboxError
 from warehouse.identity import bytes_id
 
+T = TypeVar("T")
 FileKind = Literal["file", "folder"]
 VerdictOrigin = Literal["verifier", "judge", "orm", "human", "scripted"]
 
@@ -136,3 +138,16 @@ class HasFiles(Protocol):
     async def read_file(self, path: str) -> str | None:
         """The text of a file; None where there is no such text file, or it is too long to be shown."""
         ...
+
+
+def require_open(is_closed: bool) -> None:
+    """Raises SandboxError for a session that was closed."""
+    if is_closed:
+        raise SandboxError("The session is closed; lease another one.")
+
+
+def require_running(episode: T | None) -> T:
+    """The episode of a session. Raises SandboxError where none runs."""
+    if episode is None:
+        raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
+    return episode

@@ -48,7 +48,7 @@ def figures(supply: Supply) -> dict[str, Any]:
         "proving_s": round(supply.proving_s, 1) if played else None,
         "difficulty": bands(supply.instances),
         "provenance": provenance(supply.instances),
-        "by_family": {name: _of_family(name, group) for name, group in supply.by_family.items()},
+        "by_family": {name: _of_family(group) for name, group in supply.by_family.items()},
     }
 
 
@@ -67,7 +67,7 @@ def provenance(instances: Sequence[Supplied]) -> dict[str, dict[str, int]]:
     return {part: dict(counts.most_common()) for part, counts in found.items()}
 
 
-def _of_family(name: str, group: Sequence[Supplied]) -> dict[str, Any]:
+def _of_family(group: Sequence[Supplied]) -> dict[str, Any]:
     proofs = [each.proof for each in group if each.proof is not None]
     return {
         "instances": len(group),
@@ -150,7 +150,7 @@ def family_rows(supply: Supply) -> list[tuple[str, ...]]:
             str(told["max_steps"]),
             "–" if told["episode_s"] is None else f"{told['episode_s']:.2f}",
         )
-        for name, told in ((name, _of_family(name, group)) for name, group in supply.by_family.items())
+        for name, told in ((name, _of_family(group)) for name, group in supply.by_family.items())
     ]
 
 

@@ -14,6 +14,8 @@ from sandbox.task import Task
 from warehouse.errors import SandboxError
 
 T = TypeVar("T")
+MSGPACK_TYPE = "application/msgpack"
+"""Media type of plain values between server and client."""
 
 _BASE64 = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 

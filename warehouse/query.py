@@ -36,7 +36,7 @@ def connect(
     registered on the connection still work. Close the connection after use.
     """
     if as_of is not None and versions is not None:
-        raise UnknownTable("ask for an iteration (as_of) or for table versions, not for both")
+        raise UnknownTable(f"ask for an iteration (as_of: {as_of}) or for table versions ({', '.join(versions)}), not for both")
     for table in versions or {}:
         if table not in TABLES:
             raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")

@@ -32,7 +32,7 @@ from sandbox.session import Observation
 MAX_ACTIONS = 20
 MAX_DESCRIBED_CHARS = 120
 
-_ACTION_LINE = re.compile(r"^[ \t]*Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()", re.MULTILINE)
+ACTION_LINE = re.compile(r"^[ \t]*Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()", re.MULTILINE)
 _ACTION_ANYWHERE = re.compile(r"Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()")
 _HEADER = re.compile(
     r"(?:^|(?<=\n))[ \t]*(?:Thought|Reflection|Action_Summary)[ \t]*[:：][ \t]*|(?<![ \t])[ \t]*\bAction_Summary[ \t]*[:：][ \t]*"
@@ -185,7 +185,7 @@ class ThoughtActionGrammar(ABC):
 
 def _find_action(text: str) -> tuple[int, int]:
     """Where the thought ends and where the first call starts: after `Action:` at a line's start, else after any, else at a known call."""
-    match = _ACTION_LINE.search(text) or _ACTION_ANYWHERE.search(text)
+    match = ACTION_LINE.search(text) or _ACTION_ANYWHERE.search(text)
     if match:
         return match.start(), match.end()
     for call in _CALL.finditer(text):

@@ -33,7 +33,7 @@ from agent.grammars.base import (
 )
 from agent.grammars.calls import Point, canonical_name, read_call, write_call
 from agent.grammars.points import escape_text, unescape_text
-from agent.grammars.thought_action import MAX_ACTIONS, MAX_DESCRIBED_CHARS, clean_thought, read_calls
+from agent.grammars.thought_action import ACTION_LINE, MAX_ACTIONS, MAX_DESCRIBED_CHARS, clean_thought, read_calls
 from agent.grammars.uitars1 import UNITS
 from sandbox.actions import Action, Finished, InvalidAction, ToolCall
 from sandbox.session import Observation
@@ -57,9 +57,8 @@ DEFAULT_THINK_TOKEN = "thinkt"
 _FUNCTION = re.compile(r"<function=\s*([\w.\-]+)\s*>")
 _FUNCTION_END = re.compile(r"</function>|<function=|</seed:tool_call>|$")
 _PARAMETER = re.compile(r"<parameter=\s*([\w.\-]+)\s*>(.*?)</parameter>", re.DOTALL)
-_TOOL_CALL_START = re.compile(r"<seed:tool_call>|<function")
+TOOL_CALL_START = re.compile(r"<seed:tool_call>|<function")
 _TAG = re.compile(r"</?(?:seed:tool_call|function|parameter)\b[^<>]*>?")
-_NATIVE_ACTION = re.compile(r"^[ \t]*Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()", re.MULTILINE)
 _PYTHON_TYPES: dict[ParameterType, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "json": (dict, list),
 }  # fmt: skip
@@ -86,7 +85,7 @@ class UiTars2Grammar:
         thought = (think["thought"].strip() or None) if think else None
         rest = text[: think.start()] + text[think.end() :] if think else text
         try:
-            if native := _NATIVE_ACTION.search(rest):
+            if native := ACTION_LINE.search(rest):
                 calls = read_calls(rest[native.end() :])
                 thought = thought or clean_thought(rest[: native.start()])
             else:
@@ -164,7 +163,7 @@ class UiTars2Grammar:
 
 
 def _start_of_call(text: str) -> int:
-    match = _TOOL_CALL_START.search(text)
+    match = TOOL_CALL_START.search(text)
     return match.start() if match else len(text)
 
 
@@ -180,7 +179,7 @@ def _read_functions(text: str) -> list[tuple[str, dict[str, str]]]:
         calls.append((match.group(1), values))
         if len(calls) == MAX_ACTIONS:
             break
-    if not calls and _TOOL_CALL_START.search(text):
+    if not calls and TOOL_CALL_START.search(text):
         raise BadText("half-written tool call: no function in it")
     return calls
 

@@ -109,7 +109,9 @@ class BrowserRecorder:
         end_s = time.monotonic() + PICTURE_S
         while not (sizes := [tab.size_px for tab in self.pages.tabs.values() if tab.size_px is not None]):
             if time.monotonic() > end_s:
-                raise RecorderUnavailable("The browser gives no pictures of its page (Page.startScreencast).")
+                raise RecorderUnavailable(
+                    f"The browser gave no picture of its page in {PICTURE_S:g} s (Page.startScreencast): name another with --chromium."
+                )
             await asyncio.sleep(TICK_S)
         width, height = sizes[0]
         machine = Machine(
@@ -165,7 +167,7 @@ class BrowserRecorder:
             self._snapshots.learn(frame, told, event.time_s)
         focus = box_of(*told["focus"]) if told.get("focus") else None
         moment = Moment(tab=tab, frame=frame, url=told["url"], title=told["title"], focus=focus)
-        for one in notches(event, told):
+        for one in notches(event):
             self._held += self._gestures.feed(one, moment)
 
     def _went(self, tab: Tab, url: str) -> None:

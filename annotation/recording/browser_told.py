@@ -80,7 +80,7 @@ def event_of(told: dict[str, Any]) -> Event | None:
     return None
 
 
-def notches(event: Event, told: dict[str, Any]) -> Iterator[Event]:
+def notches(event: Event) -> Iterator[Event]:
     """A turn of the wheel by several notches, one by one."""
     if not isinstance(event, Wheel):
         yield event

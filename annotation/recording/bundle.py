@@ -15,6 +15,7 @@ pixels of the screenshots. How a bundle is made is finish.py's, how it is sent u
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -225,14 +226,15 @@ class Manifest(_Model):
         if missing := sorted(name for name in named - known if name is not None):
             raise ValueError(f"actions name {len(missing)} screens that the manifest does not hold, e.g. {missing[0]}")
         if len(known) != len(self.screens):
-            raise ValueError("two screens have one id: each is stored once")
+            raise ValueError(f"{len(self.screens)} screens have {len(known)} ids: each screen is stored once")
         return self
 
     @model_validator(mode="after")
     def _actions_are_in_order(self) -> Self:
         starts = [action.start_s for action in self.actions]
-        if starts != sorted(starts):
-            raise ValueError("actions are not in the order of their times")
+        early = next((index for index, (before, start) in enumerate(pairwise(starts), 1) if start < before), None)
+        if early is not None:
+            raise ValueError(f"action {early} starts at {starts[early]:g} s, before the one in front of it: put them in the order of times")
         return self
 
     def screen(self, screen_id: str) -> Screen:
@@ -257,7 +259,7 @@ class Announcement(_Model):
         if not any(part.sha256 == self.manifest and part.media_type == "application/json" for part in self.parts):
             raise ValueError("the manifest is not among the parts: announce it as application/json")
         if len({part.sha256 for part in self.parts}) < len(self.parts):
-            raise ValueError("a part is announced twice")
+            raise ValueError(f"{len(self.parts)} parts have {len({part.sha256 for part in self.parts})} digests: announce each part once")
         return self
 
 

@@ -7,9 +7,9 @@ import sys
 from annotation.recording.accessibility import Accessibility
 from annotation.recording.camera import check_screen
 from annotation.recording.events import InputSource
-from annotation.recording.judge import Parts
 from annotation.recording.microphone import Microphone
 from annotation.recording.pynput_input import PynputInput
+from annotation.recording.screening import Parts
 from annotation.recording.settings import RecordSettings
 from annotation.recording.sign import make_sign
 from annotation.recording.text_reader import TextReader, find_text_reader

@@ -25,9 +25,9 @@ from annotation.recording.consent import check
 from annotation.recording.events import Event, Key
 from annotation.recording.gestures import Draft, Gestures
 from annotation.recording.hotkeys import Hotkeys
-from annotation.recording.judge import Judge, Parts, text_of
 from annotation.recording.microphone import Sound
 from annotation.recording.redaction import Redactor, redacted_task
+from annotation.recording.screening import Parts, Screening, text_of
 from annotation.recording.screens import Screens
 from annotation.recording.settings import Header, RecordSettings
 from annotation.recording.snapshots import Snapshots
@@ -58,7 +58,7 @@ class Recorder:
         self._snapshots = Snapshots(parts.accessibility, self._camera, settings.exclusions, self.redactor)
         self._screens = Screens(store, self._snapshots, self.redactor, parts.text_reader, with_elements=settings.with_elements)
         self.hidden: Counter[str] = Counter()
-        self._judge = Judge(parts, settings, self._camera, self._snapshots, self.redactor, self.hidden)
+        self._screening = Screening(parts, settings, self._camera, self._snapshots, self.redactor, self.hidden)
         self._events: queue.SimpleQueue[tuple[Event, Frame | None] | Sound] = queue.SimpleQueue()
         self._held: list[Draft[Frame]] = []
         self._after: dict[float, Frame | None] = {}
@@ -248,9 +248,9 @@ class Recorder:
     def _keep(self, run: Sequence[Draft[Frame]]) -> None:
         """Write one action, or a run of typing: unless it was in an excluded place, and without what is private."""
         seen = [(draft, self._camera.looks(draft.start_s - AROUND_S, draft.end_s + AROUND_S)) for draft in run]
-        open_ = [(draft, looks) for draft, looks in seen if not self._judge.is_excluded(draft, looks)]
+        open_ = [(draft, looks) for draft, looks in seen if not self._screening.is_excluded(draft, looks)]
         self.hidden["excluded"] += len(seen) - len(open_)
-        texts, kinds = self._judge.private(open_, self._after)
+        texts, kinds = self._screening.private(open_, self._after)
         for (draft, looks), text, hidden in zip(open_, texts, kinds, strict=True):
             action = draft.action if text is None else TypeText(text=text)
             self._write(draft, looks, ACTION.dump_python(action, mode="json"), hidden)
@@ -260,7 +260,7 @@ class Recorder:
     def _write(
         self, draft: Draft[Frame], looks: Sequence[tuple[SeenWindow, ...]], action: dict[str, Any], hidden: tuple[str, ...]
     ) -> None:
-        target, window = self._judge.target(draft), self._judge.window(draft, looks)
+        target, window = self._screening.target(draft), self._screening.window(draft, looks)
         self._store.append({
             "type": "action", "action": action, "start_s": self._at(draft.start_s), "end_s": self._at(draft.end_s),
             "frame": self._screens.keep(draft.before), "target": target, "window": window, "hidden": list(hidden),

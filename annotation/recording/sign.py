@@ -28,16 +28,6 @@ class Sign(Protocol):
     def close(self) -> None: ...
 
 
-class NoSign:
-    """For a browser recorder, which shows its sign in the page."""
-
-    box: Box | None = None
-
-    def show(self, is_paused: bool) -> None: ...
-
-    def close(self) -> None: ...
-
-
 def place(corner: Corner, width_px: int, height_px: int) -> Box:
     x = EDGE_PX if "left" in corner else width_px - WIDTH_PX - EDGE_PX if "right" in corner else (width_px - WIDTH_PX) // 2
     y = 0 if corner.startswith("top") else height_px - HEIGHT_PX

@@ -1,5 +1,5 @@
 """A recording on the disk: a folder with a cover that says which it is, a journal that only grows, and files. Crash-safe and private:
-but for the sound, nothing comes here from which the recorder has not taken what is private (judge.py, screens.py).
+but for the sound, nothing comes here from which the recorder has not taken what is private (screening.py, screens.py).
 
     recordings/<name>/
     ├── cover.json       id, state, how it is sealed; nothing of what was recorded

@@ -65,7 +65,7 @@ class Accounts:
         user = await self.database.reading(accounts.by_name, kept)
         is_right = await self.passwords.matches(user.password_hash if user is not None else None, password[:1024])
         if user is None or not is_right or user.disabled_at_s is not None:
-            await self.database.writing(_refuse, kept, user, address, self.clock())
+            await self.database.writing(_refuse, user, address, self.clock())
             raise LoginRefused(REFUSED)
         rehashed = await self.passwords.hashed(password) if self.passwords.needs_rehash(str(user.password_hash)) else None
         return await self.database.writing(self._open, user, attempt_id, address, instead_of, rehashed)
@@ -254,14 +254,14 @@ class Accounts:
         attempt_id = await self.database.writing(attempts.begin, own, address, self.limits, now_s=self.clock())
         user = await self.database.reading(accounts.get, who.user_id)
         if not await self.passwords.matches(user.password_hash, password[:1024]):
-            await self.database.writing(_refuse, user.name, user, address, self.clock())
+            await self.database.writing(_refuse, user, address, self.clock())
             raise LoginRefused("this is not the account's password")
         await self.database.writing(attempts.succeed, attempt_id)
         return user
 
 
-def _refuse(session: Session, name: str, user: User | None, address: str, now_s: float) -> None:
-    """What was typed as a name may be a password: it is only kept where there is such an account."""
+def _refuse(session: Session, user: User | None, address: str, now_s: float) -> None:
+    """What was typed as a name may be a password: it is not kept, only whose account it names, where there is one."""
     audit.record(session, "login.failed", now_s=now_s, subject=user.user_id if user else None, address=address)
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from agent.grammars.base import Grammar, NotRepresentable, ParsedResponse
+from agent.grammars.uitars2 import TOOL_CALL_START
 from annotation.service.unreadable import Write, looks_like_an_action, why_unreadable
 from annotation.wire.runs import ActionView, Point
 from sandbox.actions import Action, Finished
@@ -18,7 +19,6 @@ from warehouse.errors import UnreadableAnswer
 _ACTION_HEAD = "Action: "
 _COMPACT_MARK = re.compile(r"(?:^|(?<=\s))Action\s*[:：]?\s")
 _CHAT_MARK = re.compile(r"Action[ \t]*[:：]\s*")
-_TOOL_MARK = re.compile(r"<seed:tool_call>|<function")
 _THINK = re.compile(r"<(think\w*)>(.*?)(?:</\1>|$)", re.DOTALL)
 
 
@@ -139,7 +139,7 @@ def _raw_action(text: str, grammar: Grammar) -> str:
         return _without_thought(text + " ", grammar).strip()
     if grammar.name == "uitars2":
         rest = _THINK.sub("", text)
-        start = _TOOL_MARK.search(rest)
+        start = TOOL_CALL_START.search(rest)
         return rest[start.start() :].strip() if start else rest.strip()
     marks = list(_CHAT_MARK.finditer(text))
     return text[marks[-1].end() :].strip() if marks else text.strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agent.episode_rows import SEVERAL
 from agent.grammars.base import Grammar, ParsedResponse
 from agent.policy import Response
 from annotation.service.answers import composed, edited
@@ -14,9 +15,6 @@ from annotation.wire.runs import Decide
 from sandbox.actions import ACTION, Action
 from sandbox.session import Observation
 from warehouse.errors import NotNow, UnreadableAnswer
-
-SEVERAL = "several"
-"""Kind of a stored action where one response held several, as in agent/episode_rows.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

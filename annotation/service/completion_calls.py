@@ -109,7 +109,7 @@ def complete_tags(action: str, cursor: int, around: Surroundings) -> list[Comple
     else:
         body = head[head.rfind("<function=") :] if "<function=" in head else ""
         if body and "</function>" not in body:
-            return _missing_tags(action, cursor, function, body, around)
+            return _missing_tags(action, cursor, function, body)
         word = _WORD.search(head)
         start, typed = (word.start(), word.group()) if word else (cursor, "")
     end = cursor + len(re.match(r"\w*>?", action[cursor:]).group())  # type: ignore[union-attr]  # it always matches
@@ -226,7 +226,7 @@ def _keys_in_call(action: str, cursor: int, name: str, given: Sequence[str], typ
     return ranked(candidates, typed)
 
 
-def _missing_tags(action: str, cursor: int, name: str, body: str, around: Surroundings) -> list[Completion]:
+def _missing_tags(action: str, cursor: int, name: str, body: str) -> list[Completion]:
     typed = re.search(r"<?[\w=.]*$", body)
     start = cursor - (len(typed.group()) if typed else 0)
     candidates = []

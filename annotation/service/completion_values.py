@@ -29,7 +29,6 @@ KEYS = (
 )  # fmt: skip
 SHORTCUTS = ("ctrl a", "ctrl c", "ctrl v", "ctrl x", "ctrl z", "ctrl s", "shift tab", "alt left")
 DIRECTIONS = ("down", "up", "left", "right")
-TOOLS = ("execute_bash", "str_replace_editor", "JupyterCI", "Search", "LinkReader", "mcp")
 ARGUMENTS = {
     "execute_bash": {"command": "ls"},
     "str_replace_editor": {"command": "view", "path": "/workspace"},
@@ -124,7 +123,7 @@ def values(kind: Kind, around: Surroundings, *, verb: str = "") -> Iterator[Valu
         case "url":
             yield from _urls(around.observation)
         case "tool":
-            yield from _words(TOOLS)
+            yield from _words(ARGUMENTS)
         case "arguments":
             yield Value(text=json.dumps(ARGUMENTS.get(verb, {})), label="arguments", detail="JSON")
         case "command":

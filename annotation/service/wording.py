@@ -34,7 +34,7 @@ class Wording:
     def __init__(self, settings: WordingConfig) -> None:
         """Raises ConfigError where no address is named, for one to which texts would go in the clear, and for a token that is not there."""
         if settings.base_url is None:
-            raise ConfigError("people.wording.base_url is null: there is no model to ask")
+            raise ConfigError("people.wording.base_url is null: there is no model to ask; set it to the address of one")
         token = os.environ.get(settings.token_env, "") if settings.token_env else ""
         if settings.token_env and not token:
             raise ConfigError(f"people.wording.token_env is {settings.token_env!r}, but that environment variable is empty: set it")

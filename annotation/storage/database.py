@@ -41,9 +41,18 @@ _WRITES = "flywheel_writes"
 
 def default_url(home: Home) -> str:
     """The SQLite file of a home, whose folder is made."""
-    folder = home.root / "annotation"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return URL.create("sqlite", database=str(folder / "annotation.db")).render_as_string()
+    file = _default_file(home)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return URL.create("sqlite", database=str(file)).render_as_string()
+
+
+def has_default(home: Home) -> bool:
+    """Whether the SQLite file of a home is there."""
+    return _default_file(home).is_file()
+
+
+def _default_file(home: Home) -> Path:
+    return home.root / "annotation" / "annotation.db"
 
 
 class Database:

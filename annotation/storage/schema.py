@@ -20,7 +20,6 @@ MODES = ("intervene", "relabel")
 CAMPAIGN_STATES = ("active", "paused", "ended")
 ASSIGNMENT_STATES = ("open", "leased", "finished", "flagged", "cancelled")
 RUN_STATES = ("live", "finished", "abandoned")
-DECISIONS = ("accept", "edit", "override", "beyond_repair")
 REVIEW_STATES = ("none", "pending", "approved", "rejected")
 """`none`: nobody asked for a review; such a run counts as approved."""
 REVIEW_KINDS = ("second", "adjudication")

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI
@@ -46,6 +45,7 @@ from annotation.web import (
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
+from sandbox.http_serving import api_version
 from sandbox.pool_protocol import Pool
 
 ROUTES: tuple[Callable[[FastAPI], None], ...] = (
@@ -126,7 +126,7 @@ def create_app(
         accounts.passwords.close()
 
     app = FastAPI(
-        title="Flywheel annotation", version=_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="Flywheel annotation", version=api_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         openapi_url=None,
     )  # fmt: skip
     app.state.office = office
@@ -139,10 +139,3 @@ def create_app(
         return app.openapi()
 
     return Guard(app, accounts, settings)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("flywheel")
-    except metadata.PackageNotFoundError:
-        return "0"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks.ours.route_episodes import peak_mb
+from benchmarks.common.process import peak_mb
 from benchmarks.ours.sample_episodes import ITERATION
 from models.batching import EncodedSample, PlannedBatches, plan_batches
 from models.supervised.sample_file import sizes

@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.common.process import peak_mb
 from warehouse.catalogue import TABLES
 from warehouse.quality import judge
 from warehouse.quality_config import QualityConfig
@@ -42,12 +43,6 @@ def main() -> None:
         print(json.dumps(measure(arguments.folder, work, arguments.memory, arguments.threads)))
     finally:
         shutil.rmtree(work)
-
-
-def peak_mb() -> float:
-    """Highest resident memory of this process; the kernel's other figure, ru_maxrss, begins with the parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def measure(folder: Path, work: Path, memory: str, threads: int | None) -> dict[str, object]:

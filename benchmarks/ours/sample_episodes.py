@@ -16,7 +16,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from benchmarks.ours.route_episodes import peak_mb
+from benchmarks.common.process import peak_mb
 from warehouse.catalogue import TABLES
 from warehouse.home import Home
 from warehouse.identity import content_id, long_list_id

@@ -131,6 +131,7 @@ class Arena:
         return self._keys[index], self._values[index]
 
     def save(self, place: int, num_tokens: int) -> Snapshot:
+        """A copy of the first tokens at a place."""
         return Snapshot(
             [part[place, :, :num_tokens].clone() for part in self._keys], [part[place, :, :num_tokens].clone() for part in self._values]
         )
@@ -143,5 +144,6 @@ class Arena:
             values[place, :, :num_tokens] = value[:, :num_tokens]
 
     def move(self, source: int, target: int, num_tokens: int) -> None:
+        """Write the first tokens at one place over those at another."""
         for part in (*self._keys, *self._values):
             part[target, :, :num_tokens] = part[source, :, :num_tokens]

@@ -163,12 +163,12 @@ class HuggingFaceBackend:
         for layer in self._layers:
             layer.target = target
         logits = self._model(
-            input_ids=torch.tensor(ids, device=device), position_ids=self._positions(rows, target, slots_BT),
+            input_ids=torch.tensor(ids, device=device), position_ids=self._positions(rows, slots_BT),
             attention_mask=self._mask(target, slots_BT), past_key_values=self._cache, use_cache=True, **more,
         ).logits  # fmt: skip
         return (logits, kept) if self._keeps_logits else (logits[:, kept], kept)
 
-    def _positions(self, rows: Sequence[Row], target: Target, slots_BT: Tensor) -> Tensor:
+    def _positions(self, rows: Sequence[Row], slots_BT: Tensor) -> Tensor:
         extras: list[_Extra] = [row.extra for row in rows]
         if len(rows) == 1 and extras[0].positions is not None and rows[0].num_cached < extras[0].positions.shape[1]:
             prompt_3T = extras[0].positions[:, rows[0].num_cached :]

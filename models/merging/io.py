@@ -90,7 +90,8 @@ class TensorJob:
         return self.tensor.end - self.tensor.start
 
     def pieces(self) -> Iterator[Piece]:
-        """The tensor from its first byte to its last. May be called again for another pass."""
+        """The tensor from its first byte to its last. May be called again for another pass. Raises InterruptedError once another thread
+        has failed."""
         for index, offset in enumerate(range(0, self.num_bytes, PIECE_BYTES)):
             if self._stop.is_set():
                 raise InterruptedError("another tensor of this merge failed")

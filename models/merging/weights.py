@@ -24,7 +24,8 @@ def check_weights(weights: Sequence[float], num_parents: int, *, on_simplex: boo
 
 
 def simplex_grid(k: int, steps: int) -> Iterator[Weights]:
-    """Every weighting of k parents in units of 1/steps: C(steps + k - 1, k - 1) of them, each summing to 1."""
+    """Every weighting of k parents in units of 1/steps: C(steps + k - 1, k - 1) of them, each summing to 1. Raises
+    MergeError where k or steps is below 1."""
     if k < 1 or steps < 1:
         raise MergeError(f"a grid over {k} parents in {steps} steps does not exist: both must be 1 or more")
 

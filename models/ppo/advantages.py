@@ -36,7 +36,7 @@ def length_adaptive_lambda(num_tokens: int, *, alpha: float, floor: float) -> fl
 
     Source: VAPO (arXiv 2504.05118, "length-adaptive GAE"), taken over by UI-TARS-2 (arXiv 2509.02544, section on PPO) with alpha = 0.05.
     As published it is negative below 1/alpha tokens (l = 10 gives -1.0), which is every short GUI episode: hence the floor. `l` counts
-    response tokens.
+    response tokens. Raises ValueError for an episode without any.
     """
     if num_tokens < 1:
         raise ValueError(f"an episode of {num_tokens} response tokens has no lambda: at least 1 is needed")
@@ -47,7 +47,8 @@ def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lambda_: float, bo
     """Generalised advantage estimation (Schulman et al., arXiv 1506.02438, equation 16) over one episode.
 
     delta_t = r_t + gamma V_{t+1} - V_t,  A_t = delta_t + gamma lambda A_{t+1}. After the last entry comes `bootstrap_value`: 0 where the
-    environment ended the episode, an estimate of what was still to come where a limit cut it off.
+    environment ended the episode, an estimate of what was still to come where a limit cut it off. Raises ValueError where rewards and
+    values are not vectors of one length.
     """
     if rewards_T.shape != values_T.shape or rewards_T.ndim != 1:
         raise ValueError(f"rewards {rewards_T.shape} and values {values_T.shape} of one episode must be vectors of one length")
@@ -74,7 +75,8 @@ def decoupled_gae(
 
 
 def rewards_at_last_tokens(step_rewards_S: Sequence[float], tokens_per_step_S: Sequence[int]) -> Floats:
-    """Rewards per response token: each step's reward on the last token of its response, where the action was complete."""
+    """Rewards per response token: each step's reward on the last token of its response, where the action was complete. Raises ValueError
+    for a step without tokens, or where steps and rewards are not as many."""
     if len(step_rewards_S) != len(tokens_per_step_S) or min(tokens_per_step_S, default=0) < 1:
         raise ValueError(
             f"{len(step_rewards_S)} step rewards for steps of {list(tokens_per_step_S)} tokens: one reward a step, one token or more"

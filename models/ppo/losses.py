@@ -83,7 +83,8 @@ def token_weights(
     episode's tokens, mean over episodes, divided by `episode_scale`: each decision weighs the same, and the scale sets the loss beside the
     auxiliary one (Dr. GRPO, arXiv 2503.20783, with the scale as its constant length). episode_mean: mean over an episode's tokens, mean
     over episodes (GRPO, arXiv 2402.03300, equation 3); it alone needs `episode_tokens_N`, the response tokens of each token's episode.
-    `step_N` numbers the steps of the micro-batch from 0; all tokens of a step are in one micro-batch.
+    `step_N` numbers the steps of the micro-batch from 0; all tokens of a step are in one micro-batch. Raises ValueError for episode_mean
+    without `episode_tokens_N`.
     """
     if aggregation == "token":
         return torch.full(step_N.shape, 1.0 / num_tokens, device=step_N.device)

@@ -135,7 +135,8 @@ class RolloutPool:
         """The episodes of batch `index`, in the order they were admitted, as soon as `size` are finished in whole groups; the oldest are
         taken first. A batch that an earlier start of the run learned from without keeping the result is the same again.
 
-        Raises what the Collector raises, SandboxError when it ends before its requests are answered.
+        Raises what the Collector raises, SandboxError when it ends before its requests are answered, ModelError where the spool has lost
+        an episode of the batch.
         """
         self._waited_for = index
         self._release()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 
 from sandbox import actions
-from sandbox.actions import Action
+from sandbox.actions import Action, point_outside
 from sandbox.browser.input import Refusal, find_key
 
 SWIPE_MS, DRAG_MS, LONG_PRESS_MS = 300, 800, 800
@@ -34,7 +34,7 @@ _DEVICE_KEYS = {
 
 def commands(action: Action, size_px: tuple[int, int]) -> tuple[str, ...] | Refusal:
     """The shell commands that carry out an action of touch or keyboard on a screen of the given size."""
-    if (outside := _point_outside(action, size_px)) is not None:
+    if (outside := point_outside(action, size_px)) is not None:
         return Refusal(reason=f"point {outside} is outside the screen of {size_px[0]}x{size_px[1]} pixels")
     match action:
         case actions.Click(x=x, y=y, button="left", count=count):
@@ -117,12 +117,4 @@ def key_code(name: str) -> str | None:
         return _KEY_CODES[key.key]
     if (len(key.key) == 1 and key.key.isascii() and key.key.isalnum()) or (key.key[0] == "F" and key.key[1:].isdigit()):
         return key.key.upper()
-    return None
-
-
-def _point_outside(action: Action, size_px: tuple[int, int]) -> tuple[int, int] | None:
-    points = [(getattr(action, "x", None), getattr(action, "y", None)), (getattr(action, "to_x", None), getattr(action, "to_y", None))]
-    for x, y in points:
-        if x is not None and y is not None and not (0 <= x < size_px[0] and 0 <= y < size_px[1]):
-            return (x, y)
     return None

@@ -25,7 +25,7 @@ from sandbox.android.gestures import commands
 from sandbox.android.instance import AndroidInstance, AndroidMoment, AndroidTasks, says_the_same
 from sandbox.android.ui_tree import parse, rotation
 from sandbox.browser.input import Refusal
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import Observation, Transition, Verdict, require_open, require_running
 from sandbox.task import Task
 from warehouse.errors import SandboxError, SandboxTimeout, TaskError
 
@@ -118,8 +118,7 @@ class AndroidSession:
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for an unknown source, and SandboxErrors."""
-        if self._is_closed:
-            raise SandboxError("The session is closed; open another one.")
+        require_open(self._is_closed)
         maker = self._tasks.get(task.source)
         if maker is None:
             raise TaskError(f"Task {task.name!r} is of source {task.source!r}; this session has {sorted(self._tasks)}.")
@@ -251,11 +250,8 @@ class AndroidSession:
         return running.instance.hint(AndroidMoment(observation=running.observation, is_solved=is_solved))
 
     def _running(self) -> _Running:
-        if self._is_closed:
-            raise SandboxError("The session is closed; open another one.")
-        if self._current is None:
-            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
-        return self._current
+        require_open(self._is_closed)
+        return require_running(self._current)
 
     @staticmethod
     def _size_px(running: _Running) -> tuple[int, int]:

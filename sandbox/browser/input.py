@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sandbox import actions
-from sandbox.actions import Action
+from sandbox.actions import Action, point_outside
 
 Button = Literal["left", "middle", "right"]
 Command = tuple[str, dict[str, Any]]
@@ -157,7 +157,7 @@ def find_key(name: str) -> Key | None:
 def gestures(action: Action, area_px: tuple[int, int], place: str = "page") -> tuple[Phase, ...] | Refusal:
     """The phases that carry out an action of pointer, keyboard or time on a page (or another `place`) of the given size; a Refusal for a
     point that lies outside, an unknown key, and for every action that has no gesture."""
-    if (outside := _point_outside(action, area_px)) is not None:
+    if (outside := point_outside(action, area_px)) is not None:
         return Refusal(reason=f"point {outside} is outside the {place} of {area_px[0]}x{area_px[1]} pixels")
     match action:
         case actions.TypeText(text=text):
@@ -203,14 +203,6 @@ def _pointer_gestures(action: Action, area_px: tuple[int, int]) -> tuple[Phase, 
 
 def _move(x: int | None, y: int | None) -> tuple[PointerMove, ...]:
     return () if x is None or y is None else (PointerMove(x=x, y=y),)
-
-
-def _point_outside(action: Action, area_px: tuple[int, int]) -> tuple[int, int] | None:
-    points = [(getattr(action, "x", None), getattr(action, "y", None)), (getattr(action, "to_x", None), getattr(action, "to_y", None))]
-    for x, y in points:
-        if x is not None and y is not None and not (0 <= x < area_px[0] and 0 <= y < area_px[1]):
-            return (x, y)
-    return None
 
 
 def _with_known_keys(names: tuple[str, ...], phase: tuple[Gesture, ...]) -> tuple[Phase, ...] | Refusal:

@@ -106,11 +106,6 @@ class WebPage(Protocol):
         """Address of what is shown; a page of the task by its path below the root."""
         ...
 
-    @property
-    def has_dialog(self) -> bool:
-        """A dialog waits for the agent's answer, and the page stands still."""
-        ...
-
     async def elements(self) -> tuple[Element, ...]:
         """What is shown, frames included."""
         ...

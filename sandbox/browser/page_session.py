@@ -22,7 +22,7 @@ from sandbox.browser.policy import told
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
 from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import Observation, Transition, Verdict, require_open, require_running
 from sandbox.task import Task
 from warehouse.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
 
@@ -90,7 +90,7 @@ class PageSession:
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for an unknown source, PageNotReady and other SandboxErrors."""
         source = self._source(task)
-        self._check_open()
+        require_open(self._is_closed)
         self.num_resets += 1
         instance, self._instance = self._instance, None
         key = (task.source, task.name)
@@ -144,10 +144,6 @@ class PageSession:
             raise TaskError(
                 f"Task {task.name!r} is of source {task.source!r}, which this session does not have; it has {sorted(self._sources)}."
             ) from error
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
 
     async def _load(self, task: Task, source: PageTask, window: tuple[PageSettings, Path]) -> Page:
         """The task's page, loaded and ready, in the page we have or a new one."""
@@ -277,10 +273,8 @@ class PageSession:
             )
 
     def _running(self) -> _Instance:
-        self._check_open()
-        if self._instance is None:
-            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
-        return self._instance
+        require_open(self._is_closed)
+        return require_running(self._instance)
 
     async def leave(self) -> None:
         """Close the page; the next reset opens another. For who ends what the page shares with an episode."""

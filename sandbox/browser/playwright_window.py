@@ -126,10 +126,6 @@ class PlaywrightWindow(PlaywrightPage):
     def url(self) -> str:
         return told(self._page.url, self._root)
 
-    @property
-    def has_dialog(self) -> bool:
-        return False
-
     async def settle(self, ms: float, *, screenshot: bool) -> bytes | None:
         async with sandbox_errors(self._browser):
             try:

@@ -278,10 +278,6 @@ class WebWindow:
             return self._dialogs.current.elements()
         return await self.active.frames.elements(self.settings.area_px)
 
-    @property
-    def has_dialog(self) -> bool:
-        return self._dialogs.current is not None
-
     def status(self) -> dict[str, Any]:
         """For Transition.info: the tabs, and what has not settled."""
         info: dict[str, Any] = {"tabs": self._listed()}

@@ -18,9 +18,9 @@ from sandbox.desktop.instance import Instance, Launch, Moment
 from sandbox.desktop.launching import start
 from sandbox.desktop.makers import entry, make_instance
 from sandbox.desktop.source import SOURCE, VERSION, TaskEntry
-from sandbox.session import Observation, Transition, Verdict
+from sandbox.session import Observation, Transition, Verdict, require_open, require_running
 from sandbox.task import Task
-from warehouse.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
+from warehouse.errors import DesktopMissing, SandboxTimeout, TaskError
 
 WINDOW_LIMIT_S = 90.0
 """LibreOffice and Wine take some seconds to their first window on a quiet machine."""
@@ -59,7 +59,7 @@ class DesktopSession:
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for a task of another source, DesktopMissing where a program is not installed, and other SandboxErrors."""
-        self._check_open()
+        require_open(self._is_closed)
         task_entry, instance = entry(task), make_instance(task, seed)
         self._episode = None
         desktop = await self._desktops.fresh()
@@ -147,15 +147,9 @@ class DesktopSession:
         windows = await episode.desktop.windows()
         return episode.instance.oracle(Moment(observation=episode.observation, windows=windows, actions=tuple(episode.done)))
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
-
     def _running(self) -> _Episode:
-        self._check_open()
-        if self._episode is None:
-            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
-        return self._episode
+        require_open(self._is_closed)
+        return require_running(self._episode)
 
     async def close(self) -> None:
         self._is_closed = True

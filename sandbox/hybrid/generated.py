@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from sandbox.hybrid.tasks import HybridInstance, PageStep, choose, click, fill, send
+from sandbox.hybrid.tasks import HybridInstance, PageStep, choose, click, fill, page_of, round_of, send
 from sandbox.supply import Facts, Refusal, draw
 from sandbox.task import Task
 from sandbox.terminal.draw import code, text, things
@@ -89,7 +89,7 @@ def fetch(rng: Random, number: int) -> Made | Refusal:
         f"{question.result.words} into the field Answer, and press Send.",
         goals=[Holds(path=path, text=content)], steps=[],
     )  # fmt: skip
-    page = _page("Question", [_round([], fields={"Answer": answer}, download={"name": name, "text": content})])
+    page = page_of("Question", [round_of([], fields={"Answer": answer}, download={"name": name, "text": content})])
     instance = HybridInstance(work=work, page=page, steps=steps)
     return _made(instance, question.content, TYPED[number].difficulty, **_origin(number, data, question, "type"))
 
@@ -114,8 +114,8 @@ def give_back(rng: Random, number: int) -> Made | Refusal:
         "press Send.",
         goals=[goal], steps=[],
     )  # fmt: skip
-    shown = _round([], upload={"name": result, "text": text(question.answer)}, download={"name": name, "text": content})
-    instance = HybridInstance(work=work, page=_page("Return", [shown]), steps=steps)
+    shown = round_of([], upload={"name": result, "text": text(question.answer)}, download={"name": name, "text": content})
+    instance = HybridInstance(work=work, page=page_of("Return", [shown]), steps=steps)
     return _made(instance, question.content, UPLOADED[number].difficulty, **_origin(number, data, question, "upload"))
 
 
@@ -132,7 +132,7 @@ def consult(rng: Random, number: int) -> Made | Refusal:
         f"{question.result.words} into the field Answer, and press Send.",
         files={path: content}, goals=[Holds(path=path, text=content)], steps=[],
     )  # fmt: skip
-    page = _page("Value", [_round([condition.value], fields={"Answer": answer})])
+    page = page_of("Value", [round_of([condition.value], fields={"Answer": answer})])
     instance = HybridInstance(work=work, page=page, steps=steps)
     shown = {**question.content, "shown": condition.value}
     return _made(instance, shown, TYPED[number].difficulty - 0.05, **_origin(number, data, question, "type"))
@@ -166,9 +166,9 @@ def rounds(rng: Random, num: int) -> Made | Refusal:
         f"code: write it into {target}.",
         files={path: content}, goals=[goal], steps=[],
     )  # fmt: skip
-    shown = [_round([value], fields={"Sum": answer}) for value, answer in zip(values, answers, strict=True)]
+    shown = [round_of([value], fields={"Sum": answer}) for value, answer in zip(values, answers, strict=True)]
     instance = HybridInstance(
-        work=work, page=_page("Rounds", shown, receipt=final), steps=[*steps, bash(f"echo {final} > {target}", goal)]
+        work=work, page=page_of("Rounds", shown, receipt=final), steps=[*steps, bash(f"echo {final} > {target}", goal)]
     )  # fmt: skip
     asked_of = {"data": path, "values": values, "answers": answers, "code": final}
     return _made(instance, asked_of, 0.5 + 0.12 * num, subject=data.subject.name, format=data.format, level=str(num + 1),
@@ -190,7 +190,7 @@ def note(rng: Random, num: int) -> Made | Refusal:
         rng.shuffle(shown)
     steps = [bash(f"echo {word} > {goal.path}", goal) for word, goal in zip(words, goals, strict=True)]
     instance = HybridInstance(
-        work=Instance(instruction=told, goals=goals, steps=[]), page=_page("Codes", [_round(shown)]), needs_page=False, steps=steps
+        work=Instance(instruction=told, goals=goals, steps=[]), page=page_of("Codes", [round_of(shown)]), needs_page=False, steps=steps
     )  # fmt: skip
     return _made(instance, {"codes": words}, 0.05 * num, operations=" → ".join(["read page", *["write"] * num]), level="1")
 
@@ -210,24 +210,9 @@ def type_in(rng: Random, num: int) -> Made | Refusal:
             instruction=f"{told} Then press Send.", goals=[], steps=[],
             files={file: f"{word}\n" for file, word in zip(files, words, strict=True)},
         ),
-        page=_page("Words", [_round([], fields=dict(zip(labels, words, strict=True)))]), steps=[*steps, send()],
+        page=page_of("Words", [round_of([], fields=dict(zip(labels, words, strict=True)))]), steps=[*steps, send()],
     )  # fmt: skip
     return _made(instance, {"words": words}, 0.1 * num, operations=" → ".join(["read file", "type"] * num), level="1")
-
-
-def _page(title: str, shown: list[dict[str, Any]], *, receipt: str = "Thank you.") -> dict[str, Any]:
-    return {"title": title, "rounds": shown, "receipt": receipt}
-
-
-def _round(
-    shown: list[str],
-    *,
-    fields: Mapping[str, str] | None = None,
-    download: dict[str, str] | None = None,
-    upload: dict[str, str] | None = None,
-) -> dict[str, Any]:
-    wanted = [{"name": name, "wanted": value} for name, value in (fields or {}).items()]
-    return {"lines": shown, "fields": wanted, "download": download, "upload": upload}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 from sandbox.actions import Navigate
-from sandbox.hybrid.tasks import HybridInstance, PageStep, choose, click, fill, send
+from sandbox.hybrid.tasks import HybridInstance, PageStep, choose, click, fill, page_of, round_of, send
 from sandbox.terminal.draw import PEOPLE, code, lines, port, text, things
 from sandbox.terminal.tasks import Goal, Holds, Instance, Present, Serves, Step, bash, quoted
 
@@ -19,7 +18,7 @@ def note_code(rng: Random) -> HybridInstance:
         work=Instance(
             instruction=f"The page shows a code. Write it into the file {name}.txt.", goals=[goal], steps=[]
         ),
-        page=_page("Code", [_round([secret])]), needs_page=False, steps=[bash(f"echo {secret} > {name}.txt", goal)],
+        page=page_of("Code", [round_of([secret])]), needs_page=False, steps=[bash(f"echo {secret} > {name}.txt", goal)],
     )  # fmt: skip
 
 
@@ -31,7 +30,7 @@ def type_word(rng: Random) -> HybridInstance:
             instruction=f"Type the word that is in the file {name}.txt into the field Word, and press Send.",
             files={f"{name}.txt": f"{word}\n"}, goals=[], steps=[],
         ),
-        page=_page("Word", [_round([], fields={"Word": word})]),
+        page=page_of("Word", [round_of([], fields={"Word": word})]),
         steps=[bash(f"cat {name}.txt"), *fill(0, word), send()],
     )  # fmt: skip
 
@@ -49,7 +48,7 @@ def download_and_sum(rng: Random) -> HybridInstance:
             ),
             goals=[Holds(path=path, text=content)], steps=[],
         ),
-        page=_page("Numbers", [_round([], fields={"Sum": total}, download={"name": f"{name}.txt", "text": content})]),
+        page=page_of("Numbers", [round_of([], fields={"Sum": total}, download={"name": f"{name}.txt", "text": content})]),
         steps=[
             click(f"{name}.txt", role="link", goal=Present(path=path)),
             bash(f"awk '{{ sum += $1 }} END {{ print sum }}' {path}"),
@@ -72,7 +71,7 @@ def upload_sorted(rng: Random) -> HybridInstance:
             ),
             files={f"{name}.txt": text(words)}, goals=[goal], steps=[],
         ),
-        page=_page("Upload", [_round([], upload={"name": f"{other}.txt", "text": content})]),
+        page=page_of("Upload", [round_of([], upload={"name": f"{other}.txt", "text": content})]),
         steps=[bash(f"sort {name}.txt > {other}.txt", goal), choose(f"{other}.txt"), send()],
     )  # fmt: skip
 
@@ -111,7 +110,7 @@ def serve_and_press(rng: Random) -> HybridInstance:
             ),
             files={"app.py": program}, goals=[serves, goal], steps=[],
         ),
-        page=_page("App", [_round(["Nothing is to be done on this page."])]), needs_page=False,
+        page=page_of("App", [round_of(["Nothing is to be done on this page."])]), needs_page=False,
         steps=[
             bash("python3 app.py > /tmp/app.log 2>&1 & sleep 1", serves),
             PageStep(act=lambda _: Navigate(url=address), done=f"location.port === '{number}'"),
@@ -138,7 +137,7 @@ def report_log(rng: Random) -> HybridInstance:
             ),
             files={"work.log": text(entries)}, goals=[goal], steps=[],
         ),
-        page=_page("Report", [_round([], fields=fields)], receipt=receipt),
+        page=page_of("Report", [round_of([], fields=fields)], receipt=receipt),
         steps=[
             bash("head -n 3 work.log"), bash("grep -c ' error ' work.log"), bash("grep ' error ' work.log | sed -n '1p;$p'"),
             *(step for index, value in enumerate(fields.values()) for step in fill(index, value)),
@@ -155,7 +154,7 @@ def exchange(rng: Random) -> HybridInstance:
     table = text(sorted([*others, *(f"{word} {number}" for word, number in zip(words, numbers, strict=True))]))
     final = code(rng, 6)
     goal = Holds(path="final.txt", text=final)
-    rounds = [_round([word], fields={"Number": number}) for word, number in zip(words, numbers, strict=True)]
+    rounds = [round_of([word], fields={"Number": number}) for word, number in zip(words, numbers, strict=True)]
     steps: list[Step | PageStep] = []
     for index, (word, number) in enumerate(zip(words, numbers, strict=True)):
         steps += [bash(f"./number.sh {word}"), *fill(0, number, round_number=index), send(round_number=index)]
@@ -168,7 +167,7 @@ def exchange(rng: Random) -> HybridInstance:
             files={"number.sh": "#!/bin/bash\ngrep \"^$1 \" .numbers | cut -d' ' -f2\n", ".numbers": table},
             modes={"number.sh": 0o755}, goals=[goal], steps=[],
         ),
-        page=_page("Exchange", rounds, receipt=final),
+        page=page_of("Exchange", rounds, receipt=final),
         steps=[*steps, bash(f"echo {final} > final.txt", goal)],
     )  # fmt: skip
 
@@ -181,7 +180,7 @@ def return_edited(rng: Random) -> HybridInstance:
     after = text([line.replace(old, new) for line in before])
     path = f"Downloads/{name}.txt"
     goal = Holds(path=path, text=after)
-    shown = _round([], upload={"name": f"{name}.txt", "text": after}, download={"name": f"{name}.txt", "text": text(before)})
+    shown = round_of([], upload={"name": f"{name}.txt", "text": after}, download={"name": f"{name}.txt", "text": text(before)})
     return HybridInstance(
         work=Instance(
             instruction=(
@@ -190,20 +189,9 @@ def return_edited(rng: Random) -> HybridInstance:
             ),
             goals=[goal], steps=[],
         ),
-        page=_page("Edit", [shown]),
+        page=page_of("Edit", [shown]),
         steps=[
             click(f"{name}.txt", role="link", goal=Present(path=path)),
             bash(f"sed -i s/{quoted(old)}/{quoted(new)}/ {path}", goal), choose(path), send(),
         ],
     )  # fmt: skip
-
-
-def _page(title: str, rounds: list[dict[str, Any]], *, receipt: str = "Thank you.") -> dict[str, Any]:
-    return {"title": title, "rounds": rounds, "receipt": receipt}
-
-
-def _round(
-    shown: list[str], *, fields: dict[str, str] | None = None, download: dict[str, str] | None = None, upload: dict[str, str] | None = None
-) -> dict[str, Any]:
-    wanted = [{"name": name, "wanted": value} for name, value in (fields or {}).items()]
-    return {"lines": shown, "fields": wanted, "download": download, "upload": upload}

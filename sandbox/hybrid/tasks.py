@@ -5,7 +5,7 @@ acts on the page. The tasks themselves are kinds.py, what runs them session.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -81,6 +81,24 @@ async def _is_open(step: Step | PageStep, moment: HybridMoment) -> bool:
     if step.goal is None:
         return isinstance(step, PageStep) or step.action not in moment.actions
     return await step.goal.unmet(moment.probe) is not None
+
+
+def page_of(title: str, rounds: Sequence[Mapping[str, Any]], *, receipt: str = "Thank you.") -> dict[str, Any]:
+    """What HybridInstance.page is: the page's title, its rounds (of `round_of`), and what it says once it has accepted the last."""
+    return {"title": title, "rounds": list(rounds), "receipt": receipt}
+
+
+def round_of(
+    shown: Sequence[str],
+    *,
+    fields: Mapping[str, str] | None = None,
+    download: Mapping[str, str] | None = None,
+    upload: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """One round of a page: the lines that it shows, the wanted value of each field by its label, and the name and text of the file that it
+    gives, or that it wants."""
+    wanted = [{"name": name, "wanted": value} for name, value in (fields or {}).items()]
+    return {"lines": list(shown), "fields": wanted, "download": download, "upload": upload}
 
 
 def find(observation: Observation, text: str, *, role: str | None = None) -> Element | None:

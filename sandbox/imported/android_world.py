@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, slug
+from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, listed, slug
 from sandbox.imported.metrics import text_of
 from sandbox.imported.rules import faults
 from sandbox.imported.spec import Answers, DeviceSays, TaskSpec
@@ -60,7 +60,7 @@ def map_android_world(record: Any, files: Files) -> Mapped:
         value, check, setup = known
         goals = [DeviceSays(kind="device", **check)]
         rows = rows or ({"on_or_off": value, "max_or_min": value},)
-    packages = [PACKAGES.get(str(app).lower(), str(app)) for app in _listed(fields.any("app_names", "apps", "app"))]
+    packages = [PACKAGES.get(str(app).lower(), str(app)) for app in listed(fields.any("app_names", "apps", "app"))]
     if strangers := [package for package in packages if "." not in package]:
         reasons.append(f"needs the app {strangers[0]}, whose package is not known")
     if not goals:
@@ -79,7 +79,7 @@ def map_android_world(record: Any, files: Files) -> Mapped:
 def _goals(fields: Fields, reasons: list[str]) -> tuple[list[Any], list[str]]:
     goals: list[Any] = []
     unknown: list[str] = []
-    for item in _listed(fields.any("checks", "criteria", "success_criteria")):
+    for item in listed(fields.any("checks", "criteria", "success_criteria")):
         check = Fields(item, "checks[]")
         if (answer := check.any("answer")) is not None:
             goals.append(Answers(kind="answers", text=str(answer)))
@@ -105,7 +105,7 @@ def _device_goals(check: Fields, command: str, reasons: list[str]) -> list[Devic
     if part not in (None, True, False):
         if whole is not None:
             reasons.append("a check of it says both what is all of an output and what is a part of it")
-        texts, is_part = _listed(part), True
+        texts, is_part = listed(part), True
     if None in texts or not texts:
         reasons.append("a check of it does not say what its command is to print")
     if any(isinstance(text, (dict, list)) for text in texts):
@@ -137,10 +137,6 @@ def _rows(params: Any, name: str, reasons: list[str], notes: list[str]) -> tuple
         notes.append(f"of {len(texts)} combinations of parameters {MAX_ROWS} were kept")
         texts = Random(stable_seed("params", name)).sample(texts, MAX_ROWS)
     return tuple(texts)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _number(value: Any) -> float | None:

@@ -96,6 +96,11 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def listed(value: Any) -> list[Any]:
+    """A field that holds a list, one value, or nothing, as a list."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def slug(text: str) -> str:
     """A name for a task: letters, digits, ".", "_" and "-"."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:100] or "task"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sandbox.imported.mapping import Fields
+from sandbox.imported.mapping import Fields, listed
 from sandbox.imported.metrics import METRICS
 from sandbox.imported.osworld_task import OsworldTask
 from sandbox.imported.rules import EXISTENCE, faults
@@ -15,9 +15,9 @@ from sandbox.imported.spec import Compare, Getter, Goal, PathIs, Several
 def goals_of(evaluator: Mapping[str, Any], task: OsworldTask) -> tuple[list[Goal], list[Any]]:
     """Goals, and the setup steps that are to be done before they are checked, as they are written."""
     fields = Fields(evaluator, "evaluator")
-    functions = _listed(fields.any("func"))
-    results, expected = _listed(fields.any("result")), _listed(fields.any("expected"))
-    options = _listed(fields.any("options"))
+    functions = listed(fields.any("func"))
+    results, expected = listed(fields.any("result")), listed(fields.any("expected"))
+    options = listed(fields.any("options"))
     is_any = fields.any("conj") == "or"
     before: list[Any] = fields.take("postconfig", list, [])
     task.unknown += fields.unknown()
@@ -27,10 +27,6 @@ def goals_of(evaluator: Mapping[str, Any], task: OsworldTask) -> tuple[list[Goal
         if (goal := _goal(function, _at(results, index), _at(expected, index), _at(options, index), task)) is not None
     ]
     return ([Several(kind="any", goals=tuple(goals))] if is_any and len(goals) > 1 else goals), before
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _at(values: Sequence[Any], index: int) -> Any:

@@ -11,7 +11,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import metadata
 from typing import Annotated, Any, TypeVar
 
 import msgpack
@@ -22,7 +21,7 @@ from starlette.types import ASGIApp
 
 from sandbox import wire
 from sandbox.actions import Action
-from sandbox.http_serving import unless_gone
+from sandbox.http_serving import api_version, unless_gone
 from sandbox.pool_protocol import Pool
 from sandbox.server import bodies, calls, live
 from sandbox.server.access import AllLeases, Client, OwnLease
@@ -37,11 +36,10 @@ from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.sources import all_tasks, tasks_of
 from sandbox.task import Task
 from sandbox.tokens import Tokens
-from sandbox.wire import Codec
+from sandbox.wire import MSGPACK_TYPE, Codec
 from warehouse.errors import ConfigError, FlywheelError, SandboxBusy
 
 T = TypeVar("T")
-MSGPACK_TYPE = "application/msgpack"
 DESCRIPTION = """Sessions of a sandbox on lease. Every request needs `Authorization: Bearer TOKEN`.
 
 `POST /v1/sessions` leases a session; reset, step and evaluate it; send a sign of life at least once in its time to live; delete it.
@@ -70,7 +68,7 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
         await leases.close()
 
     app = FastAPI(
-        title="Flywheel sandbox", version=metadata_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="Flywheel sandbox", version=api_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         responses=PROBLEMS,
     )  # fmt: skip
     app.state.leases, app.state.metrics, app.state.settings = leases, metrics, settings
@@ -81,13 +79,6 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
     _add_server(app)
     live.add_to(app)
     return Guard(app, tokens, metrics, max_body_bytes=settings.max_body_mib * 1024 * 1024), leases
-
-
-def metadata_version() -> str:
-    try:
-        return metadata.version("flywheel")
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 def _add_sessions(app: FastAPI) -> None:
@@ -204,7 +195,7 @@ def _add_server(app: FastAPI) -> None:
     async def health(leases: AllLeases) -> bodies.Health:
         return bodies.Health(
             status="closing" if leases.is_closing else "ok",
-            version=metadata_version(),
+            version=api_version(),
             num_sessions=leases.num_live,
             num_waiting=leases.num_waiting,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from sandbox import actions
 from sandbox.actions import Action
-from sandbox.session import FileEntry, Observation, Transition, Verdict
+from sandbox.session import FileEntry, Observation, Transition, Verdict, require_open, require_running
 from sandbox.task import Task
 from sandbox.terminal.bubblewrap import HOME, find_bubblewrap, version
 from sandbox.terminal.config import machine_settings
@@ -22,7 +22,7 @@ from sandbox.terminal.looking import list_files, read_text
 from sandbox.terminal.search import LocalLibrary
 from sandbox.terminal.tasks import Instance, InstanceSource, Probe, next_step, prepare, unmet_at_end, unmet_goals
 from sandbox.terminal.tools import Tools, ToolSettings
-from warehouse.errors import SandboxError, SandboxTimeout, TaskError
+from warehouse.errors import SandboxTimeout, TaskError
 
 SIZE_PX = (640, 400)
 """There is no screen; grammars want a size all the same."""
@@ -72,8 +72,7 @@ class TerminalSession:
 
     async def reset(self, task: Task, seed: int) -> Observation:
         """Raises TaskError for an unknown source or task, SandboxErrors."""
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
+        require_open(self._is_closed)
         instance = instance_of(self._sources, task, seed)
         self.num_resets += 1
         await self._end_episode()
@@ -154,11 +153,8 @@ class TerminalSession:
         return read_text(self._running().tools.jail.workspace, path)
 
     def _running(self) -> _Episode:
-        if self._is_closed:
-            raise SandboxError("The session is closed; lease another one.")
-        if self._episode is None:
-            raise SandboxError("No task runs in this session: call reset(task, seed) first, and again after an error.")
-        return self._episode
+        require_open(self._is_closed)
+        return require_running(self._episode)
 
     async def _end_episode(self) -> None:
         episode, self._episode = self._episode, None

@@ -16,6 +16,7 @@ from warehouse.errors import ConfigError
 from warehouse.identity import content_id
 
 PORT = 8001
+ORIGIN = f"http://localhost:{PORT}"
 CLOCK_VERSION = "1"
 
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlencode, urljoin, urlsplit
 
-from sandbox.web_apps.apps import APPS, PORT, WebApp, app_named
+from sandbox.web_apps.apps import APPS, ORIGIN, WebApp, app_named
 from sandbox.web_apps.functions import Finder, Function, FunctionMap, View, map_file, path_of
 from sandbox.web_apps.html import Form, Grid, Page, read_page
 from sandbox.web_apps.probe import Dropped, Target, functions_of
@@ -31,7 +31,6 @@ from warehouse.errors import SandboxTimeout
 MAX_PAGES = 120
 MAX_DEPTH = 3
 PER_KIND = 2
-ORIGIN = f"http://localhost:{PORT}"
 MIN_MATCH = 0.8
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -125,14 +124,13 @@ def load_map(app: WebApp) -> FunctionMap:
     return found
 
 
-ENCODINGS: Mapping[str, str] = {"plain": "a key as it is", "json64": "base64 of a JSON list of it"}
-
-
 def encode(key: str, encoding: str) -> str:
-    """A row's key as a part of a path."""
+    """A row's key as a part of a path: `plain` as it is, `json64` in base64 of a JSON list of it. Raises ConfigError for another."""
     if encoding == "json64":
         listed = json.dumps([int(key) if key.isdigit() else key])
         return quote(base64.urlsafe_b64encode(listed.encode()).decode())
+    if encoding != "plain":
+        raise ConfigError(f"A path encodes its key as {encoding!r}; known are plain and json64. Crawl the application anew.")
     return quote(key)
 
 

@@ -16,11 +16,10 @@ from urllib.parse import unquote
 
 from sandbox.actions import Action, Click, Finished, Hotkey, Navigate, Scroll, SelectOption, TypeText
 from sandbox.session import Element, Observation
-from sandbox.web_apps.apps import PORT
+from sandbox.web_apps.apps import ORIGIN
 from sandbox.web_apps.state import Change
 from sandbox.web_apps.tasks import Look, Route, Search, Use, WebInstance, is_done
 
-ORIGIN = f"http://localhost:{PORT}"
 Seen = Mapping[str, Any]
 """The value of look.js."""
 

@@ -11,9 +11,9 @@ import dagster as dg
 import pytest
 
 from assets.carrier import INPUT
+from assets.keys import ITERATION_OUTPUT
 from assets.partitions import ITERATIONS
 from pipelines.instance import open_instance, prepare
-from pipelines.jobs import OUTPUT
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
@@ -34,7 +34,7 @@ class Place:
         self.instance.report_runless_asset_event(dg.AssetMaterialization(INPUT, partition=key))
 
     def close(self, key: str) -> None:
-        self.instance.report_runless_asset_event(dg.AssetMaterialization(OUTPUT, partition=key))
+        self.instance.report_runless_asset_event(dg.AssetMaterialization(ITERATION_OUTPUT, partition=key))
 
     def add_run(self, status: dg.DagsterRunStatus, **tags: str) -> dg.DagsterRun:
         return self.instance.add_run(dg.DagsterRun(job_name="iteration", status=status, tags={"flywheel/iteration": "true", **tags}))

@@ -5,9 +5,7 @@ is asked what it says of outputs that a cheat would leave. docs/verifiers.md tel
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
-from typing import Any
 
 import pytest
 
@@ -21,21 +19,11 @@ from sandbox.desktop.session import DesktopSession
 from sandbox.desktop.source import load_tasks
 from sandbox.desktop.source import make_instance as make_desktop_instance
 from sandbox.imported.machine import DESKTOP_HOME, DesktopMachine, relative
+from tests.sandbox.one_session import on_desktop
 
 LACKING = missing_packages(["editor", "terminal", "form"])
 needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
 TASKS = load_tasks()
-
-
-def on_session(use: Callable[[DesktopSession], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        session = DesktopSession(LocalDesktops(), screenshots=False)
-        try:
-            return await use(session)
-        finally:
-            await session.close()
-
-    return asyncio.run(run())
 
 
 def seed_of(beginning: str) -> int:
@@ -76,7 +64,7 @@ def test_a_file_on_the_desktop_is_that_file() -> None:
             await asyncio.sleep(0.02)
         raise AssertionError("the honest command is not paid")
 
-    on_session(use)
+    on_desktop(use)
 
 
 @needs_desktop
@@ -87,7 +75,7 @@ def test_the_end_of_an_episode_alone_pays_nothing_on_a_desktop() -> None:
             transition = await session.step(actions.Finished(answer="done, success, 1"))
             assert transition.terminated and transition.reward == 0.0, name
 
-    on_session(use)
+    on_desktop(use)
 
 
 @needs_desktop
@@ -110,7 +98,7 @@ def test_nothing_beside_a_dialog_can_write_its_answer() -> None:
         assert (await session.evaluate()).reasons == ("the dialog was not answered",)
         assert not await desktop.list_files()
 
-    on_session(use)
+    on_desktop(use)
 
 
 def test_a_phone_is_asked_for_all_its_rows() -> None:

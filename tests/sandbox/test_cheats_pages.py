@@ -13,7 +13,6 @@ import pytest
 
 from sandbox import actions
 from sandbox.actions import Action, Click, Finished, Navigate, SelectOption, TypeText
-from sandbox.browser.host import Host, launch
 from sandbox.browser.page_session import PageSession
 from sandbox.browser.web_state import is_of_task
 from sandbox.games.source import load_tasks as games
@@ -26,6 +25,7 @@ from sandbox.session import Observation
 from sandbox.sources import page_tasks
 from sandbox.task import Task
 from tests.sandbox.html_pages import HtmlSource
+from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.tool_sessions import bash, follow
 from tests.sandbox.web_pages import click, keys
 
@@ -58,12 +58,9 @@ Use = Callable[[PageSession], Coroutine[Any, Any, None]]
 @pytest.fixture(scope="module")
 def on_page() -> Iterator[Callable[[Use], None]]:
     """Runs `use(session)` on one session in one browser."""
-    with asyncio.Runner() as runner:
-        host: Host = runner.run(launch("auto"))
-        session = PageSession(host.open_page, {**page_tasks(), "html": HtmlSource(), "two": TwoPages()}, screenshots=False)
-        yield lambda use: runner.run(use(session))
-        runner.run(session.close())
-        runner.run(host.close())
+    sources = {**page_tasks(), "html": HtmlSource(), "two": TwoPages()}
+    with in_one_browser(lambda open_page: PageSession(open_page, sources, screenshots=False)) as on_session:
+        yield on_session
 
 
 async def value(session: PageSession, expression: str) -> Any:
@@ -201,12 +198,8 @@ def test_addresses_of_a_task() -> None:
 
 @pytest.fixture(scope="module")
 def on_hybrid() -> Iterator[Callable[[Callable[[HybridSession], Coroutine[Any, Any, None]]], None]]:
-    with asyncio.Runner() as runner:
-        host: Host = runner.run(launch("auto"))
-        session = HybridSession(host.open_page, screenshots=False)
-        yield lambda use: runner.run(use(session))
-        runner.run(session.close())
-        runner.run(host.close())
+    with in_one_browser(lambda open_page: HybridSession(open_page, screenshots=False)) as on_session:
+        yield on_session
 
 
 HOSTILE = """<!doctype html><title>Desk</title><button id="send">Send</button><script>

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-from collections.abc import Awaitable, Callable
 from pathlib import PurePosixPath
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -14,31 +11,17 @@ from PIL import Image
 from sandbox import actions
 from sandbox.actions import Action
 from sandbox.desktop.apps import missing_packages
-from sandbox.desktop.local import LocalDesktops
 from sandbox.desktop.session import DesktopSession
 from sandbox.desktop.source import SOURCE, load_tasks, make_instance, task_file
 from sandbox.session import Element, Observation, Session, Transition
 from sandbox.task import Task
+from tests.sandbox.one_session import on_desktop
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
 LACKING = missing_packages(["editor", "files", "terminal", "form"])
 needs_desktop = pytest.mark.skipif(bool(LACKING), reason=f"apt-get install --no-install-recommends {' '.join(LACKING)}")
 
 TASKS = load_tasks()
-Use = Callable[[DesktopSession], Awaitable[Any]]
-
-
-def on_session(use: Use, *, screenshots: bool = False) -> Any:
-    """What `await use(session)` gives."""
-
-    async def run() -> Any:
-        session = DesktopSession(LocalDesktops(), screenshots=screenshots)
-        try:
-            return await use(session)
-        finally:
-            await session.close()
-
-    return asyncio.run(run())
 
 
 def find(observation: Observation, role: str, text: str | None = None) -> Element:
@@ -75,7 +58,7 @@ def test_a_reset_shows_the_instance_and_the_same_one_again() -> None:
         other = await session.reset(TASKS["dialog-check"], 4)
         assert other.screenshot_id != first.screenshot_id
 
-    on_session(use, screenshots=True)
+    on_desktop(use, screenshots=True)
 
 
 def _same_pixels_twice(name: str, seed: int) -> None:
@@ -85,7 +68,7 @@ def _same_pixels_twice(name: str, seed: int) -> None:
         episodes = [await solve(session, TASKS[name], seed) for _ in range(2)]
         return [[(transition.observation.screenshot_id, transition.reward) for transition in episode] for episode in episodes]
 
-    first, second = on_session(use, screenshots=True)
+    first, second = on_desktop(use, screenshots=True)
     assert first == second and None not in dict(first)
 
 
@@ -125,7 +108,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
         assert transition.info == {"invalid": "no such action"} and transition.observation.elements == first.elements
         assert transition.observation.time_ms > first.time_ms
 
-    on_session(use)
+    on_desktop(use)
 
 
 @needs_desktop
@@ -157,7 +140,7 @@ def test_an_episode_ends_by_success_by_word_and_by_its_limit() -> None:
         second = await session.step(actions.Wait(seconds=0.1))
         assert second.truncated and not second.terminated and second.reward == 0.0
 
-    on_session(use)
+    on_desktop(use)
 
 
 @pytest.mark.slow
@@ -170,7 +153,7 @@ def test_applications_are_opened_by_name() -> None:
             transition = await session.step(actions.Wait(seconds=0.2))
         assert not transition.truncated
 
-    on_session(use)
+    on_desktop(use)
 
 
 @pytest.mark.slow
@@ -194,7 +177,7 @@ def test_the_oracle_mends_what_a_policy_did() -> None:
                 break
         assert (await session.evaluate()).success
 
-    on_session(use)
+    on_desktop(use)
 
 
 @needs_desktop
@@ -209,7 +192,7 @@ def test_misuse_is_told() -> None:
         with pytest.raises(SandboxError, match="closed"):
             await session.reset(TASKS["dialog-press"], 1)
 
-    on_session(use)
+    on_desktop(use)
 
 
 def test_tasks_are_the_same_everywhere_and_differ_by_seed() -> None:
@@ -231,7 +214,7 @@ OTHERS = ("window-maximise", "editor-type", "files-rename", "files-move")
 @needs_desktop
 @pytest.mark.parametrize("name", ["dialog-check", "terminal-command", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_oracles_solve_tasks(name: str) -> None:
-    on_session(lambda session: solve(session, TASKS[name], 0))
+    on_desktop(lambda session: solve(session, TASKS[name], 0))
 
 
 @needs_desktop
@@ -248,7 +231,7 @@ def test_oracles_solve_every_task_on_three_seeds(name: str) -> None:
         for seed in range(3):
             await solve(session, TASKS[name], seed)
 
-    on_session(use)
+    on_desktop(use)
 
 
 @needs_desktop
@@ -265,4 +248,4 @@ def test_a_verifier_looks_at_state_and_not_at_the_screen() -> None:
         await session._episode.desktop.put_file(PurePosixPath("other.txt"), wanted.encode())
         assert not (await session.evaluate()).success
 
-    on_session(use)
+    on_desktop(use)

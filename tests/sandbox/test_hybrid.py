@@ -12,10 +12,11 @@ import pytest
 
 from sandbox import actions
 from sandbox.actions import Action, Click, Finished, Navigate, ToolCall, TypeText
-from sandbox.browser.host import Host, launch
+from sandbox.browser.host import launch
 from sandbox.hybrid.session import HybridSession
 from sandbox.hybrid.source import KINDS, hybrid_instance, load_tasks, task_file
 from sandbox.session import Observation, Session
+from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.tool_sessions import bash, fail, follow
 from warehouse.errors import ConfigError, SandboxError, TaskError
 
@@ -25,12 +26,8 @@ Use = Callable[[HybridSession], Coroutine[Any, Any, Any]]
 @pytest.fixture(scope="module")
 def on_session() -> Iterator[Callable[[Use], Any]]:
     """Runs `use(session)` on one session in one browser, task after task, as a pool's seat does."""
-    with asyncio.Runner() as runner:
-        host: Host = runner.run(launch("auto"))
-        session = HybridSession(host.open_page, screenshots=False)
-        yield lambda use: runner.run(use(session))
-        runner.run(session.close())
-        runner.run(host.close())
+    with in_one_browser(lambda open_page: HybridSession(open_page, screenshots=False)) as on_session:
+        yield on_session
 
 
 def click(observation: Observation, text: str, role: str = "button") -> Click:

@@ -12,13 +12,13 @@ import pytest
 
 from sandbox import actions
 from sandbox.actions import Click, Finished, Navigate, SelectOption, TypeText
-from sandbox.browser.host import Host, launch
 from sandbox.session import Observation
 from sandbox.web_apps.apps import APPS
 from sandbox.web_apps.crawl import main as crawl
 from sandbox.web_apps.running import RunningApp
 from sandbox.web_apps.session import WebAppSession
 from sandbox.web_apps.source import load_tasks, web_instance
+from tests.sandbox.one_session import in_one_browser
 from tests.sandbox.tool_sessions import follow
 from warehouse.errors import WebAppCrashed
 
@@ -37,12 +37,8 @@ def how_long(name: str) -> list[pytest.MarkDecorator]:
 @pytest.fixture(scope="module")
 def on_session() -> Iterator[Callable[[Use], Any]]:
     """Runs `use(session)` on one session in one browser, task after task, as a pool's seat does."""
-    with asyncio.Runner() as runner:
-        host: Host = runner.run(launch("auto"))
-        session = WebAppSession(host.open_page, screenshots=False)
-        yield lambda use: runner.run(use(session))
-        runner.run(session.close())
-        runner.run(host.close())
+    with in_one_browser(lambda open_page: WebAppSession(open_page, screenshots=False)) as on_session:
+        yield on_session
 
 
 def find(observation: Observation, text: str, role: str) -> tuple[int, int]:

@@ -21,9 +21,10 @@ import pytest
 from deltalake import write_deltalake
 
 from assets.checks import GATES
+from assets.keys import ITERATION_OUTPUT
 from pipelines.definitions import build_defs
 from pipelines.instance import open_instance
-from pipelines.jobs import OUTPUT, first_incomplete
+from pipelines.jobs import first_incomplete
 from warehouse.query import connect
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
@@ -36,7 +37,7 @@ def reopened(turned_home: Any, copy_of: Callable[..., Any]) -> Any:
     """A copy of the turned home whose iteration has all its stages but has not closed."""
     wheel = copy_of(turned_home)
     with open_instance(wheel.home) as instance:
-        instance.wipe_assets([OUTPUT])
+        instance.wipe_assets([ITERATION_OUTPUT])
         instance.delete_dynamic_partition("iteration", "0002")
         assert first_incomplete(instance) == ITERATION
     return wheel

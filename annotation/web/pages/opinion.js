@@ -1,4 +1,5 @@
-// What a reviewer says of each step: right or wrong, whether the thought fits, a note. Kept by step until it is sent with the whole.
+// What a reviewer says of each step: right or wrong, whether the thought fits, a note. Kept by step until it is sent with the whole. Of what
+// comes after the last step nothing is said.
 
 import { make, show } from "/pages/dom.js";
 
@@ -37,12 +38,16 @@ export class Opinion {
   show(index) {
     this.index = index;
     const said = this.said;
-    show(this.title, `Step ${index + 1} of ${this.num_steps}`);
-    for (const name of ["is_right", "thought_fits"]) for (const value of [true, false]) this.choices[`${name}:${value}`].checked = said[name] === value;
-    this.note.value = said.note ?? "";
+    const is_step = index < this.num_steps;
+    show(this.title, is_step ? `Step ${index + 1} of ${this.num_steps}` : "After the last step");
+    for (const name of ["is_right", "thought_fits"]) {
+      for (const value of [true, false]) Object.assign(this.choices[`${name}:${value}`], { checked: said[name] === value, disabled: !is_step });
+    }
+    Object.assign(this.note, { value: said.note ?? "", disabled: !is_step });
   }
 
   set(change, shows = true) {
+    if (this.index >= this.num_steps) return;
     this.by_step[this.index] = { ...this.said, ...change };
     if (shows) this.show(this.index);
     this.on_change();

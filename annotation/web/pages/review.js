@@ -76,11 +76,11 @@ async function open_run(run_id) {
   at("case").hidden = false;
   const opinion = new Opinion(review.run.steps.length);
   const replay = new Replay({
-    title: `${review.run.annotator}: ${verdict_text(review.run.person_verdict)}`, steps: review.run.steps, address_of: picture_of(review.run.run_id),
-    on_step: (index) => (opinion.show(index), current.twin?.go(index, false)), mark_of: (index) => opinion.mark_of(index), said: (step) => step_facts(step),
+    title: `${review.run.annotator}: ${verdict_text(review.run.person_verdict)}`, steps: review.run.steps, last_screen: review.run.last_screen, address_of: picture_of(review.run.run_id),
+    on_step: (index) => (opinion.show(index), current.twin?.go(index < review.run.steps.length ? index : Infinity, false)), mark_of: (index) => opinion.mark_of(index), said: (step) => step_facts(step),
   });
   const twin = review.twin && new Replay({
-    title: `${review.twin.annotator}: ${verdict_text(review.twin.person_verdict)}`, steps: review.twin.steps, address_of: picture_of(review.twin.run_id), said: (step) => step_facts(step), key: null,
+    title: `${review.twin.annotator}: ${verdict_text(review.twin.person_verdict)}`, steps: review.twin.steps, last_screen: review.twin.last_screen, address_of: picture_of(review.twin.run_id), said: (step) => step_facts(step), key: null,
   });
   opinion.on_change = () => replay.mark();
   current = { item, review, opinion, replay, twin };

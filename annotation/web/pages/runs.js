@@ -114,7 +114,7 @@ async function open_run(run_id) {
   if (!has_come) return back();
   const { item, run, reviews } = detail;
   const replay = new Replay({
-    title: `${run.annotator}: ${verdict_text(run.person_verdict)}`, steps: run.steps, address_of: picture_of(run.run_id), mark_of: (index) => step_mark(reviews, run.steps[index]),
+    title: `${run.annotator}: ${verdict_text(run.person_verdict)}`, steps: run.steps, last_screen: run.last_screen, address_of: picture_of(run.run_id), mark_of: (index) => step_mark(reviews, run.steps[index]),
     said: (step) => [...step_facts(step), ...step_opinions(reviews, step)],
   });
   current = { item, replay };

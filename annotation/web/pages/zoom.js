@@ -27,7 +27,7 @@ export function enlarge(replay) {
   function paint() {
     const step = replay.steps[replay.index];
     const screen = step.screen;
-    show(title, `${replay.title} · step ${replay.index + 1} of ${replay.steps.length}`);
+    show(title, `${replay.title} · ${step.is_end ? "after the last step" : `step ${replay.index + 1} of ${replay.num_steps}`}`);
     if (!screen?.screenshot_id) return picture.replaceChildren(make("p", {}, "No picture"));
     const scale = scale_of(screen);
     picture.style.width = `${screen.width_px * scale}px`;
@@ -35,7 +35,7 @@ export function enlarge(replay) {
     picture.classList.toggle("is-crisp", Number.isInteger(scale) && scale > 1);
     show(text, `${Math.round(scale * 100)} %${zoom === null ? " fit" : ""}`);
     picture.replaceChildren(
-      make("img", { src: replay.address_of(screen.screenshot_id), alt: `Screen before step ${replay.index + 1}: ${step.action ?? ""}` }),
+      make("img", { src: replay.address_of(screen.screenshot_id), alt: `${replay.told(step)}${step.action ? `: ${step.action}` : ""}` }),
       draw("svg", { viewBox: `0 0 ${screen.width_px} ${screen.height_px}`, "aria-hidden": "true" }, replay.marks_of(step, 1 / scale)),
     );
   }

@@ -39,7 +39,7 @@ class Parts:
     speech: SpeechSource | None
 
 
-class Judge:
+class Screening:
     """Knows what was clicked last, and counts in `hidden` what it takes out."""
 
     def __init__(
