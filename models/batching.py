@@ -126,17 +126,21 @@ class PlannedBatches(Dataset[dict[str, Any]]):
 
     def samples_at(self, step: int) -> list[EncodedSample]:
         """This process's share of a batch."""
-        rows = list(self._plan[step])
-        lengths = {row: len(self._samples[row].token_ids) for row in rows}
-        shares = share_out(range(len(rows)), [lengths[row] for row in rows], self._num_ranks)
-        return [self._samples[rows[place]] for place in shares[self._rank]]
+        return self._share(self._read(step))
 
     def __getitem__(self, step: int) -> dict[str, Any]:
-        batch = [self._samples[row] for row in self._plan[step]]
+        batch = self._read(step)
         # A process without a share takes part all the same, with a sample that weighs nothing.
-        own = self.samples_at(step) or [_without_weight(batch[0])]
+        own = self._share(batch) or [_without_weight(batch[0])]
         total = sum(float(np.sum(sample.loss_weights[1:], dtype=np.float64)) for sample in batch)
         return {**tensors(own, self._pad, self.packing, self.pixels), "total_weight": torch.tensor(total)}
+
+    def _read(self, step: int) -> list[EncodedSample]:
+        return [self._samples[row] for row in self._plan[step]]
+
+    def _share(self, batch: Sequence[EncodedSample]) -> list[EncodedSample]:
+        shares = share_out(range(len(batch)), [len(sample.token_ids) for sample in batch], self._num_ranks)
+        return [batch[place] for place in shares[self._rank]]
 
 
 def _without_weight(sample: EncodedSample) -> EncodedSample:

@@ -15,6 +15,7 @@ from typing import cast
 
 from sqlalchemy.orm import Session
 
+from annotation.recording.bundle import Track
 from annotation.storage import accounts, audit, recordings
 from annotation.storage import design as stored
 from annotation.storage.database import Database
@@ -30,7 +31,6 @@ from annotation.wire.design import (
     SaveApplication,
     SaveNode,
     SaveQuery,
-    Track,
 )
 from warehouse.errors import ConfigError, NotNow
 

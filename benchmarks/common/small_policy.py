@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -143,7 +144,7 @@ class Start:
 
     def _encoded(self, samples: list[TrainingSample]) -> list[EncodedSample]:
         tokenizer = load_tokenizer(self.folder)
-        few = samples[:: max(1, len(samples) // MAX_REPLAY)]
+        few = samples[:: max(1, math.ceil(len(samples) / MAX_REPLAY))]
         return encode_samples(tokenizer, few, prompt_loss_weight=0.0, max_tokens=int(tokenizer.model_max_length))
 
 

@@ -19,7 +19,7 @@ from benchmarks.common.process import peak_mb
 from benchmarks.ours.sample_episodes import ITERATION
 from models.batching import EncodedSample, PlannedBatches, plan_batches
 from models.supervised.sample_file import sizes
-from models.supervised.training_set import select_samples, training_set
+from models.supervised.training_set import encode_samples, training_set
 from models.tokenizer import build_tokenizer
 from pipelines.workers.supervised import MEMORY_LIMIT, DatasetSamples
 from warehouse.catalogue import TABLES
@@ -59,7 +59,7 @@ def encode(warehouse: Warehouse, is_in_files: bool) -> dict[str, object]:
         folder = warehouse.home.root / "encoded"
         encoded = training_set(folder, codec, samples, prompt_loss_weight=0.0, eval_fraction=0.0, max_tokens=MAX_TOKENS).trained
     else:
-        encoded = select_samples(codec, list(samples), 0.0, max_tokens=MAX_TOKENS).samples
+        encoded = encode_samples(codec, list(samples), 0.0, max_tokens=MAX_TOKENS)
     encoded_s = time.perf_counter() - began
     lengths, weights = sizes(encoded)
     batches = PlannedBatches(encoded, plan_batches(lengths, weights, batch_tokens=BATCH_TOKENS, steps=STEPS, seed=0), 0)

@@ -1,7 +1,7 @@
 """From the conversations of a dataset to what a model is trained on: token ids and loss weights, what is left out, what is held out.
 
 Samples are encoded as they come and never held together: a supervised run writes them into files (`training_set`). Small sets, which
-reinforcement learning replays, are lists (`select_samples`).
+reinforcement learning replays, are lists (`encode_samples`).
 """
 
 from __future__ import annotations
@@ -77,20 +77,12 @@ class TrainingSet:
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What can be learned from, and what was left out."""
-
-    samples: list[EncodedSample]
-    left_out: LeftOut
-
-
 def training_set(
     folder: Path, codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], *, prompt_loss_weight: float,
     eval_fraction: float, max_tokens: int, read_image: ReadImage | None = None,
 ) -> TrainingSet:  # fmt: skip
     """Encode samples into files of `folder`, which is made anew: those to train on, and the share `eval_fraction` to measure on. See
-    `select_samples` for what is left out.
+    `encode_samples` for what is left out.
 
     Raises ConfigError when there is nothing to learn, or when one of the two would be empty; ModelError when an image is missing;
     StorageFull when the disk is full.
@@ -121,25 +113,17 @@ def training_set(
     return made
 
 
-def select_samples(
+def encode_samples(
     codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, *, max_tokens: int,
     read_image: ReadImage | None = None,
-) -> Selection:  # fmt: skip
+) -> list[EncodedSample]:  # fmt: skip
     """Token ids and loss weights of each sample; of the images that it shows only the sizes are read yet. One that is too long for the
     model, or has nothing to learn, is left out, counted and logged. Raises ConfigError when none is left, ModelError when an image is
     missing. A bare tokenizer is the quickstart's."""
     left_out = LeftOut()
     chosen = list(_encoded(codec, samples, prompt_loss_weight, max_tokens, read_image, left_out))
     left_out.tell(max_tokens)
-    return Selection(samples=chosen, left_out=left_out)
-
-
-def encode_samples(
-    codec: ChatCodec | PreTrainedTokenizerFast, samples: Iterable[TrainingSample], prompt_loss_weight: float, *, max_tokens: int,
-    read_image: ReadImage | None = None,
-) -> list[EncodedSample]:  # fmt: skip
-    """The samples of `select_samples`."""
-    return select_samples(codec, samples, prompt_loss_weight, max_tokens=max_tokens, read_image=read_image).samples
+    return chosen
 
 
 def _encoded(

@@ -5,6 +5,7 @@ sandbox, with a collector, which knows no learning.
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 from collections.abc import Mapping
 from functools import partial
@@ -151,4 +152,4 @@ def _replay(config: PpoConfig, context: WorkerContext, init: Path, sft_id: str, 
 
 
 def _few(samples: DatasetSamples) -> list[TrainingSample]:
-    return list(islice(samples, 0, None, max(1, len(samples) // MAX_REPLAY)))
+    return list(islice(samples, 0, None, max(1, math.ceil(len(samples) / MAX_REPLAY))))

@@ -28,15 +28,16 @@ def run(request: SupervisedRequest, context: WorkerContext) -> StageResult:
     def report(state: Progress) -> None:
         progress.update(state.step, state.num_steps, "steps", state.metrics)
 
+    parent = registry.find(warehouse, request.checkpoint_id)
+    config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
+    samples = DatasetSamples(warehouse, request.dataset_id, ("orm",) if request.kind == "orm" else ("ct", "sft"))
+    num_samples = len(samples)
+
     def counted() -> Iterator[TrainingSample]:
         for number, sample in enumerate(samples, 1):
             progress.update(number, num_samples, "samples encoded")
             yield sample
 
-    parent = registry.find(warehouse, request.checkpoint_id)
-    config = request.config.model_copy(update={"seed": request.config.seed + request.seed})
-    samples = DatasetSamples(warehouse, request.dataset_id, ("orm",) if request.kind == "orm" else ("ct", "sft"))
-    num_samples = len(samples)
     card = train_supervised(
         config,
         counted(),

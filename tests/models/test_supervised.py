@@ -25,7 +25,7 @@ from models.supervised.config import SupervisedConfig
 from models.supervised.early_stop import is_held_out
 from models.supervised.fitting import fit
 from models.supervised.run import train_supervised
-from models.supervised.training_set import TrainingSample, encode_samples, select_samples
+from models.supervised.training_set import TrainingSample, encode_samples
 from models.training_forward import weighted_loss
 from warehouse.errors import CheckpointError, ConfigError, StorageFull, TrainingDiverged
 
@@ -286,7 +286,7 @@ def test_stops_early_and_keeps_the_best_weights(seed_checkpoint: Path, tmp_path:
     curve = {point.step: point.metrics["eval_loss"] for point in read_metrics(tmp_path / "out.run") if "eval_loss" in point.metrics}
     best = min(curve, key=lambda step: curve[step])
     assert card.metrics["eval_best_step"] == best and card.metrics["steps"] == max(curve) == best + 10 < 200
-    chosen = select_samples(load_tokenizer(seed_checkpoint), noise, 0.0, max_tokens=2048).samples
+    chosen = encode_samples(load_tokenizer(seed_checkpoint), noise, 0.0, max_tokens=2048)
     held_out = [sample for sample in chosen if is_held_out(sample, 0.3)]
     with torch.no_grad():
         kept = float(weighted_loss(load_policy(tmp_path / "out"), tensors(held_out, 0)))

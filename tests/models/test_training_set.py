@@ -14,7 +14,7 @@ from models.batching import EncodedSample
 from models.checkpoint import load_tokenizer
 from models.supervised.early_stop import is_held_out
 from models.supervised.sample_file import SampleFile, SampleWriter, sizes
-from models.supervised.training_set import TrainingSample, select_samples, training_set
+from models.supervised.training_set import TrainingSample, encode_samples, training_set
 from tests.models.test_supervised import samples
 from warehouse.errors import ConfigError
 
@@ -39,7 +39,7 @@ def test_a_training_set_is_encoded_into_files(seed_checkpoint: Path, tmp_path: P
     codec = load_tokenizer(seed_checkpoint)
     given = [replace(sample, sample_id=f"sample-{index}") for index, sample in enumerate(samples())]
     silent = TrainingSample(messages=(Message(role="user", content="hello"), Message(role="assistant", content="Ok")))
-    wanted = select_samples(codec, given, 0.25, max_tokens=2048).samples
+    wanted = encode_samples(codec, given, 0.25, max_tokens=2048)
     common: dict[str, Any] = {"codec": codec, "prompt_loss_weight": 0.25, "max_tokens": 2048}
     whole = training_set(tmp_path / "whole", samples=iter([silent, *given]), eval_fraction=0.0, **common)
     assert len(whole.held_out) == 0 and list(whole.held_out) == []
