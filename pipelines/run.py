@@ -113,10 +113,10 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
     display = Display(home, key or SEED_ITERATION, title, instance, tag)
     try:
         if console.is_terminal:
-            with Live(display.render(console.height), console=console, auto_refresh=False, transient=True) as live:
+            with Live(display.render(*console.size), console=console, auto_refresh=False, transient=True) as live:
                 while process.poll() is None:
                     time.sleep(POLL_S)
-                    live.update(display.render(console.height), refresh=True)
+                    live.update(display.render(*console.size), refresh=True)
         else:
             console.print(title, highlight=False)
             while process.poll() is None:
