@@ -50,7 +50,7 @@ class Display:
 
     def __init__(self, home: Home, iteration: str, title: str, instance: dg.DagsterInstance, tag: str) -> None:
         self._home, self._iteration, self._title, self._instance, self._tag = home, iteration, title, instance, tag
-        self._started = time.monotonic()
+        self._started, self._began = time.monotonic(), time.time()
         self._run_id: str | None = None
         self._told: set[tuple[str, bool]] = set()
         self._news_due = self._started + NEWS_S
@@ -65,7 +65,7 @@ class Display:
     def render(self, width: int, height: int) -> RenderableType:
         """In at most so many columns and lines: of the figures the last give way, of the stages those that started first."""
         elapsed = time.monotonic() - self._started
-        steps, snapshots = self._steps(), working(self._home, self._iteration)
+        steps, snapshots = self._steps(), self._working()
         room = max(1, height - len(snapshots) - 3)
         hidden = steps[: len(steps) - room] if len(steps) > room else []
         table = Table.grid(padding=(0, 1))
@@ -101,10 +101,14 @@ class Display:
             self._news_due = time.monotonic() + NEWS_S
             lines += [
                 f"    {each.stage} {escape('  '.join((how_far, *figures)))}"
-                for each in working(self._home, self._iteration)
+                for each in self._working()
                 for how_far, figures in [_words(each)]
             ]
         return lines
+
+    def _working(self) -> list[progress.Snapshot]:
+        """Without those that a launch before this one left when it was killed."""
+        return working(self._home, self._iteration, since=self._began)
 
     def _steps(self) -> list[_Step]:
         """In the order in which they started."""
@@ -121,13 +125,13 @@ class Display:
         ]
 
 
-def working(home: Home, iteration: str) -> list[progress.Snapshot]:
-    """How far the stages of an iteration are that work now."""
+def working(home: Home, iteration: str, since: float = 0.0) -> list[progress.Snapshot]:
+    """How far the stages of an iteration are that work now, and have said so since this Unix second."""
     folder = home.work / iteration
     if not folder.is_dir():
         return []
     found = [progress.read(stage) for stage in sorted(folder.iterdir()) if stage.is_dir() and not (stage / "result.json").exists()]
-    return [snapshot for snapshot in found if snapshot is not None and time.time() - snapshot.updated_at < STALE_S]
+    return [snapshot for snapshot in found if snapshot is not None and snapshot.updated_at > max(since, time.time() - STALE_S)]
 
 
 def _stage_of(step_key: str) -> str:

@@ -78,7 +78,8 @@ class Status(BaseModel):
 def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     """The status of everything in the warehouse; empty where nothing has run."""
     con, opened = connect(warehouse), instance.get_dynamic_partitions(str(ITERATIONS.name))
-    keys = [row[0] for row in con.execute("select distinct iteration from checkpoints order by 1").fetchall()]
+    begun = "select iteration from checkpoints union select iteration from datasets order by 1"
+    keys = [row[0] for row in con.execute(begun).fetchall()]
     success, first_made = _successes(con), dict[str, str]()
     iterations = []
     for key in keys:

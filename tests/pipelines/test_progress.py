@@ -132,8 +132,8 @@ def test_the_display_fits_the_terminal_and_keeps_what_works(place):
             dg.op(name=f"rl_model__{number}" if number > 27 else f"a_stage_{number}")(lambda: None)()
 
     turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
-    worker(place.home.work / "0001" / "rollouts").update(1, 12, "episodes", {"loss": 0.512, "success rate of all episodes": 0.5})
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
+    worker(place.home.work / "0001" / "rollouts").update(1, 12, "episodes", {"loss": 0.512, "success rate of all episodes": 0.5})
     console = Console(width=80, height=24, record=True, file=io.StringIO())
     console.print(display.render(*console.size))
     lines = console.export_text().splitlines()
@@ -171,24 +171,26 @@ def test_the_display_says_that_it_starts_and_how_long_a_stage_has_worked(place):
 def test_time_left_is_told_in_a_unit_that_is_read_at_a_glance(place, elapsed_s, expected):
     folder = place.home.work / "0001" / "sft_model"
     folder.mkdir(parents=True)
-    now = time.time()
+    display, now = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag"), time.time()
     told = Snapshot(
         stage="sft_model", iteration="0001", unit="steps", done=25, total=100, first_done=0, started_at=now - elapsed_s, updated_at=now
     )
     (folder / "progress.json").write_text(json.dumps(asdict(told)))
-    assert expected in shown(Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag"))
+    assert expected in shown(display)
 
 
 def test_the_display_shows_how_far_the_working_stage_is(place):
     run = place.add_run(dg.DagsterRunStatus.STARTED, **{LAUNCH_TAG: "tag"})
     folder = place.home.work / "0001" / "rollouts"
-    worker(folder).update(3, 12, "episodes", {"success": 0.5})
+    worker(folder).update(2, 12, "episodes", {"success": 0.25})
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
+    assert "episodes" not in shown(display), "that was said by a process that is no more"
+    worker(folder).update(3, 12, "episodes", {"success": 0.5})
     assert display.run().run_id == run.run_id
     console = Console(width=120, height=24, record=True, file=io.StringIO())
     console.print(display.render(*console.size))
-    shown = console.export_text()
-    assert "iteration 0001 (1 of 1)" in shown and "rollouts" in shown and "3/12 episodes" in shown and "success 0.5" in shown
+    wide = console.export_text()
+    assert "iteration 0001 (1 of 1)" in wide and "rollouts" in wide and "3/12 episodes" in wide and "success 0.5" in wide
     (folder / "result.json").write_text("{}")
     console.print(display.render(*console.size))
     assert "3/12" not in console.export_text(), "a finished stage is not shown as working"
