@@ -36,6 +36,10 @@ from warehouse.stages import SEED_ITERATION
 
 POLL_S = 1.0
 MAX_LAUNCHES = 3
+OTHER_PROFILE = (
+    "{home} was turned under the profile {before} until now, its seed and data too, and goes on under {now}; "
+    "for a wheel of its own give {now} a home of its own (FLYWHEEL_HOME, or --home)"
+)
 
 
 def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
@@ -52,8 +56,11 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         raise IterationLocked(
             f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
         )
-    kept_profile.keep(home, profile_name, overrides)
     with instance:
+        before = kept_profile.other(home, profile_name) if first_incomplete(instance) is not None else None
+        if before is not None:
+            console.print(f"[yellow]{escape(OTHER_PROFILE.format(home=home.root, before=before, now=profile_name))}[/]", soft_wrap=True)
+        kept_profile.keep(home, profile_name, overrides)
         reap_dead_runs(instance, home)
         server = _prepare(home) if len(completed(instance)) < num_iterations else None
         try:
