@@ -38,7 +38,7 @@ def import_general(
     from pipelines.import_rows import ScreeningSettings, settings_of
 
     settings = settings_of(ScreeningSettings, keep_personal_data=keep_personal_data, scripts=tuple(script or ()))
-    import_general_data(warehouse_of(made_home(home)), file, name, console, settings)
+    import_general_data(warehouse_of(home_of(home)), file, name, console, settings)
 
 
 @imports.command("tasks")

@@ -107,7 +107,7 @@ async def _trouble(pool: Any, task_set: TaskSet, imported: ImportedTask) -> str 
 def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
     console.print(
         f"{counted(len(found.records), 'record')}: {counted(len(found.tasks), 'task')}, {found.num_runnable} of them run here, "
-        f"{len(found.tasks) - found.num_runnable} do not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
+        f"{len(found.tasks) - found.num_runnable} not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
     )
     print_counts("does not run because it", "tasks", found.reasons, console, kept_in=MANIFEST)
     print_counts("mapped with a loss", "tasks", found.notes, console, kept_in=TASKS)

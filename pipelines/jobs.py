@@ -82,7 +82,7 @@ def submit_next_iteration(context: dg.OpExecutionContext) -> None:
                 f"Dagster at {url} did not take the run: {error}. Start it with `make ui`, or set {DAGSTER_URL_VARIABLE} to its address."
             ) from error
     context.add_output_metadata({"run": dg.MetadataValue.url(f"{url}/runs/{run_id}"), "iteration": key or iteration_key(0)})
-    context.log.info(f"launched {job} of iteration {key or iteration_key(0)}: {url}/runs/{run_id}")
+    context.log.info(f"launched job {job}, iteration {key or iteration_key(0)}: {url}/runs/{run_id}")
 
 
 @dg.job(description="Click Launch: the next iteration starts (or, in an empty home, the seed).", executor_def=dg.in_process_executor)

@@ -26,10 +26,24 @@ def chosen(home: Home, given: str | None, overrides: Mapping[str, Any]) -> tuple
     in a new home the quickstart. Raises ConfigError where the home's file is not usable."""
     if given is not None:
         return given, dict(overrides)
+    kept = _read(home)
+    return (kept[0], {**kept[1], **overrides}) if kept else (profiles.DEFAULT_PROFILE, dict(overrides))
+
+
+def other(home: Home, name_or_path: str) -> str | None:
+    """The profile that the home was turned under until now, where it is another than this one and can be read."""
+    try:
+        kept = _read(home)
+    except ConfigError:
+        return None
+    return kept[0] if kept and kept[0] != profiles.located(name_or_path, Path.cwd()) else None
+
+
+def _read(home: Home) -> tuple[str, dict[str, Any]] | None:
     file = home.root / FILE
     if not file.exists():
-        return profiles.DEFAULT_PROFILE, dict(overrides)
+        return None
     kept = profiles.parse_value(file.read_text(), str(file))
     if not isinstance(kept, dict) or not isinstance(kept.get("profile"), str) or not isinstance(kept.get("set", {}), dict):
         raise ConfigError(f"{file} is not what a run writes there, a mapping of `profile` and `set`: delete it, or name a --profile")
-    return kept["profile"], {**kept.get("set", {}), **overrides}
+    return kept["profile"], kept.get("set", {})

@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 import dagster as dg
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
@@ -29,6 +30,7 @@ ENDED = ("SUCCESS", "FAILURE", "SKIPPED")
 STALE_S = 600.0
 NEWS_S = 60.0
 """So often a log that is read later gets a line of what a stage is at."""
+BAR_WIDTH = 16
 RL_STEP = "rl_model__"
 
 
@@ -37,8 +39,8 @@ class _Step(NamedTuple):
 
     name: str
     mark: str
-    seconds: str
-    """empty while it works."""
+    seconds: float | None
+    """that it took, or has worked until now; None before it starts."""
     has_ended: bool
     """for good: one that is to be tried again has not."""
 
@@ -48,7 +50,7 @@ class Display:
 
     def __init__(self, home: Home, iteration: str, title: str, instance: dg.DagsterInstance, tag: str) -> None:
         self._home, self._iteration, self._title, self._instance, self._tag = home, iteration, title, instance, tag
-        self._started = time.monotonic()
+        self._started, self._began = time.monotonic(), time.time()
         self._run_id: str | None = None
         self._told: set[tuple[str, bool]] = set()
         self._news_due = self._started + NEWS_S
@@ -60,25 +62,30 @@ class Display:
             self._run_id = runs[0].run_id if runs else None
         return self._instance.get_run_by_id(self._run_id) if self._run_id else None
 
-    def render(self, height: int) -> RenderableType:
-        """In at most so many lines: of the stages those that started first give way."""
+    def render(self, width: int, height: int) -> RenderableType:
+        """In at most so many columns and lines: of the figures the last give way, of the stages those that started first."""
         elapsed = time.monotonic() - self._started
-        steps, snapshots = self._steps(), working(self._home, self._iteration)
+        steps, snapshots = self._steps(), self._working()
         room = max(1, height - len(snapshots) - 3)
         hidden = steps[: len(steps) - room] if len(steps) > room else []
         table = Table.grid(padding=(0, 1))
         if hidden:
             table.add_row("", Text(f"{len(hidden)} before", style="dim"), "")
         for step in steps[len(hidden) :]:
-            table.add_row(step.mark, step.name, step.seconds)
+            seconds = "" if step.seconds is None else f"{step.seconds:.0f} s"
+            table.add_row(step.mark, step.name, Text(seconds, style="" if step.has_ended else "dim"))
+        if not steps:
+            table.add_row("", Text("starting", style="dim"), "")
         bars = Table.grid(padding=(0, 1))
-        for _ in range(3):
+        for _ in range(4):
             bars.add_column(no_wrap=True)
-        bars.add_column()  # gives way to the others
-        for snapshot in snapshots:
-            bar = ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=16)
-            how_far, figures = _words(snapshot)
-            bars.add_row(Text(f"    {snapshot.stage}", style="cyan"), bar, how_far, Text(figures, no_wrap=True, overflow="ellipsis"))
+        words = [_words(snapshot) for snapshot in snapshots]
+        names = [Text(f"    {snapshot.stage}", style="cyan") for snapshot in snapshots]
+        columns = names, [Text(how_far) for how_far, _ in words]
+        taken = BAR_WIDTH + 3 + sum(max((text.cell_len for text in column), default=0) for column in columns)
+        for name, snapshot, (how_far, figures) in zip(names, snapshots, words, strict=True):
+            bar = ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=BAR_WIDTH)
+            bars.add_row(name, bar, Text(how_far), Text(_fitting(figures, width - taken)))
         return Group(Text.from_markup(f"[bold]{self._title}[/]  {elapsed:.0f} s"), table, bars)
 
     def news(self) -> list[str]:
@@ -88,11 +95,20 @@ class Display:
         for step in self._steps():
             if (step.name, step.has_ended) not in self._told and (step.has_ended or step.mark == MARKS["IN_PROGRESS"]):
                 self._told.add((step.name, step.has_ended))
-                lines.append(f"  {step.mark} {step.name} {step.seconds}".rstrip())
+                took = f" {step.seconds:.0f} s" if step.has_ended and step.seconds is not None else ""
+                lines.append(f"  {step.mark} {step.name}{took}")
         if time.monotonic() >= self._news_due:
             self._news_due = time.monotonic() + NEWS_S
-            lines += [f"    {' '.join((each.stage, *map(escape, _words(each))))}" for each in working(self._home, self._iteration)]
+            lines += [
+                f"    {each.stage} {escape('  '.join((how_far, *figures)))}"
+                for each in self._working()
+                for how_far, figures in [_words(each)]
+            ]
         return lines
+
+    def _working(self) -> list[progress.Snapshot]:
+        """Without those that a launch before this one left when it was killed."""
+        return working(self._home, self._iteration, since=self._began)
 
     def _steps(self) -> list[_Step]:
         """In the order in which they started."""
@@ -102,20 +118,20 @@ class Display:
             _Step(
                 name=_stage_of(step.step_key),
                 mark=MARKS.get(step.status.value, " ") if step.status else " ",
-                seconds=f"{step.end_time - step.start_time:.0f} s" if step.end_time and step.start_time else "",
+                seconds=(step.end_time or time.time()) - step.start_time if step.start_time else None,
                 has_ended=step.status is not None and step.status.value in ENDED,
             )
             for step in sorted(stats, key=lambda step: step.start_time or 0)
         ]
 
 
-def working(home: Home, iteration: str) -> list[progress.Snapshot]:
-    """How far the stages of an iteration are that work now."""
+def working(home: Home, iteration: str, since: float = 0.0) -> list[progress.Snapshot]:
+    """How far the stages of an iteration are that work now, and have said so since this Unix second."""
     folder = home.work / iteration
     if not folder.is_dir():
         return []
     found = [progress.read(stage) for stage in sorted(folder.iterdir()) if stage.is_dir() and not (stage / "result.json").exists()]
-    return [snapshot for snapshot in found if snapshot is not None and time.time() - snapshot.updated_at < STALE_S]
+    return [snapshot for snapshot in found if snapshot is not None and snapshot.updated_at > max(since, time.time() - STALE_S)]
 
 
 def _stage_of(step_key: str) -> str:
@@ -123,8 +139,20 @@ def _stage_of(step_key: str) -> str:
     return rl_stage(step_key.removeprefix(RL_STEP)) if step_key.startswith(RL_STEP) else step_key
 
 
-def _words(snapshot: progress.Snapshot) -> tuple[str, str]:
+def _words(snapshot: progress.Snapshot) -> tuple[str, list[str]]:
     """How far it is and how long it still takes; its figures."""
-    left = f"  {snapshot.seconds_left:.0f} s left" if snapshot.seconds_left is not None else ""
-    figures = "  ".join(f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4])
+    left = f"  {_span(snapshot.seconds_left)} left" if snapshot.seconds_left is not None else ""
+    figures = [f"{name} {value:.3g}" for name, value in list(snapshot.metrics.items())[:4]]
     return f"{snapshot.done}/{snapshot.total or '?'} {snapshot.unit}{left}", figures
+
+
+def _span(seconds: float) -> str:
+    """45 s, 23 min, 2.4 h."""
+    return f"{seconds:.0f} s" if seconds < 99.5 else f"{seconds / 60:.0f} min" if seconds < 99.5 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def _fitting(figures: list[str], width: int) -> str:
+    """As many of them as are whole in so many columns: half a number is a wrong one."""
+    while figures and cell_len("  ".join(figures)) > width:
+        figures = figures[:-1]
+    return "  ".join(figures)

@@ -18,13 +18,15 @@ LOG_INTERVAL_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """How far a stage is. `total` 0 means unknown; `started_at` (of this unit of work) and `updated_at` are Unix seconds."""
+    """How far a stage is. `total` 0 means unknown. `first_done` of this unit of work was done at `started_at`: a stage that goes on after a
+    kill begins with what is there, and that says nothing of its speed. `started_at` and `updated_at` are Unix seconds."""
 
     stage: str
     iteration: str
     unit: str
     done: int
     total: int
+    first_done: int = 0
     started_at: float
     updated_at: float
     metrics: dict[str, float] = field(default_factory=dict)
@@ -32,9 +34,9 @@ class Snapshot:
     @property
     def seconds_left(self) -> float | None:
         """Linear extrapolation, or None while nothing is known."""
-        if not self.done or not self.total:
+        if self.done <= self.first_done or not self.total:
             return None
-        return (self.updated_at - self.started_at) / self.done * (self.total - self.done)
+        return (self.updated_at - self.started_at) / (self.done - self.first_done) * (self.total - self.done)
 
 
 class Progress:
@@ -43,15 +45,16 @@ class Progress:
     def __init__(self, folder: Path, *, iteration: str, stage: str, log: Callable[[str], None]) -> None:
         self._path = folder / "progress.json"
         self._iteration, self._stage, self._log = iteration, stage, log
-        self._unit, self._started_at = "", time.time()
+        self._unit, self._first_done, self._started_at = "", 0, time.time()
         self._last_file = self._last_log = 0.0
 
     def update(self, done: int, total: int, unit: str, metrics: Mapping[str, float] | None = None) -> None:
         """Cheap enough to call for every step or episode. Time is counted anew where a stage goes on to another unit of work."""
         now = time.time()
-        if self._unit and unit != self._unit:
-            self._started_at = now
-        self._unit = unit
+        if unit != self._unit:
+            if self._unit or done > 1:
+                self._first_done, self._started_at = (done if done > 1 else 0), now
+            self._unit = unit
         is_last = bool(total) and done >= total
         if now - self._last_file >= FILE_INTERVAL_S or is_last:
             self._last_file = now
@@ -61,6 +64,7 @@ class Progress:
                 unit=unit,
                 done=done,
                 total=total,
+                first_done=self._first_done,
                 started_at=self._started_at,
                 updated_at=now,
                 metrics=dict(metrics or {}),

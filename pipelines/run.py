@@ -36,6 +36,10 @@ from warehouse.stages import SEED_ITERATION
 
 POLL_S = 1.0
 MAX_LAUNCHES = 3
+OTHER_PROFILE = (
+    "{home} was turned under the profile {before} until now, its seed and data too, and goes on under {now}; "
+    "for a wheel of its own give {now} a home of its own (FLYWHEEL_HOME, or --home)"
+)
 
 
 def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
@@ -52,8 +56,11 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
         raise IterationLocked(
             f"process {driver.holder() or turning} is turning the wheel on {home.root}; wait for it or end it, then run again"
         )
-    kept_profile.keep(home, profile_name, overrides)
     with instance:
+        before = kept_profile.other(home, profile_name) if first_incomplete(instance) is not None else None
+        if before is not None:
+            console.print(f"[yellow]{escape(OTHER_PROFILE.format(home=home.root, before=before, now=profile_name))}[/]", soft_wrap=True)
+        kept_profile.keep(home, profile_name, overrides)
         reap_dead_runs(instance, home)
         server = _prepare(home) if len(completed(instance)) < num_iterations else None
         try:
@@ -113,10 +120,10 @@ def _launch(job: str, key: str | None, title: str, home: Home, instance: dg.Dags
     display = Display(home, key or SEED_ITERATION, title, instance, tag)
     try:
         if console.is_terminal:
-            with Live(display.render(console.height), console=console, auto_refresh=False, transient=True) as live:
+            with Live(display.render(*console.size), console=console, auto_refresh=False, transient=True) as live:
                 while process.poll() is None:
                     time.sleep(POLL_S)
-                    live.update(display.render(console.height), refresh=True)
+                    live.update(display.render(*console.size), refresh=True)
         else:
             console.print(title, highlight=False)
             while process.poll() is None:

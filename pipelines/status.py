@@ -78,7 +78,8 @@ class Status(BaseModel):
 def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     """The status of everything in the warehouse; empty where nothing has run."""
     con, opened = connect(warehouse), instance.get_dynamic_partitions(str(ITERATIONS.name))
-    keys = [row[0] for row in con.execute("select distinct iteration from checkpoints order by 1").fetchall()]
+    begun = "select iteration from checkpoints union select iteration from datasets order by 1"
+    keys = [row[0] for row in con.execute(begun).fetchall()]
     success, first_made = _successes(con), dict[str, str]()
     iterations = []
     for key in keys:
@@ -173,7 +174,7 @@ def print_status(status: Status, console: Console) -> None:
         console.print()
     if any(item.split == REPORTED_SPLIT for iteration in status.iterations for item in iteration.success):
         console.print(success_table(status))
-    told = "flywheel report   the same as pages, with curves, routing, episodes to read, a drawing of it all"
+    told = "flywheel report   the same as pages, with curves and episodes to read"
     for line in filter(None, (told, lineage_hint(status))):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -207,4 +208,4 @@ def _routes(routes: Mapping[str, int]) -> str:
 def lineage_hint(status: Status) -> str:
     """The command that shows what the newest release was made from; empty where nothing was released."""
     released = [each.iteration for each in status.iterations if any(item.stage == "released_policy" for item in each.checkpoints)]
-    return f"flywheel lineage {released[-1]}/released_policy   all that this policy was made from, back to the seed" if released else ""
+    return f"flywheel lineage {released[-1]}/released_policy   what it was made from, to the seed" if released else ""

@@ -65,9 +65,10 @@ def _serve_dagster(home: Home, url: str, prefect_url: str, console: Console) -> 
     try:
         console.print("starting Dagster …")
         if _comes_up(url, process):
-            console.print(f"\n[bold]Dagster[/]  {url}   Jobs → next_iteration → Launchpad → Launch Run: the next iteration", soft_wrap=True)
+            console.print(f"\n[bold]Dagster[/]  {url}   Jobs → next_iteration → Launchpad → Launch Run", soft_wrap=True)
             console.print(f"[bold]Prefect[/]  {prefect_url}   each episode of a collection", soft_wrap=True)
-            console.print(f"[bold]log[/]      {log_path}   Ctrl-C ends both\n", soft_wrap=True)
+            console.print(f"[bold]log[/]      {log_path}", soft_wrap=True)
+            console.print("Ctrl-C ends both, and what was launched there; what is finished is kept.\n")
         status = process.wait()
         tail = log_path.read_text(errors="replace")[-LOG_TAIL_CHARS:]
         console.print(f"Dagster ended with status {status}; the end of {log_path}:\n{tail}", markup=False, highlight=False)

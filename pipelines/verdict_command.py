@@ -22,7 +22,7 @@ JUDGE = "human"
 def verdict(
     episode: Annotated[str, typer.Argument(help="The episode, by id or the beginning of one that is unambiguous.")],
     is_good: Annotated[bool, typer.Option("--good/--bad", help="Whether the task was carried out.")],
-    reason: Annotated[list[str] | None, typer.Option("--reason", help="Why; may be given several times.")] = None,
+    reason: Annotated[list[str] | None, typer.Option("--reason", help="Why (needed: judges learn from it); may be repeated.")] = None,
     person: Annotated[str | None, typer.Option("--by", help="Who says so, kept with the reasons.")] = None,
     home: HomeOption = None,
 ) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from agent.replay import RecordedEpisode, Replay, StepCheck, load_episode, replay
+from pipelines.terminal import counted
 from warehouse.errors import ConfigError
 from warehouse.query import connect
 from warehouse.tables import Warehouse
@@ -82,7 +83,7 @@ def _say(replayed: Replay, console: Console, as_json: bool) -> None:
         print(json.dumps(_summary(replayed)))
         return
     episode = replayed.episode
-    what = f"seed {episode.seed}, {len(episode.steps)} steps, {episode.outcome.value}: {episode.episode_id}"
+    what = f"seed {episode.seed}, {counted(len(episode.steps), 'step')}, {episode.outcome.value}: {episode.episode_id}"
     console.print(f"[bold]{escape(episode.task.name)}[/] {what}", soft_wrap=True)
     console.print(f"reward: {_reward(replayed)}")
     console.print(f"pixels: {_pixels(replayed)}")

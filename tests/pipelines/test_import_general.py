@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from pipelines import cli
 from pipelines.import_general import import_general_data
 from pipelines.import_report import Report
 from pipelines.import_rows import ScreeningSettings
@@ -124,3 +126,12 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         run(tmp_path / "home", tmp_path / "text.parquet")
     assert not (tmp_path / "home" / "imports").exists(), "what was imported before stays as it is"
+
+
+def test_the_command_makes_the_home_as_the_other_imports_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one wants in the first iteration is imported before anything has run."""
+    home = tmp_path / "home"
+    path = write_lines(tmp_path / "chats.jsonl", [chat("What is 2 + 2?", "4")])
+    monkeypatch.setenv("FLYWHEEL_HOME", str(home))
+    assert CliRunner().invoke(cli.app, ["import", "general", str(path)]).exit_code == 0
+    assert len(stored(home, "chats")) == 1

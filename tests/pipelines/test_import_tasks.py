@@ -46,7 +46,7 @@ def flywheel(*words: str | Path) -> str:
 
 def test_tasks_are_imported_counted_and_listed(task_file: Path, home: Path) -> None:
     said = flywheel("tasks", "plain", task_file)
-    assert "5 records: 4 tasks, 3 of them run here, 1 do not; 0 duplicates, 1 malformed." in " ".join(said.split())
+    assert "5 records: 4 tasks, 3 of them run here, 1 not; 0 duplicates, 1 malformed." in " ".join(said.split())
     assert "wants a live site" in said and "did you mean `instruction`?" in said and "imported:my-tasks" in said
     assert "nothing changed" in flywheel("tasks", "plain", task_file)
     assert [task.name for task in tasks_of("imported:my-tasks")] == ["my-tasks:good", "my-tasks:solved", "my-tasks:broken"]

@@ -23,6 +23,17 @@ def test_a_home_means_what_it_was_turned_under(tmp_path: Path) -> None:
     assert kept_profile.chosen(home, "generated", {}) == ("generated", {}), "one that is named is taken as it is"
 
 
+def test_a_home_tells_another_profile_from_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    assert kept_profile.other(home, "quickstart") is None
+    kept_profile.keep(home, "smoke", {"seed": 7})
+    assert (kept_profile.other(home, "quickstart"), kept_profile.other(home, "smoke")) == ("smoke", None)
+    (tmp_path / "own.yaml").write_text("extends: smoke\n")
+    kept_profile.keep(home, str(tmp_path / "own.yaml"), {})
+    monkeypatch.chdir(tmp_path)
+    assert kept_profile.other(home, "own.yaml") is None, "the same file by another path"
+
+
 def test_a_profile_in_a_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own.yaml").write_text("extends: smoke\nseed: 5\n")
     monkeypatch.chdir(tmp_path)
@@ -36,3 +47,4 @@ def test_a_spoilt_file_says_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / kept_profile.FILE).write_text(text)
     with pytest.raises(ConfigError, match=r"profile\.yaml"):
         kept_profile.chosen(Home(tmp_path), None, {})
+    assert kept_profile.other(Home(tmp_path), "smoke") is None, "who names a profile need not delete the file first"

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import threading
+import time
+from dataclasses import asdict
 from pathlib import Path
 
 import dagster as dg
+import pytest
 from rich.console import Console
 
 from pipelines import progress
@@ -47,7 +52,9 @@ def test_the_file_is_written_seldom_but_the_last_word_always(tmp_path: Path):
 
 def test_time_left_is_extrapolated_and_unknown_at_first():
     def at(done: int, total: int) -> float | None:
-        return Snapshot(stage="s", iteration="0001", unit="steps", done=done, total=total, started_at=100.0, updated_at=110.0).seconds_left
+        return Snapshot(
+            stage="s", iteration="0001", unit="steps", done=done, total=total, first_done=0, started_at=100.0, updated_at=110.0
+        ).seconds_left
 
     assert at(5, 20) == 30.0
     assert at(20, 20) == 0.0
@@ -64,6 +71,15 @@ def test_time_is_counted_anew_for_another_unit_of_work(tmp_path: Path):
     assert (trained.done, trained.unit) == (8, "steps") and trained.started_at > read_at
     speaker.update(8, 8, "steps")
     assert read(tmp_path).started_at == trained.started_at
+
+
+def test_a_resumed_stage_is_extrapolated_from_what_it_did_itself(tmp_path: Path, monkeypatch):
+    speaker, now = worker(tmp_path), time.time()
+    for second, done in ((30, 1000), (40, 1005), (50, 1010)):
+        monkeypatch.setattr(time, "time", lambda at=now + second: at)
+        speaker.update(done, 2000, "steps")
+    snapshot = read(tmp_path)
+    assert snapshot is not None and snapshot.seconds_left == pytest.approx(990 * 2), "neither loading nor another's steps count"
 
 
 def test_nothing_and_half_a_file_read_as_nothing(tmp_path: Path):
@@ -116,26 +132,65 @@ def test_the_display_fits_the_terminal_and_keeps_what_works(place):
             dg.op(name=f"rl_model__{number}" if number > 27 else f"a_stage_{number}")(lambda: None)()
 
     turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
-    worker(place.home.work / "0001" / "rollouts").update(3, 12, "episodes", {"success rate of all episodes so far": 0.5, "seconds": 12.0})
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(display.render(24))
+    worker(place.home.work / "0001" / "rollouts").update(1, 12, "episodes", {"loss": 0.512, "success rate of all episodes": 0.5})
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(display.render(*console.size))
     lines = console.export_text().splitlines()
     assert len(lines) <= 24 and all(len(line) <= 80 for line in lines)
-    assert "before" in lines[1] and "rollouts" in lines[-1] and "3/12 episodes" in lines[-1] and "left" in lines[-1]
+    assert "before" in lines[1] and "rollouts" in lines[-1] and "1/12 episodes" in lines[-1] and "left" in lines[-1]
+    assert lines[-1].endswith("loss 0.512"), "what is left of a figure that does not fit is a wrong one"
     assert any("rl_28" in line for line in lines), "stages are named as other commands name them"
+
+
+def shown(display: Display) -> str:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(display.render(*console.size))
+    return console.export_text()
+
+
+def test_the_display_says_that_it_starts_and_how_long_a_stage_has_worked(place):
+    display, seen = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag"), []
+
+    @dg.op
+    def rollouts() -> None:
+        time.sleep(0.6)
+        seen.append(shown(display))
+
+    @dg.job
+    def turn() -> None:
+        rollouts()
+
+    assert "starting" in shown(display)
+    turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
+    assert re.search(r"▸ rollouts +[1-9]\d* s", seen[0]) and "starting" not in seen[0]
+    assert re.search(r"✓ rollouts +[1-9]\d* s", shown(display))
+
+
+@pytest.mark.parametrize(("elapsed_s", "expected"), [(15.0, "45 s left"), (400.0, "20 min left"), (4000.0, "3.3 h left")])
+def test_time_left_is_told_in_a_unit_that_is_read_at_a_glance(place, elapsed_s, expected):
+    folder = place.home.work / "0001" / "sft_model"
+    folder.mkdir(parents=True)
+    display, now = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag"), time.time()
+    told = Snapshot(
+        stage="sft_model", iteration="0001", unit="steps", done=25, total=100, first_done=0, started_at=now - elapsed_s, updated_at=now
+    )
+    (folder / "progress.json").write_text(json.dumps(asdict(told)))
+    assert expected in shown(display)
 
 
 def test_the_display_shows_how_far_the_working_stage_is(place):
     run = place.add_run(dg.DagsterRunStatus.STARTED, **{LAUNCH_TAG: "tag"})
     folder = place.home.work / "0001" / "rollouts"
-    worker(folder).update(3, 12, "episodes", {"success": 0.5})
+    worker(folder).update(2, 12, "episodes", {"success": 0.25})
     display = Display(place.home, "0001", "iteration 0001 (1 of 1)", place.instance, "tag")
+    assert "episodes" not in shown(display), "that was said by a process that is no more"
+    worker(folder).update(3, 12, "episodes", {"success": 0.5})
     assert display.run().run_id == run.run_id
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(display.render(24))
-    shown = console.export_text()
-    assert "iteration 0001 (1 of 1)" in shown and "rollouts" in shown and "3/12 episodes" in shown and "success 0.5" in shown
+    console = Console(width=120, height=24, record=True, file=io.StringIO())
+    console.print(display.render(*console.size))
+    wide = console.export_text()
+    assert "iteration 0001 (1 of 1)" in wide and "rollouts" in wide and "3/12 episodes" in wide and "success 0.5" in wide
     (folder / "result.json").write_text("{}")
-    console.print(display.render(24))
+    console.print(display.render(*console.size))
     assert "3/12" not in console.export_text(), "a finished stage is not shown as working"

@@ -46,6 +46,15 @@ def test_each_dataset_stage_names_its_own_snapshot(place):
     assert status.datasets == {"ct_dataset": "dataset-1", "sft_dataset": "dataset-2"}
 
 
+def test_an_iteration_that_has_its_datasets_and_no_weights_yet_is_shown(place):
+    register(place, "0000", "seed_policy", "checkpoint-0")
+    members = [{"dataset_id": "dataset-1", "kind": "ct", "sample_id": "sample-1", "component": "x", "weight": 1.0}]
+    place.warehouse.replace_partition("datasets", members, iteration="0001", stage="ct_dataset")
+    place.open("0001")
+    shown = told(place)
+    assert "iteration 0001: not complete; `flywheel run` goes on from here" in shown and "dataset-1" in shown
+
+
 def register(place: Any, iteration: str, stage: str, checkpoint: str) -> None:
     folder = place.home.checkpoints / iteration / stage
     registry.register(place.warehouse, iteration=iteration, stage=stage, checkpoint_id=checkpoint, folder=folder)
