@@ -40,6 +40,14 @@ MIN_COLOURS = 20
 """A blank or broken picture has a handful."""
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A shell has what it runs in the background ignore SIGINT, these tests and whatever they start included."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[Page]:
     """A tab of the system's Chromium. What it showed last is kept in tmp_path/last.png."""

@@ -57,6 +57,21 @@ export function toast(text, kind = "", { stays = false } = {}) {
   return note;
 }
 
+/** Calls `then` once a dialog is closed, and takes it out of the page. At once: the browser tells it a frame later, and keys that are
+ *  pressed before that would still go to what had the focus in it. */
+export function when_closed(dialog, then) {
+  const gone = () => {
+    if (!dialog.isConnected) return;
+    then();
+    dialog.remove();
+  };
+  dialog.addEventListener("close", gone);
+  dialog.close = () => {
+    HTMLDialogElement.prototype.close.call(dialog);
+    gone();
+  };
+}
+
 /** A dialog that answers with what its form was sent with: a FormData with `button` = the pressed one's value, or null. Esc leaves it,
  *  Ctrl Enter presses its first button of weight; `on_key` may keep either to itself. No key gets through it to the page. */
 export function ask({ title, body = [], buttons, wide = false, on_open = () => {}, on_key = () => {} }) {
@@ -79,17 +94,16 @@ export function ask({ title, body = [], buttons, wide = false, on_open = () => {
       on_key(event, dialog);
       if (event.key === "Escape" && !event.defaultPrevented && !event.isComposing) {
         event.preventDefault();
-        return dialog.close(); // at once: a key that is pressed right behind it is the page's
+        return dialog.close();
       }
       if (event.defaultPrevented || event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
       const button = form.querySelector("button[type=submit].primary") ?? form.querySelector("button[type=submit]");
       if (button && !button.disabled && !event.repeat) form.requestSubmit(button);
     });
-    dialog.addEventListener("close", () => {
+    when_closed(dialog, () => {
       const toasts = dialog.querySelector("#toasts");
       if (toasts) document.body.append(toasts);
-      dialog.remove();
       resolve(dialog.result ?? null);
     });
     document.body.append(dialog);

@@ -1,6 +1,6 @@
 // A step's picture as large as the window allows, with what was drawn on it: opened from a replay, left by Esc.
 
-import { draw, make, show } from "/pages/dom.js";
+import { draw, make, show, when_closed } from "/pages/dom.js";
 
 const ZOOMS = [0.25, 0.33, 0.5, 0.67, 0.75, 1, 1.5, 2, 3, 4, 6, 8];
 
@@ -64,7 +64,7 @@ export function enlarge(replay) {
     const scrolls = room.scrollWidth > room.clientWidth + 1;
     const run = {
       j: () => go(1), k: () => go(-1), ArrowRight: !scrolls && (() => go(1)), ArrowLeft: !scrolls && (() => go(-1)), "+": () => zoom_by(1), "=": () => zoom_by(1), "-": () => zoom_by(-1), 0: () => zoom_to(null),
-      z: () => dialog.close(),
+      z: () => dialog.close(), Escape: () => dialog.close(),
     }[event.key];
     if (!run) return;
     event.preventDefault();
@@ -72,10 +72,7 @@ export function enlarge(replay) {
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   const watch = new ResizeObserver(() => zoom === null && paint());
-  dialog.addEventListener("close", () => {
-    watch.disconnect();
-    dialog.remove();
-  });
+  when_closed(dialog, () => watch.disconnect());
   document.body.append(dialog);
   dialog.showModal();
   room.focus();

@@ -144,6 +144,13 @@ def test_the_keyboard_is_enough_and_everything_has_a_name(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+RIGHT_BEHIND = """keys => {
+  for (const key of keys)
+    document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+}"""
+"""Keys between which the browser draws no frame and sends no event of its own."""
+
+
 async def tab_to(page: Page, name: str) -> None:
     for _ in range(40):
         await page.keyboard.press("Tab")
@@ -167,6 +174,9 @@ async def look_around(page: Page) -> None:
     help_dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
     await expect(help_dialog).to_contain_text("Accept candidate 1 … 9")
     assert await unnamed(page) == []
+    await page.evaluate(RIGHT_BEHIND, ["Escape", "/"])
+    await expect(help_dialog).to_have_count(0)
+    await expect(page.get_by_role("dialog", name="Find an element")).to_be_visible()
     await page.keyboard.press("Escape")
     before = await page.locator("#frame").bounding_box()
     await page.keyboard.press("+")
