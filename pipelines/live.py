@@ -52,6 +52,7 @@ class Display:
         self._home, self._iteration, self._title, self._instance, self._tag = home, iteration, title, instance, tag
         self._started, self._began = time.monotonic(), time.time()
         self._run_id: str | None = None
+        self._num_steps = 0
         self._told: set[tuple[str, bool]] = set()
         self._news_due = self._started + NEWS_S
 
@@ -86,7 +87,9 @@ class Display:
         for name, snapshot, (how_far, figures) in zip(names, snapshots, words, strict=True):
             bar = ProgressBar(total=max(1, snapshot.total), completed=snapshot.done, width=BAR_WIDTH)
             bars.add_row(name, bar, Text(how_far), Text(_fitting(figures, width - taken)))
-        return Group(Text.from_markup(f"[bold]{self._title}[/]  {elapsed:.0f} s"), table, bars)
+        ended = sum(step.has_ended for step in steps)
+        how_far = f"  [dim]{ended} of {self._num_steps} stages[/]" if self._num_steps else ""
+        return Group(Text.from_markup(f"[bold]{self._title}[/]  {_span(elapsed)}{how_far}"), table, bars)
 
     def news(self) -> list[str]:
         """What a log is told, with rich's markup: a line for each stage that has begun or ended since this was last asked, and now and then
@@ -113,6 +116,8 @@ class Display:
     def _steps(self) -> list[_Step]:
         """In the order in which they started."""
         run = self.run()
+        if run is not None and run.execution_plan_snapshot_id is not None and not self._num_steps:
+            self._num_steps = len(self._instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id).step_keys_to_execute)
         stats = self._instance.get_run_step_stats(run.run_id) if run else []
         return [
             _Step(

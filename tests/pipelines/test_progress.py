@@ -157,14 +157,18 @@ def test_the_display_says_that_it_starts_and_how_long_a_stage_has_worked(place):
         time.sleep(0.6)
         seen.append(shown(display))
 
+    @dg.op(ins={"after": dg.In(dg.Nothing)})
+    def routing() -> None: ...
+
     @dg.job
     def turn() -> None:
-        rollouts()
+        routing(after=rollouts())
 
     assert "starting" in shown(display)
     turn.execute_in_process(instance=place.instance, tags={LAUNCH_TAG: "tag"})
     assert re.search(r"▸ rollouts +[1-9]\d* s", seen[0]) and "starting" not in seen[0]
-    assert re.search(r"✓ rollouts +[1-9]\d* s", shown(display))
+    assert "0 of 2 stages" in seen[0]
+    assert re.search(r"✓ rollouts +[1-9]\d* s", shown(display)) and "2 of 2 stages" in shown(display)
 
 
 @pytest.mark.parametrize(("elapsed_s", "expected"), [(15.0, "45 s left"), (400.0, "20 min left"), (4000.0, "3.3 h left")])
