@@ -37,8 +37,9 @@ async def too_late(route: Route) -> None:
     await route.fulfill(status=422, json={"title": "Wrong request", "detail": "too late", "type": "ConfigError"})
 
 
-def around(box: dict[str, Any], px: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    return (box["x"] - px, box["y"] - px), (box["x"] + box["width"] + px, box["y"] + box["height"] + px)
+def around(box: dict[str, Any], px: int) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom, no further left than the screen: which instance one gets is chance, and a thing may lie at its edge."""
+    return max(0, box["x"] - px), box["y"] - px, box["x"] + box["width"] + px, box["y"] + box["height"] + px
 
 
 def middle(box: dict[str, Any]) -> tuple[int, int]:
@@ -54,14 +55,15 @@ def test_a_box_around_a_thing_becomes_a_click_on_it(tmp_path: Path) -> None:
             await deciding(page, 1)
             await page.wait_for_selector("#screen[data-screenshot]")
             button = next(box for box in await boxes(page) if box["name"] == "Submit")
-            start, end = around(button, 5)
+            left, top, right, bottom = around(button, 5)
+            start, end = (left, bottom), (right, top)  # from below, where nothing is: the field above may touch the button
             await drag(page, start, end, lets_go=False)
             drawn = page.locator("#overlay .is-drawn")
             assert [int(await drawn.get_attribute(name) or 0) for name in ("x", "y", "width", "height")] == [
-                start[0], start[1], end[0] - start[0], end[1] - start[1],
+                left, top, right - left, bottom - top,
             ]  # fmt: skip
             await expect(page.locator("#overlay .middle")).to_have_count(1)
-            await expect(page.locator("#pointer")).to_contain_text(f"{end[0] - start[0]} × {end[1] - start[1]}")
+            await expect(page.locator("#pointer")).to_contain_text(f"{right - left} × {bottom - top}")
             await page.keyboard.press("Escape")
             await expect(drawn).to_have_count(0)
             await page.mouse.up()
@@ -83,14 +85,14 @@ def test_a_box_around_a_thing_becomes_a_click_on_it(tmp_path: Path) -> None:
             await page.route("**/at", too_late, times=1)
             await drag(page, start, end)
             async with page.expect_response(lambda answer: answer.url.endswith("/at") and answer.status == 422):
-                await drag(page, end, start)
+                await drag(page, (right, bottom), (left, top))
                 await expect(page.locator("#meanings button").first).to_be_focused()
             await page.wait_for_timeout(100)
             await expect(drawn).to_have_count(1)
             await expect(page.locator("#toasts .bad")).to_have_count(0)
             await page.keyboard.press("Escape")
             await page.route("**/at", later)
-            await drag(page, end, start)
+            await drag(page, (right, bottom), (left, top))
             await page.keyboard.press("Enter")
             await expect(page.locator("#meanings button").first).to_be_focused()
             assert here.steps() == [], "a key that was too soon for the menu accepts no candidate"
