@@ -76,7 +76,9 @@ class Warehouse:
         check_key(spec, data)
         return self._commit(spec, lambda: nullcontext(data), partition_predicate(iteration, stage), iteration, stage)
 
-    def replace_partition_by_parts(self, table: str, parts: Iterable[pa.Table], *, iteration: str, stage: str) -> int:
+    def replace_partition_by_parts(
+        self, table: str, parts: Iterable[Sequence[Mapping[str, Any]] | pa.Table], *, iteration: str, stage: str
+    ) -> int:
         """`replace_partition` with rows that need not fit memory. Rows of one key come in one part."""
         with self.rows_aside(table, iteration=iteration, stage=stage) as aside:
             for part in parts:

@@ -5,7 +5,7 @@ tables.py's business, through which everybody writes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
@@ -80,7 +80,7 @@ class RowsAside:
         self._place = {"iteration": iteration, "stage": stage}
         self._writer = pq.ParquetWriter(file, spec.schema)
 
-    def add(self, part: pa.Table) -> pa.Table:
+    def add(self, part: Sequence[Mapping[str, Any]] | pa.Table) -> pa.Table:
         """Write some more rows; returns them as they will be stored. Raises as Warehouse.replace_partition does, but whether keys are
         unique is the caller's to see to."""
         data = to_arrow(self._spec, part, **self._place)

@@ -45,8 +45,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
                 progress=context.progress(),
             )
             flow_s = time.monotonic() - started
-        episodes = [service.with_screenshots(episode) for episode in episodes]
-    stored = store_episodes(context, episodes)
+    stored = store_episodes(context, map(service.with_screenshots, episodes))
     # Results first: one whose screenshots are gone could not be gone on with.
     for folder in (prefect_server.results_folder(context.home), spool):
         shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ import asyncio
 
 from agent.decider import ORACLE_POLICY_ID, OracleDecider
 from agent.episode import Episode, EpisodeRequest
+from agent.episode_rows import rows
 from assets.instances import first_instance
 from assets.requests import DemonstrateRequest, StageResult
 from pipelines.sandboxes import open_collector
@@ -26,7 +27,8 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
     )
     episodes = asyncio.run(_demonstrate(request, requests, context))
     stored = store_episodes(context, episodes)
-    samples = demonstration_rows(stored.rows["episodes"], stored.rows["steps"])
+    made = rows(episodes)
+    samples = demonstration_rows(made["episodes"], made["steps"])
     versions = {
         **stored.versions,
         "sft_samples": context.warehouse.replace_partition("sft_samples", samples, iteration=request.iteration, stage=request.stage),

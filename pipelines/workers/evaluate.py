@@ -1,4 +1,7 @@
-"""Greedy success of several checkpoints on the fixed instances: rows of `episodes`, `steps` and `evaluations`."""
+"""Greedy success of several checkpoints on the fixed instances: rows of `episodes`, `steps` and `evaluations`.
+
+An episode is kept as it finishes in the stage's folder: a killed stage runs only what is missing.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,20 @@ from assets.profile import ActingSettings
 from assets.requests import EvaluateRequest, StageResult
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, requests_for
+from pipelines.workers.kept_episodes import KeptEpisodes
 from pipelines.workers.storing import store_episodes
 from sandbox.task import Split
 from warehouse.statistics import TaskCount, macro_average
 
 
 def run(request: EvaluateRequest, context: WorkerContext) -> StageResult:
-    by_checkpoint = asyncio.run(_evaluate(request, context))
+    kept = KeptEpisodes(context, whole=True)
+    by_checkpoint = asyncio.run(_evaluate(request, context, kept))
     episodes = {role: _of_role(request, role, by_checkpoint) for role in request.checkpoints}
     rows = [row for role, of_role in episodes.items() for row in evaluation_rows(role, of_role)]
-    stored = store_episodes(context, [episode for group in by_checkpoint.values() for episode in group])
+    stored = store_episodes(context, kept.episodes())
     version = context.warehouse.replace_partition("evaluations", rows, iteration=request.iteration, stage=request.stage)
+    kept.remove()
     metrics = {
         f"{split}/{role}": macro_average(task_counts(episode for episode in of_role if episode.request.split == split)).mean
         for role, of_role in episodes.items()
@@ -32,8 +38,8 @@ def run(request: EvaluateRequest, context: WorkerContext) -> StageResult:
     return StageResult(table_versions={**stored.versions, "evaluations": version}, counts=stored.counts, metrics=metrics)
 
 
-async def _evaluate(request: EvaluateRequest, context: WorkerContext) -> dict[str, list[Episode]]:
-    """Episodes by checkpoint: a merge at a corner of the simplex is its parent, and is not run twice."""
+async def _evaluate(request: EvaluateRequest, context: WorkerContext, kept: KeptEpisodes) -> dict[str, list[Episode]]:
+    """Episodes by checkpoint, without their steps: a merge at a corner of the simplex is its parent, and is not run twice."""
     splits: dict[str, set[str]] = defaultdict(set)
     for role, checkpoint_id in request.checkpoints.items():
         splits[checkpoint_id].update(request.splits[role])
@@ -45,17 +51,19 @@ async def _evaluate(request: EvaluateRequest, context: WorkerContext) -> dict[st
         for checkpoint_id, wanted in splits.items()
     }
     total = sum(len(group) for group in requests.values())
-    progress, done = context.progress(), 0
-    found: dict[str, list[Episode]] = defaultdict(list)
+    done = sum(len(kept.outcomes(group)) for group in requests.values())
+    progress = context.progress()
     async with open_collector(request.acting) as collector:
         for checkpoint_id, group in requests.items():
+            if not kept.missing(group):
+                continue
+            outcomes = kept.outcomes(group)
             with closing(context.engine(checkpoint_id, request.acting.engine)) as engine:
-                async for episode in collector.collect(engine, group):
-                    found[checkpoint_id].append(episode)
+                async for episode in kept.play(collector, engine, group):
+                    outcomes.append(episode)
                     done += 1
-                    solved = sum(episode.is_success for episode in found[checkpoint_id])
-                    progress.update(done, total, "episodes", {"success": solved / len(found[checkpoint_id])})
-    return found
+                    progress.update(done, total, "episodes", {"success": sum(each.is_success for each in outcomes) / len(outcomes)})
+    return {checkpoint_id: kept.outcomes(group) for checkpoint_id, group in requests.items()}
 
 
 def _of_role(request: EvaluateRequest, role: str, by_checkpoint: Mapping[str, Sequence[Episode]]) -> list[Episode]:

@@ -1,7 +1,8 @@
 """The merge of the specialists; where no weights are given, the search of the simplex by greedy success on the eval split.
 
 The search tries a coarse grid, then, if asked, the neighbours of the best at half the step, and again. What every mixture solved of every
-task is kept as rows of `merge_candidates`.
+task is kept as rows of `merge_candidates`. A mixture that is merged again after a kill has the same id, so only the episodes that it
+lacks are played.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from pipelines.progress import Progress
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext
 from pipelines.workers.evaluate import evaluation_rows, greedy_requests, task_counts
+from pipelines.workers.kept_episodes import KeptEpisodes
 from pipelines.workers.storing import store_checkpoint
 from sandbox.task import Split
 from warehouse import registry
@@ -52,8 +55,9 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
     weights, tried = request.merge.weights, list[Tried]()
     if weights is None and len(set(request.specialists.values())) == 1:
         weights = (1 / len(parents),) * len(parents)  # whatever the weights, the merge is that one checkpoint
+    kept = KeptEpisodes(context, whole=False)
     if weights is None:
-        tried = asyncio.run(_Search(request, context, parents, base).run())
+        tried = asyncio.run(_Search(request, context, kept, parents, base).run())
         weights = best_weights(_scores(tried))
     card = merge(parents, weights, context.draft, request.merge.config, base=base, stage=request.stage)
     rows = _rows(request, tried, weights)
@@ -64,6 +68,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
         ),
         "checkpoints": store_checkpoint(context, card, parents=list(dict.fromkeys([*made_from, *([base_id] if base_id else [])]))),
     }  # fmt: skip
+    kept.remove()
     return StageResult(
         checkpoint_id=card.checkpoint_id,
         table_versions=versions,
@@ -75,8 +80,10 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
 class _Search:
     """One search: every mixture is merged, plays the same eval instances, and is thrown away."""
 
-    def __init__(self, request: MergeRequest, context: WorkerContext, parents: list[Path], base: Path | None) -> None:
-        self._request, self._parents, self._base = request, parents, base
+    def __init__(
+        self, request: MergeRequest, context: WorkerContext, kept: KeptEpisodes, parents: list[Path], base: Path | None
+    ) -> None:
+        self._request, self._kept, self._parents, self._base = request, kept, parents, base
         self._candidate = context.candidate
         self._progress: Progress = context.progress()
         self._tried: list[Tried] = []
@@ -110,14 +117,11 @@ class _Search:
 
     async def _play(self, collector: PoolCollector, method: str, weights: Weights, folder: Path, total: int) -> None:
         engine = open_engine(folder, self._request.acting.engine)
-        acting, num = self._request.acting, self._request.merge.instances_per_task
-        try:
-            requests = greedy_requests(acting, engine.policy_id, Split.EVAL, num)
-            # Mixtures are kept by their verdicts: what they saw would fill the memory.
-            episodes = [episode.model_copy(update={"screenshots": {}}) async for episode in collector.collect(engine, requests)]
-        finally:
-            engine.close()
-        self._tried.append(Tried(method=method, weights=weights, episodes=tuple(episodes)))
+        requests = greedy_requests(self._request.acting, engine.policy_id, Split.EVAL, self._request.merge.instances_per_task)
+        with closing(engine):
+            async for _ in self._kept.play(collector, engine, requests):
+                pass
+        self._tried.append(Tried(method=method, weights=weights, episodes=tuple(self._kept.outcomes(requests))))
         self._progress.update(len(self._tried), total, "mixtures", {"success": self._tried[-1].success})
 
 

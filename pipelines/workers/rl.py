@@ -9,7 +9,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,9 +72,10 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
 def _keep(context: WorkerContext, request: RlRequest, training: PpoRun, curve: Mapping[int, Mapping[str, float]]) -> None:
     """Store the episodes and the curves of a run that failed, to see why. Whatever hinders that must not hide why it failed."""
     try:
-        episodes = list(spool_of(training).episodes())
-        if episodes:  # else what an earlier run of the stage stored stays
-            store_episodes(context, episodes)
+        episodes = spool_of(training).episodes()
+        first = next(episodes, None)
+        if first is not None:  # else what an earlier run of the stage stored stays
+            store_episodes(context, chain([first], episodes))
             store_metrics(context, request.checkpoint_id, sorted(curve.items()))
     except Exception as error:
         context.log(f"the episodes and curves of {request.stage} could not be stored: {type(error).__name__}: {error}")

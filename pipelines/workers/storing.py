@@ -20,44 +20,50 @@ from warehouse import registry
 from warehouse.errors import CheckpointError
 
 CHUNK_BYTES = 128 * 1024**2
+CHUNK_STEPS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    rows: dict[str, list[dict[str, Any]]]
     versions: dict[str, int]
     counts: dict[str, int]
 
 
 def store_episodes(context: WorkerContext, episodes: Iterable[Episode]) -> Stored:
-    """Replace this stage's partition with these episodes. Of an iterator's no more are in memory at once than have CHUNK_BYTES of
-    screenshots, each with a commit of their own; rows of steps and episodes are one commit."""
+    """Replace this stage's partition with these episodes. Of an iterator's no more are in memory at once than have CHUNK_STEPS steps or
+    CHUNK_BYTES of screenshots, whose rows are committed as they come; those of steps and of episodes are one commit each."""
     warehouse = context.warehouse
-    made: dict[str, list[dict[str, Any]]] = {"steps": [], "episodes": []}
     versions: dict[str, int] = {}
-    for chunk in _chunks(episodes):
-        found = rows(chunk)
-        if found["screenshots"]:
-            versions["screenshots"] = warehouse.add_screenshots(found["screenshots"])
-        for table, of_table in made.items():
-            of_table += found[table]
-    for table in made:
-        versions[table] = warehouse.replace_partition(table, made[table], iteration=context.iteration, stage=context.stage)
-    outcomes = Counter(row["outcome"] for row in made["episodes"])
-    counts = {table: len(made[table]) for table in ("episodes", "steps")}
-    counts |= {f"outcome/{name}": num for name, num in sorted(outcomes.items())}
-    return Stored(rows=made, versions=versions, counts=counts)
+    episode_rows: list[dict[str, Any]] = []
+    num_steps = 0
+
+    def steps_by_chunk() -> Iterator[list[dict[str, Any]]]:
+        nonlocal num_steps
+        for chunk in _chunks(episodes):
+            found = rows(chunk)
+            if found["screenshots"]:
+                versions["screenshots"] = warehouse.add_screenshots(found["screenshots"])
+            episode_rows.extend(found["episodes"])
+            num_steps += len(found["steps"])
+            yield found["steps"]
+
+    place = {"iteration": context.iteration, "stage": context.stage}
+    versions["steps"] = warehouse.replace_partition_by_parts("steps", steps_by_chunk(), **place)
+    versions["episodes"] = warehouse.replace_partition("episodes", episode_rows, **place)
+    outcomes = Counter(f"outcome/{row['outcome']}" for row in episode_rows)
+    return Stored(versions=versions, counts={"episodes": len(episode_rows), "steps": num_steps, **dict(sorted(outcomes.items()))})
 
 
 def _chunks(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
     chunk: list[Episode] = []
-    num_bytes = 0
+    num_bytes = num_steps = 0
     for episode in episodes:
         chunk.append(episode)
         num_bytes += sum(map(len, episode.screenshots.values()))
-        if num_bytes >= CHUNK_BYTES:
+        num_steps += len(episode.steps)
+        if num_bytes >= CHUNK_BYTES or num_steps >= CHUNK_STEPS:
             yield chunk
-            chunk, num_bytes = [], 0
+            chunk, num_bytes, num_steps = [], 0, 0
     if chunk:
         yield chunk
 

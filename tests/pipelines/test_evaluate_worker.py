@@ -11,7 +11,7 @@ from rich.console import Console
 
 from agent.policy import Policy, Prompt, Response
 from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
-from assets.requests import EvaluateRequest, InitialiseRequest
+from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
 from models.engine_choice import EngineChoice
 from pipelines.evaluate import success_by_task, success_figures
 from pipelines.work_folder import work_folder
@@ -25,19 +25,22 @@ from warehouse.home import Home
 from warehouse.query import connect
 from warehouse.statistics import TaskCount
 
+NUM = 4
+"""Instances of each task."""
+
 
 class Looking:
-    """Keeps the pictures that it was shown and says that it is done."""
+    """Keeps the pictures that it was shown and says that it is done; fails, where it is to, once it has seen so many."""
 
     policy_id = "policy-looking"
 
-    def __init__(self, error: ModelError | None = None) -> None:
+    def __init__(self, *, fails_at: int | None = None) -> None:
         self.seen: list[int] = []
-        self.is_closed, self._error = False, error
+        self.is_closed, self._fails_at = False, fails_at
 
     async def act(self, prompts: Sequence[Prompt]) -> list[Response]:
-        if self._error is not None:
-            raise self._error
+        if self._fails_at is not None and len(self.seen) >= self._fails_at:
+            raise ModelError("its weights have diverged")
         self.seen += [len(prompt.images) for prompt in prompts]
         text = "Thought: Done.\nAction: finished(content='')"
         return [Response(text=text, prompt_token_ids=(), token_ids=(), logprobs=(), policy_id=self.policy_id) for _ in prompts]
@@ -46,46 +49,68 @@ class Looking:
         self.is_closed = True
 
 
-def evaluated(tmp_path: Path, policy: Looking, monkeypatch: pytest.MonkeyPatch) -> WorkerContext:
-    """One evaluation of a checkpoint for which `policy` answers."""
+@pytest.fixture
+def place(tmp_path: Path) -> WorkerContext:
+    """Where the stage `evaluations` works, in a home that has a seed policy."""
+    home = Home(tmp_path / "home")
+    places = [WorkerContext(folder=work_folder(home, iteration, stage), home=home, iteration=iteration, stage=stage, log=print)
+              for iteration, stage in (("0000", "seed_policy"), ("0001", "evaluations"))]  # fmt: skip
+    for one in places:
+        one.folder.mkdir(parents=True)
+    initialise.run(InitialiseRequest(iteration="0000", stage="seed_policy", seed=0, curricula=("web",)), places[0])
+    return places[1]
+
+
+def evaluated(place: WorkerContext, policy: Looking, monkeypatch: pytest.MonkeyPatch) -> StageResult:
+    """One evaluation of the seed policy, for which `policy` answers."""
 
     def opened(folder: Path, choice: EngineChoice) -> Policy:
         return policy
 
     monkeypatch.setattr(contexts, "open_engine", opened)
-    home = Home(tmp_path / "home")
-    places = [WorkerContext(folder=work_folder(home, iteration, stage), home=home, iteration=iteration, stage=stage, log=print)
-              for iteration, stage in (("0000", "seed_policy"), ("0001", "evaluations"))]  # fmt: skip
-    for place in places:
-        place.folder.mkdir(parents=True)
-    initialise.run(InitialiseRequest(iteration="0000", stage="seed_policy", seed=0, curricula=("web",)), places[0])
-    checkpoint_id = registry.made_by(places[0].warehouse, "0000", "seed_policy").checkpoint_id
+    checkpoint_id = registry.made_by(place.warehouse, "0000", "seed_policy").checkpoint_id
     request = EvaluateRequest(
         iteration="0001", stage="evaluations", checkpoints={"released": checkpoint_id}, splits={"released": ("eval",)}, seed=0,
         acting=ActingSettings(
             tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), agent=AgentSettings(grammar="uitars15"),
             sandbox=SandboxSettings(num_sessions=2),
         ),
-        evaluation=EvaluationSettings(eval_per_task=1, holdout_per_task=1),
+        evaluation=EvaluationSettings(eval_per_task=NUM, holdout_per_task=1),
     )  # fmt: skip
-    evaluate.run(request, places[1])
-    return places[1]
+    return evaluate.run(request, place)
 
 
-def test_a_policy_that_sees_is_evaluated_with_its_eyes_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_sees_is_evaluated_with_its_eyes_open(place: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Looking()
-    place = evaluated(tmp_path, policy, monkeypatch)
+    evaluated(place, policy, monkeypatch)
     assert policy.seen and set(policy.seen) == {1} and policy.is_closed
     with connect(place.warehouse) as con:
         absent = con.sql("select count(*) from steps anti join screenshots using (screenshot_id)").fetchall()
     assert absent == [(0,)]
 
 
-def test_an_engine_that_fails_in_an_evaluation_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = Looking(ModelError("its weights have diverged"))
+def test_an_engine_that_fails_in_an_evaluation_is_closed_and_the_next_runs_only_what_is_missing(
+    place: WorkerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = Looking(fails_at=4)
     with pytest.raises(ModelError, match="diverged"):
-        evaluated(tmp_path, policy, monkeypatch)
+        evaluated(place, policy, monkeypatch)
     assert policy.is_closed
+    (lines,) = (place.folder / "episodes").glob("*.jsonl")
+    num_kept = len(lines.read_bytes().splitlines())
+    assert 0 < num_kept <= len(policy.seen)
+    with lines.open("ab") as file:
+        file.write(b'{"request": {"purp')  # as a kill leaves it
+
+    after = Looking()
+    result = evaluated(place, after, monkeypatch)
+    num_tasks = place.warehouse.read("evaluations").num_rows
+    assert len(after.seen) == num_tasks * NUM - num_kept > 0, "an episode of this policy is one answer"
+    assert result.counts["episodes"] == place.warehouse.read("episodes").num_rows == num_tasks * NUM
+    assert set(place.warehouse.read("evaluations")["num_episodes"].to_pylist()) == {NUM}
+    with connect(place.warehouse) as con:
+        assert con.sql("select count(*) from steps anti join screenshots using (screenshot_id)").fetchall() == [(0,)]
+    assert not (place.folder / "episodes").exists(), "what the warehouse has is not kept twice"
 
 
 @pytest.mark.parametrize(

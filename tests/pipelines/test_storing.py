@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
@@ -15,6 +17,7 @@ from sandbox.actions import Wait
 from sandbox.task import Task
 from warehouse.home import Home
 from warehouse.tables import Warehouse
+from warehouse.writing import RowsAside
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(4) + b"IHDR" + (1).to_bytes(4) + (1).to_bytes(4)
 
@@ -53,6 +56,31 @@ def test_screenshots_are_stored_in_parts_and_then_no_longer_kept(tmp_path: Path,
     assert len(warehouse.read("screenshots")) == len(warehouse.read("steps")) == 5
     spool.drop_pictures()
     assert not list((tmp_path / "run").iterdir()) and not list(EpisodeSpool(tmp_path / "run" / "episodes").episodes())
+
+
+def test_steps_are_put_aside_in_parts_and_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "CHUNK_STEPS", 2)
+    sizes: list[int] = []
+    add = RowsAside.add
+
+    def counted(aside: RowsAside, part: list[dict[str, Any]]) -> pa.Table:
+        assert not len(warehouse.read("steps")), "nothing is committed before all is there"
+        sizes.append(len(part))
+        return add(aside, part)
+
+    monkeypatch.setattr(RowsAside, "add", counted)
+    home = Home(tmp_path / "home")
+    warehouse = Warehouse(home)
+    context = WorkerContext(folder=tmp_path, home=home, iteration="0001", stage="rl_forms", log=print)
+    found = storing.store_episodes(context, (episode(seed, None) for seed in range(5)))
+    assert sizes == [2, 2, 1] and found.counts == {"episodes": 5, "steps": 5, "outcome/success": 5}
+    assert found.versions.keys() == {"steps", "episodes"}
+    of_steps, of_episodes = (sorted(warehouse.read(table)["episode_id"].to_pylist()) for table in ("steps", "episodes"))
+    assert of_steps == of_episodes and len(set(of_episodes)) == 5
+
+    monkeypatch.setattr(RowsAside, "add", add)
+    assert storing.store_episodes(context, ()).counts == {"episodes": 0, "steps": 0}
+    assert not len(warehouse.read("steps")) and not len(warehouse.read("episodes")), "none is what the stage made now"
 
 
 def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:

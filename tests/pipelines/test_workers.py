@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import torch
 from rich.console import Console
 
 from agent.collector import Requests
-from agent.episode import Episode, Outcome, Step
+from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy import Policy
+from agent.pool_collector import PoolCollector
 from annotation.config import ScriptedAnnotatorConfig
 from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
@@ -31,7 +32,8 @@ from pipelines.workers import initialise as seed_worker
 from pipelines.workers import merge as merge_worker
 from pipelines.workers import rl as rl_worker
 from pipelines.workers.__main__ import in_our_words
-from pipelines.workers.context import WorkerContext
+from pipelines.workers.context import WorkerContext, pool_tasks
+from pipelines.workers.kept_episodes import KeptEpisodes
 from sandbox.actions import Finished
 from warehouse import registry
 from warehouse.errors import CheckpointError, NothingToLearn, StorageFull, ValueGateNotPassed
@@ -87,7 +89,7 @@ def merge(place: WorkerContext, specialists: dict[str, str], weights: tuple[floa
 def test_candidates_of_the_search_lie_where_a_policy_server_may_load_them(tmp_path: Path) -> None:
     place = context(Home(tmp_path), "0001", "merged_policy")
     assert place.candidate.is_relative_to(place.home.checkpoints), "all that `flywheel policy serve` loads by itself"
-    search = merge_worker._Search(merge_request({}, MergeSettings()), place, [], None)
+    search = merge_worker._Search(merge_request({}, MergeSettings()), place, KeptEpisodes(place, whole=False), [], None)
     assert search._candidate == place.candidate
 
 
@@ -154,6 +156,33 @@ def test_the_search_keeps_what_every_mixture_did(seeded: WorkerContext, method: 
     assert [one.is_chosen for one in tried].count(True) == 1
     assert {row.role for row in kept_by_search(tried)} == set(specialists)
     assert not (seeded.folder / "candidate").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_search_that_was_cut_off_plays_only_the_episodes_that_it_lacks(seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    collect, played = PoolCollector.collect, list[str]()
+
+    async def cut_off(collector: PoolCollector, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
+        async for episode in collect(collector, policy, requests):
+            if len(played) == num_until:
+                raise RuntimeError("as a kill")
+            played.append(episode.episode_id)
+            yield episode
+
+    monkeypatch.setattr(PoolCollector, "collect", cut_off)
+    specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
+    request = merge_request(specialists, MergeSettings(grid_steps=2, instances_per_task=1))
+    num_mixtures, num_tasks = 3, len(pool_tasks(request.acting.tasks))
+    num_until = num_tasks + 1
+    with pytest.raises(RuntimeError, match="as a kill"):
+        merge_worker.run(request, seeded)
+    num_until = -1
+    merge_worker.run(request, seeded)
+    assert len(played) == len(set(played)) == num_mixtures * num_tasks
+    stored = seeded.warehouse.read("merge_candidates")
+    assert set(stored["candidate"].to_pylist()) == set(range(num_mixtures)) and sum(stored["num_episodes"].to_pylist()) == len(played)
+    assert not (seeded.folder / "episodes").exists()
 
 
 @pytest.mark.parametrize("weights", [None, (0.0, 1.0)])
