@@ -21,7 +21,7 @@ LineType = TypeVar("LineType", bound=BaseModel)
 
 
 class EpisodeLog:
-    """The episodes of one stage or run in one folder: `round-0001.jsonl`, … and screenshots/."""
+    """The episodes of one stage or run in one folder: `round-0001.jsonl`, … and screenshots/, and other files of lines about them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -35,7 +35,16 @@ class EpisodeLog:
             if not path.exists():
                 self._screenshots.mkdir(exist_ok=True)
                 atomic_write(path, data)
-        self._append(self._folder / f"round-{index:04d}.jsonl", episode)
+        self.write_line(f"round-{index:04d}.jsonl", episode)
+
+    def write_line(self, name: str, line: BaseModel) -> None:
+        """Append to the file `name`, which ends in .jsonl."""
+        with (self._folder / name).open("ab") as file:
+            file.write(line.model_dump_json().encode() + b"\n")
+
+    def lines(self, name: str, kind: type[LineType]) -> Iterator[LineType]:
+        """The whole lines of a file, none where there is no file. Raises ModelError for one that is no `kind`."""
+        return _read_lines(self._folder / name, kind)
 
     def mend(self) -> None:
         """Remove what a kill cut off; call this before anything is read or appended again."""
@@ -50,7 +59,7 @@ class EpisodeLog:
     def without_screenshots(self) -> Iterator[Episode]:
         seen: set[str] = set()
         for path in sorted(self._folder.glob("round-*.jsonl")):
-            for episode in read_lines(path, Episode):
+            for episode in _read_lines(path, Episode):
                 if episode.episode_id not in seen:
                     seen.add(episode.episode_id)
                     yield episode
@@ -70,13 +79,8 @@ class EpisodeLog:
         self._folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
-    def _append(self, path: Path, line: BaseModel) -> None:
-        with path.open("ab") as file:
-            file.write(line.model_dump_json().encode() + b"\n")
 
-
-def read_lines(path: Path, kind: type[LineType]) -> Iterator[LineType]:
-    """The whole lines of a file, none where there is no file. Raises ModelError for one that is no `kind`."""
+def _read_lines(path: Path, kind: type[LineType]) -> Iterator[LineType]:
     if not path.exists():
         return
     with path.open("rb") as file:

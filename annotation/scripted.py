@@ -9,7 +9,7 @@ On-policy corrections after DAgger (Ross, Gordon & Bagnell 2011).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -23,7 +23,7 @@ from annotation.rows import annotation_row
 from sandbox.actions import TypeText
 from sandbox.session import Observation
 from warehouse.contradictions import Said, contradictions_in
-from warehouse.identity import canonical_json
+from warehouse.identity import bytes_id, canonical_json
 
 Decision = Literal["accept", "override", "beyond_repair"]
 
@@ -67,7 +67,7 @@ class Note:
     is_typing: bool
     """whether the proposal or the label types: wrong text is the hardest to take back."""
     overridden: bool
-    screen: tuple[object, ...]
+    screen: str
     """equal for equal screens."""
     thought: str | None = None
     kinds: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationResult:
-    """Episodes in the order of their ids, annotations in the order of episode and step."""
+    """Episodes in the order of their ids, as the keeper holds on to them, annotations in the order of episode and step."""
 
     episodes: tuple[Episode, ...]
     annotations: tuple[Annotation, ...]
@@ -105,6 +105,29 @@ class AnnotationResult:
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the table `annotations`, without iteration and stage."""
         return [annotation.row for annotation in self.annotations]
+
+
+class Keeper(Protocol):
+    """Where a round of annotation keeps its episodes with the notes on their steps, so that one that is cut off goes on."""
+
+    def kept(self, episode_id: str) -> tuple[Episode, Sequence[Note]] | None: ...
+
+    def keep(self, episode: Episode, notes: Sequence[Note]) -> Episode:
+        """Returns the episode as it is to be held on to."""
+        ...
+
+
+class NoKeeper:
+    """Keeps nothing beyond the round."""
+
+    def kept(self, episode_id: str) -> tuple[Episode, Sequence[Note]] | None:
+        return None
+
+    def keep(self, episode: Episode, notes: Sequence[Note]) -> Episode:
+        return episode
+
+
+NO_KEEPER = NoKeeper()
 
 
 class ScriptedAnnotator:
@@ -152,7 +175,7 @@ class ScriptedAnnotator:
             step_index=moment.step_index, messages=moment.messages, proposal=response.text, label=label, agrees=agrees,
             is_valid=parsed.invalid is None, is_typing=any(isinstance(action, TypeText) for action in actions),
             overridden=may_override and label is not None and not agrees,
-            screen=(observation.elements, observation.screenshot_id, observation.url),
+            screen=bytes_id("screen", repr((observation.elements, observation.screenshot_id, observation.url)).encode()),
             thought=parsed.thought, kinds=tuple(action.kind for action in parsed.actions),
         )  # fmt: skip
         self._notes[moment.request.episode_id].append(note)
@@ -260,10 +283,10 @@ async def annotate(
     collector: InterveningCollector,
     grammar: Grammar,
     config: ScriptedAnnotatorConfig,
-    *,
-    on_episode: Callable[[Episode], None] | None = None,
+    keeper: Keeper = NO_KEEPER,
 ) -> AnnotationResult:
-    """One round of annotation. `requests` are of purpose `annotation`, on train instances; `grammar` is the collector's.
+    """One round of annotation. `requests` are of purpose `annotation`, on train instances; `grammar` is the collector's. What `keeper` has
+    is not run again.
 
     In mode `intervene` episodes run in waves until each task's share of the corrections is used up; requests that no share is left for
     are not run. The result does not depend on the order in which episodes finish.
@@ -272,15 +295,17 @@ async def annotate(
     episodes: list[Episode] = []
     annotations: list[Annotation] = []
 
+    def decide(episode: Episode, notes: Sequence[Note]) -> list[Annotation]:
+        return relabel(episode, notes, mend_typing=config.mend_typing) if config.mode == "relabel" else intervened(episode, notes)
+
     async def collect(wave: Sequence[EpisodeRequest], hook: Intervene) -> list[Annotation]:
-        made: list[Annotation] = []
-        async for episode in collector.collect(policy, wave, intervene=hook):
+        found = [kept for request in wave if (kept := keeper.kept(request.episode_id)) is not None]
+        there = {episode.episode_id for episode, _ in found}
+        async for episode in collector.collect(policy, [one for one in wave if one.episode_id not in there], intervene=hook):
             notes = annotator.notes(episode)
-            made += relabel(episode, notes, mend_typing=config.mend_typing) if config.mode == "relabel" else intervened(episode, notes)
-            episodes.append(episode)
-            if on_episode is not None:
-                on_episode(episode)
-        return made
+            found.append((keeper.keep(episode, notes), notes))
+        episodes.extend(episode for episode, _ in found)
+        return [annotation for episode, notes in found for annotation in decide(episode, notes)]
 
     if config.mode == "relabel":
         annotations = within_budget(await collect(requests, Hook(annotator=annotator, mode="relabel")), config)

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from agent.episode import Episode, EpisodeRequest
-from agent.episode_log import EpisodeLog, read_lines
+from agent.episode_log import EpisodeLog
 from warehouse.home import sync
 
 ISSUED_FILE, BATCHES_FILE = "issued.jsonl", "batches.jsonl"
@@ -61,23 +61,23 @@ class EpisodeSpool(EpisodeLog):
 
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
-        self._append(self._folder / ISSUED_FILE, block)
+        self.write_line(ISSUED_FILE, block)
 
     def take(self, index: int, episode_ids: Sequence[str]) -> None:
         """Write which episodes a batch is made of; call this before they are learned from. All that was written so far survives a power
         cut as well once this returns, and at no moment could one leave a batch without its episodes."""
         self._sync()
-        self._append(self._folder / BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
+        self.write_line(BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
         self._sync()
 
     def recover(self, num_learned: int) -> Recovered:
         """What there is to go on with when the kept weights have learned from `num_learned` batches. Mends files that a kill cut off;
         raises ModelError for ones that are damaged otherwise."""
         self.mend()
-        batches = {line.index: line.episode_ids for line in read_lines(self._folder / BATCHES_FILE, BatchLine)}
+        batches = {line.index: line.episode_ids for line in self.lines(BATCHES_FILE, BatchLine)}
         done = {episode_id for index, ids in batches.items() if index <= num_learned for episode_id in ids}
         finished = {episode.episode_id: episode for episode in self.without_screenshots() if episode.episode_id not in done}
-        return Recovered(blocks=list(read_lines(self._folder / ISSUED_FILE, Block)), batches=batches, finished=finished)
+        return Recovered(blocks=list(self.lines(ISSUED_FILE, Block)), batches=batches, finished=finished)
 
     def _sync(self) -> None:
         while self._unsynced:
@@ -90,6 +90,6 @@ class EpisodeSpool(EpisodeLog):
         if self._screenshots.is_dir():
             self.remove()
 
-    def _append(self, path: Path, line: BaseModel) -> None:
-        super()._append(path, line)
-        self._unsynced.add(path)
+    def write_line(self, name: str, line: BaseModel) -> None:
+        super().write_line(name, line)
+        self._unsynced.add(self._folder / name)

@@ -1,17 +1,26 @@
-"""Annotation by the scripted annotator: the released policy acts on training tasks, each task's oracle approves and corrects."""
+"""Annotation by the scripted annotator: the released policy acts on training tasks, each task's oracle approves and corrects.
+
+An episode is kept as it finishes in the stage's folder, with the notes on its steps: a killed stage runs only what is missing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+
+from pydantic import BaseModel
 
 from agent.episode import Episode, EpisodeRequest
-from annotation.scripted import AnnotationResult, annotate
+from annotation.scripted import AnnotationResult, Keeper, Note, annotate
 from assets.requests import AnnotateRequest, StageResult
 from pipelines.sandboxes import open_annotator
 from pipelines.workers.context import WorkerContext, requests_for
+from pipelines.workers.kept_episodes import KeptEpisodes
 from pipelines.workers.storing import store_episodes
 from sandbox.task import Split
+
+NOTES_FILE = "notes.jsonl"
 
 
 def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
@@ -24,9 +33,11 @@ def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
         skip=request.first_instance,
         temperature=request.annotator.temperature,
     )
-    result = asyncio.run(_annotate(request, requests, context))
-    stored = store_episodes(context, result.episodes)
+    keeper = _Keeper(context, num_requests=len(requests))
+    result = asyncio.run(_annotate(request, requests, context, keeper))
+    stored = store_episodes(context, keeper.played.episodes())
     version = context.warehouse.replace_partition("annotations", result.rows, iteration=request.iteration, stage=request.stage)
+    keeper.played.remove()
     decisions = Counter(f"decision/{annotation.decision}" for annotation in result.annotations)
     return StageResult(
         table_versions={**stored.versions, "annotations": version},
@@ -35,14 +46,9 @@ def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
     )
 
 
-async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], context: WorkerContext) -> AnnotationResult:
-    progress, done = context.progress(), 0
-
-    def count(_episode: Episode) -> None:
-        nonlocal done
-        done += 1
-        progress.update(done, len(requests), "episodes")
-
+async def _annotate(
+    request: AnnotateRequest, requests: list[EpisodeRequest], context: WorkerContext, keeper: Keeper
+) -> AnnotationResult:
     async with open_annotator(request.acting) as collector:
         return await annotate(
             context.engine(request.checkpoint_id, request.acting.engine),
@@ -50,5 +56,34 @@ async def _annotate(request: AnnotateRequest, requests: list[EpisodeRequest], co
             collector,
             request.acting.agent.builder().grammar,
             request.annotator,
-            on_episode=count,
+            keeper,
         )
+
+
+class _Notes(BaseModel):
+    """A line: what the annotator saw in one episode."""
+
+    episode_id: str
+    notes: tuple[Note, ...]
+
+
+class _Keeper:
+    """Notes are on disk before their episode is."""
+
+    def __init__(self, context: WorkerContext, *, num_requests: int) -> None:
+        self.played = KeptEpisodes(context, whole=True)
+        self._notes = {line.episode_id: line.notes for line in self.played.lines(NOTES_FILE, _Notes)}
+        self._progress, self._num_requests, self._done = context.progress(), num_requests, 0
+
+    def kept(self, episode_id: str) -> tuple[Episode, Sequence[Note]] | None:
+        episode = self.played.outcome(episode_id)
+        if episode is None:
+            return None
+        self._done += 1
+        return episode, self._notes[episode_id]
+
+    def keep(self, episode: Episode, notes: Sequence[Note]) -> Episode:
+        self.played.write_line(NOTES_FILE, _Notes(episode_id=episode.episode_id, notes=tuple(notes)))
+        self._done += 1
+        self._progress.update(self._done, self._num_requests, "episodes")
+        return self.played.keep(episode)

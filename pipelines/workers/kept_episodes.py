@@ -3,7 +3,7 @@ memory than what became of each."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from agent.episode import Episode, EpisodeRequest
 from agent.episode_log import EpisodeLog
@@ -12,36 +12,38 @@ from agent.pool_collector import PoolCollector
 from pipelines.workers.context import WorkerContext
 
 
-class KeptEpisodes:
-    """Of one stage. `whole`: with steps and screenshots, for the warehouse; else what became of them alone is kept."""
+class KeptEpisodes(EpisodeLog):
+    """Of one stage, until the warehouse has what it is to have of them. `whole`: with steps and screenshots; else only what became of
+    each."""
 
     def __init__(self, context: WorkerContext, *, whole: bool) -> None:
-        self._log, self._whole = EpisodeLog(context.folder / "episodes"), whole
-        self._log.mend()
-        self._outcomes = {episode.episode_id: _outcome(episode) for episode in self._log.without_screenshots()}
+        super().__init__(context.folder / "episodes")
+        self.mend()
+        self._whole = whole
+        self._outcomes = {episode.episode_id: _outcome(episode) for episode in self.without_screenshots()}
+
+    def outcome(self, episode_id: str) -> Episode | None:
+        """Without steps; None where it is not played yet."""
+        return self._outcomes.get(episode_id)
 
     def outcomes(self, requests: Sequence[EpisodeRequest]) -> list[Episode]:
-        """Of those requests that were played, without steps."""
-        return [self._outcomes[one.episode_id] for one in requests if one.episode_id in self._outcomes]
+        """Of those requests that were played."""
+        return [outcome for one in requests if (outcome := self.outcome(one.episode_id)) is not None]
 
     def missing(self, requests: Sequence[EpisodeRequest]) -> list[EpisodeRequest]:
-        return [one for one in requests if one.episode_id not in self._outcomes]
+        return [one for one in requests if self.outcome(one.episode_id) is None]
 
     async def play(self, collector: PoolCollector, policy: Policy, requests: Sequence[EpisodeRequest]) -> AsyncIterator[Episode]:
         """Play what is missing of the requests; yields what became of each once it is kept."""
         async for episode in collector.collect(policy, self.missing(requests)):
-            outcome = _outcome(episode)
-            self._log.append(1, episode if self._whole else outcome)
-            self._outcomes[episode.episode_id] = outcome
-            yield outcome
+            yield self.keep(episode)
 
-    def episodes(self) -> Iterator[Episode]:
-        """As they were kept, in the order they finished; read one by one."""
-        return self._log.episodes()
-
-    def remove(self) -> None:
-        """Once the warehouse has what is to be kept of them."""
-        self._log.remove()
+    def keep(self, episode: Episode) -> Episode:
+        """Keep one that was played; returns what became of it."""
+        outcome = _outcome(episode)
+        self.append(1, episode if self._whole else outcome)
+        self._outcomes[episode.episode_id] = outcome
+        return outcome
 
 
 def _outcome(episode: Episode) -> Episode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,11 @@ from rich.console import Console
 
 from agent.collector import Requests
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode_loop import Intervene
 from agent.policy import Policy
 from agent.pool_collector import PoolCollector
-from annotation.config import ScriptedAnnotatorConfig
+from annotation.config import Mode, ScriptedAnnotatorConfig
+from annotation.service.scripted_collector import ServiceCollector
 from assets.instances import first_instance
 from assets.profile import ActingSettings, MergeSettings, SandboxSettings, TaskSettings
 from assets.requests import AnnotateRequest, InitialiseRequest, MergeRequest, RlRequest, StageResult
@@ -219,6 +221,54 @@ def test_an_annotator_may_intervene_while_the_policy_acts(seeded: WorkerContext)
         ).fetchall()
         assert overridden == [(True,)] * result.counts["decision/override"]
         assert con.sql("select distinct purpose, split, policy_id from episodes").fetchall() == [("annotation", "train", policy_id)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["relabel", "intervene"])
+def test_annotation_that_was_cut_off_goes_on_to_the_same_decisions(
+    seeded: WorkerContext, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    collect, played = ServiceCollector.collect, list[str]()
+
+    async def cut_off(
+        collector: ServiceCollector, policy: Policy, requests: Sequence[EpisodeRequest], *, intervene: Intervene
+    ) -> AsyncIterator[Episode]:
+        async with aclosing(collect(collector, policy, requests, intervene=intervene)) as episodes:
+            async for episode in episodes:
+                if len(played) == num_until:
+                    raise RuntimeError("as a kill")
+                played.append(episode.episode_id)
+                yield episode
+
+    monkeypatch.setattr(ServiceCollector, "collect", cut_off)
+    policy_id = registry.made_by(seeded.warehouse, "0000", "seed_policy").checkpoint_id
+    request = AnnotateRequest(
+        iteration="0001", stage="annotations", seed=0, checkpoint_id=policy_id, first_instance=first_instance("annotation", "0001"),
+        instances_per_task=2,
+        acting=ActingSettings(
+            tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), sandbox=SandboxSettings(num_sessions=2, fixed_batch=True)
+        ),
+        annotator=ScriptedAnnotatorConfig(mode=mode, max_interventions_per_episode=12),
+    )  # fmt: skip
+
+    def decisions() -> set[tuple[object, ...]]:
+        columns = ("episode_id", "step_index", "decision", "proposal", "response")
+        rows = seeded.warehouse.read("annotations", columns=columns).to_pylist()
+        return {tuple(row[column] for column in columns) for row in rows}
+
+    num_until = -1
+    whole = annotate_worker.run(request, context(seeded.home, "0001", "annotations"))
+    wanted, num_played = decisions(), len(played)
+    assert wanted and num_played == len(set(played))
+    num_until = num_played + num_played // 2
+    with pytest.raises(RuntimeError, match="as a kill"):
+        annotate_worker.run(request, context(seeded.home, "0001", "annotations"))
+    num_until = -1
+    result = annotate_worker.run(request, context(seeded.home, "0001", "annotations"))
+    assert sorted(played[:num_played]) == sorted(played[num_played:]), "each once, by the run that was cut off or by the next"
+    assert decisions() == wanted and result.counts == whole.counts and result.metrics == whole.metrics
+    assert not (work_folder(seeded.home, "0001", "annotations") / "episodes").exists()
 
 
 @pytest.fixture
