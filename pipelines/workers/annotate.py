@@ -1,6 +1,6 @@
 """Annotation by the scripted annotator: the released policy acts on training tasks, each task's oracle approves and corrects.
 
-An episode is kept as it finishes in the stage's folder, with the notes on its steps: a killed stage runs only what is missing.
+Episodes are kept as they finish (kept_episodes.py), with the notes on their steps.
 """
 
 from __future__ import annotations

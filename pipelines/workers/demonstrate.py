@@ -1,16 +1,20 @@
-"""Seed demonstrations: the oracle plays each task of the pool on training instances; what it solves becomes D_SFT."""
+"""Seed demonstrations: the oracle plays each task of the pool on training instances; what it solves becomes D_SFT.
+
+Episodes are kept as they finish (kept_episodes.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
 
 from agent.decider import ORACLE_POLICY_ID, OracleDecider
-from agent.episode import Episode, EpisodeRequest
+from agent.episode import EpisodeRequest
 from agent.episode_rows import rows
 from assets.instances import first_instance
 from assets.requests import DemonstrateRequest, StageResult
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext, requests_for
+from pipelines.workers.kept_episodes import KeptEpisodes
 from pipelines.workers.storing import store_episodes
 from sandbox.task import Split
 from warehouse.samples import demonstration_rows
@@ -25,23 +29,27 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
         num=request.seed_data.demonstrations_per_task,
         skip=first_instance("demonstration", request.iteration, request.seed),
     )
-    episodes = asyncio.run(_demonstrate(request, requests, context))
-    stored = store_episodes(context, episodes)
-    made = rows(episodes)
+    played = KeptEpisodes(context, whole=True)
+    asyncio.run(_demonstrate(request, requests, context, played))
+    stored = store_episodes(context, played.episodes())
+    made = rows(played.without_screenshots())
     samples = demonstration_rows(made["episodes"], made["steps"])
     versions = {
         **stored.versions,
         "sft_samples": context.warehouse.replace_partition("sft_samples", samples, iteration=request.iteration, stage=request.stage),
     }
+    played.remove()
     return StageResult(table_versions=versions, counts={**stored.counts, "samples": len(samples)})
 
 
-async def _demonstrate(request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext) -> list[Episode]:
-    progress = context.progress()
+async def _demonstrate(
+    request: DemonstrateRequest, requests: list[EpisodeRequest], context: WorkerContext, played: KeptEpisodes
+) -> None:
+    progress, missing = context.progress(), played.missing(requests)
     decider = OracleDecider(request.acting.agent.builder().grammar)
-    episodes: list[Episode] = []
     async with open_collector(request.acting) as collector:
-        async for episode in collector.play(decider, requests):
-            episodes.append(episode)
-            progress.update(len(episodes), len(requests), "episodes")
-    return episodes
+        done = len(requests) - len(missing)
+        async for episode in collector.play(decider, missing):
+            played.keep(episode)
+            done += 1
+            progress.update(done, len(requests), "episodes")

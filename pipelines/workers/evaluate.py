@@ -1,6 +1,6 @@
 """Greedy success of several checkpoints on the fixed instances: rows of `episodes`, `steps` and `evaluations`.
 
-An episode is kept as it finishes in the stage's folder: a killed stage runs only what is missing.
+Episodes are kept as they finish (kept_episodes.py).
 """
 
 from __future__ import annotations
