@@ -47,9 +47,11 @@ TARGETS = {
 
 
 def acknowledged(wheel: Any) -> set[str]:
-    """Episodes that were said to be finished: in the tables, in a trainer's spool, or in a collection's results."""
+    """Episodes that were said to be finished and that the tables are to have: they are there, in a trainer's spool, among those that a
+    stage keeps while it works, or in a collection's results."""
     found = {episode for (episode,) in wheel.sql("select episode_id from episodes")}
-    for path in wheel.home.checkpoints.glob("*/*/run/*/episodes/round-*.jsonl"):
+    kept = (path for path in wheel.home.work.glob("*/*/episodes/round-*.jsonl") if path.parts[-3] != "merged_policy")
+    for path in (*wheel.home.checkpoints.glob("*/*/run/*/episodes/round-*.jsonl"), *kept):
         found |= set(_spooled(path))
     for path in (wheel.home.prefect / "results").glob("*-episode-*"):
         found |= set(re.findall(r"episode-[0-9a-f]+", path.name))
@@ -224,7 +226,7 @@ def test_what_a_killed_stage_would_go_on_from_is_gone_once_it_has_ended(turned_h
     assert not (home.spool / "screenshots").exists() and not (home.prefect / "results").exists()
     runs = sorted(home.checkpoints.glob("0001/*/run"))
     assert [folder.parent.name for folder in runs] == ["ct_model", "rl_forms", "rl_pointing", "sft_model"]
-    assert not list(home.checkpoints.glob("*/*/draft"))
+    assert not list(home.checkpoints.glob("*/*/draft")) and not list(home.work.glob("*/*/episodes"))
     for folder in runs:
         assert not list(folder.rglob("checkpoint-*")) and not list(folder.rglob("state")), folder
         assert list(folder.rglob("metrics.jsonl")), "curves stay"
