@@ -18,6 +18,7 @@ from sandbox.session import Element, Observation
 QUICKSTART = [*load_tasks("quickstart"), *load_tasks("unseen")]
 FEWER = {
     "tic-tac-toe": 1,  # the page's player has the first move in half the games, and a draw is lost
+    "buy-ticket": 2,  # where the machine's Arial is a tall font (Nimbus Sans), the fourth offer lies below the screen, out of reach
     "email-inbox-forward": 2,  # in the third instance two mails are by the sender that is named, and only one of them counts
 }
 """How many of the first three instances are solved, where not all can be."""
