@@ -6,6 +6,7 @@ their content.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from warehouse.errors import ModelError
 from warehouse.home import atomic_write
 
 LineType = TypeVar("LineType", bound=BaseModel)
+
+BLOCK_BYTES = 1024**2
 
 
 class EpisodeLog:
@@ -96,8 +99,14 @@ def _read_lines(path: Path, kind: type[LineType]) -> Iterator[LineType]:
 
 
 def _drop_torn_line(path: Path) -> None:
-    data = path.read_bytes()
-    complete = data.rfind(b"\n") + 1
-    if complete < len(data):
-        with path.open("r+b") as file:
-            file.truncate(complete)
+    """Read from the end, block by block: a file may be larger than memory."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = file.seek(max(0, end - BLOCK_BYTES))
+            newline = file.read(end - begin).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(begin + newline + 1)
+                return
+            end = begin
+        file.truncate(0)

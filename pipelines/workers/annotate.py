@@ -76,11 +76,11 @@ class _Keeper:
         self._progress, self._num_requests, self._done = context.progress(), num_requests, 0
 
     def kept(self, episode_id: str) -> tuple[Episode, Sequence[Note]] | None:
-        episode = self.played.outcome(episode_id)
-        if episode is None:
+        episode, notes = self.played.outcome(episode_id), self._notes.get(episode_id)
+        if episode is None or notes is None:  # a power cut may lose the one and not the other
             return None
         self._done += 1
-        return episode, self._notes[episode_id]
+        return episode, notes
 
     def keep(self, episode: Episode, notes: Sequence[Note]) -> Episode:
         self.played.write_line(NOTES_FILE, _Notes(episode_id=episode.episode_id, notes=tuple(notes)))

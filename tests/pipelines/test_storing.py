@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from agent import episode_log
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
+from agent.episode_log import EpisodeLog
 from models.ppo.spool import EpisodeSpool
 from pipelines.workers import storing
 from pipelines.workers.context import WorkerContext
@@ -81,6 +83,24 @@ def test_steps_are_put_aside_in_parts_and_committed_together(tmp_path: Path, mon
     monkeypatch.setattr(RowsAside, "add", add)
     assert storing.store_episodes(context, ()).counts == {"episodes": 0, "steps": 0}
     assert not len(warehouse.read("steps")) and not len(warehouse.read("episodes")), "none is what the stage made now"
+
+
+@pytest.mark.parametrize("block", [1, 7, 1024**2])
+def test_what_a_kill_cut_off_is_dropped_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(episode_log, "BLOCK_BYTES", block)
+    log, path = EpisodeLog(tmp_path), tmp_path / "round-0001.jsonl"
+    for seed in range(2):
+        log.append(1, episode(seed, None))
+    whole = path.read_bytes()
+    for rest in (b"", b'{"request": {', b"x" * 20):
+        path.write_bytes(whole + rest)
+        log.mend()
+        assert path.read_bytes() == whole
+        assert [one.request.seed for one in log.episodes()] == [0, 1]
+    for torn in (b"", b'{"request": {'):
+        path.write_bytes(torn)
+        log.mend()
+        assert path.read_bytes() == b"" and not list(log.episodes())
 
 
 def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:
