@@ -194,12 +194,17 @@ annotation_packages() { # prints the Debian packages that recording lacks here, 
     compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || printf 'postgresql '
 }
 
+test_packages() { # prints those by which the tests cut the power of a disk (benchmarks/power_cut)
+    command -v fusermount3 >/dev/null || printf 'fuse3 '
+    command -v mkfs.ext4 >/dev/null || printf 'e2fsprogs '
+}
+
 find_or_install_sandbox_programs() { # terminal, desktop and annotation sessions need them; browser sessions and the quickstart do not
     local packages which=${FLYWHEEL_DESKTOP:-light}
     if [ "$(uname -s)" != Linux ] || [ "$which" = none ] || ! is_root_with_apt; then return; fi
-    packages="$(terminal_packages) $(desktop_packages "$which") $(annotation_packages)"
+    packages="$(terminal_packages) $(desktop_packages "$which") $(annotation_packages) $(test_packages)"
     [ -n "${packages// /}" ] || return 0
-    say "installing Debian packages for terminals, desktops ($which) and annotation: $packages"
+    say "installing Debian packages for terminals, desktops ($which), annotation and tests: $packages"
     # shellcheck disable=SC2086 # words are packages
     apt_install $packages || say "that did not work: such sessions will be missing (flywheel doctor)"
 }
