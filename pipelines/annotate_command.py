@@ -49,6 +49,9 @@ def serve(
     allow_remote: Annotated[
         bool, typer.Option("--allow-remote", help="Listen where other machines reach it, though what travels is not encrypted.")
     ] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that requests may ask for, beside loopback names, IP addresses and --host; may repeat.")
+    ] = None,
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="A proxy on this machine ends TLS: believe its X-Forwarded-For and X-Forwarded-Proto.")
     ] = False,
@@ -79,7 +82,7 @@ def serve(
     settings = profiles.load(*profile_of(place, profile, set_))
     plan = ServerPlan(
         host=host, port=port, url=url_of(place, database), sandbox=sandbox, num_sessions=sessions, num_workers=workers,
-        behind_proxy=behind_proxy, public_url=public_url.rstrip("/") if public_url else None,
+        behind_proxy=behind_proxy, public_url=public_url.rstrip("/") if public_url else None, allowed_hosts=tuple(allow_host or []),
     )  # fmt: skip
     serve_annotation(place, settings.acting, plan)
 

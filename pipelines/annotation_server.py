@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from rich.markup import escape
 
@@ -55,6 +56,12 @@ class ServerPlan:
     num_workers: int | None
     behind_proxy: bool
     public_url: str | None
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that requests may ask for, beside those of `host` and `public_url`, loopback names and IP addresses."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return (self.host, urlsplit(self.public_url or "").hostname or "", *self.allowed_hosts)
 
 
 def check_host(host: str, *, allow_remote: bool) -> None:
@@ -85,7 +92,9 @@ async def run_server(home: Home, acting: ActingSettings, plan: ServerPlan) -> No
         stack.enter_context(annotation_address.told(home, address_of(listener), plan.public_url, database.name))
         warming = asyncio.create_task(_warm(policies), name="the newest release")
         stack.callback(warming.cancel)
-        await serve(app, listener, lambda: _tell(listener, plan, database, first), on_end=runs.end_streams, watch=alone.watch)
+        await serve(
+            app, listener, lambda: _tell(listener, plan, database, first), on_end=runs.end_streams, watch=alone.watch, hosts=plan.hosts
+        )
     console.print("everybody's work is kept; start again to go on")
 
 

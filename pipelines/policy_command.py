@@ -41,6 +41,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     token_env: Annotated[str, typer.Option(help="Variable that holds the token; not set: a file in the home.")] = TOKEN_VARIABLE,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A name that requests may ask for, beside loopback names, IP addresses and --host; may repeat.")
+    ] = None,
     name: Annotated[str, typer.Option(help="What clients call the model, whichever weights answer.")] = "policy",
     max_concurrency: Annotated[int, typer.Option(min=1, help="Answers under way at once; further requests wait.")] = 64,
     max_waiting: Annotated[int, typer.Option(min=0, help="Requests that may wait; more are turned away with 429.")] = 512,
@@ -81,7 +84,7 @@ def serve(
     try:
         settings = ServerSettings(
             model_name=name, max_concurrency=max_concurrency, max_waiting=max_waiting, max_tokens=max_tokens, weight_roots=tuple(roots),
-            grace_s=grace,
+            grace_s=grace, allowed_hosts=(host, *(allow_host or [])),
         )  # fmt: skip
     except ValidationError as error:
         raise ConfigError(f"these limits cannot be: {error.errors()[0]['msg']}") from error

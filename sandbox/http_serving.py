@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib import metadata
 from typing import Any, Literal, TypeVar
@@ -17,6 +17,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from sandbox.http_hosts import KnownHosts
 from warehouse.errors import ConfigError, FlywheelError
 
 T = TypeVar("T")
@@ -34,10 +35,11 @@ def api_version() -> str:
 class Server(uvicorn.Server):
     """Leaves signals to whoever runs it, who calls `end`, once or more often. A kind of server says there what becomes of its requests."""
 
-    def __init__(self, app: ASGIApp, *, grace_s: int, lifespan: Literal["on", "off"]) -> None:
-        """`grace_s`: requests under way may take so long to end before they are cut off."""
+    def __init__(self, app: ASGIApp, *, grace_s: int, lifespan: Literal["on", "off"], hosts: Iterable[str] = ()) -> None:
+        """`grace_s`: requests under way may take so long to end before they are cut off. `hosts`: names that the server answers for
+        beside loopback names and IP addresses (http_hosts.py)."""
         config = uvicorn.Config(
-            app,
+            KnownHosts(app, hosts),
             log_level="warning",
             access_log=False,
             server_header=False,

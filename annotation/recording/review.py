@@ -73,9 +73,8 @@ class LoginBody(_Body):
     key: str
 
 
-def create_app(store: Store, key: str, hosts: frozenset[str]) -> ASGIApp:
-    """The application for one finished recording. `hosts` are the names under which it may be asked for, with their port: pages of other
-    sites that point their own name at this machine get nothing."""
+def create_app(store: Store, key: str) -> ASGIApp:
+    """The application for one finished recording. Run it with http_serving.Server, which answers for names of this machine alone."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     cookie = secrets.token_urlsafe(32)
 
@@ -106,7 +105,7 @@ def create_app(store: Store, key: str, hosts: frozenset[str]) -> ASGIApp:
 
     _add_reading(app, store)
     _add_changes(app, store)
-    return _Guard(app, cookie, hosts)
+    return _Guard(app, cookie)
 
 
 def _add_reading(app: FastAPI, store: Store) -> None:
@@ -163,10 +162,10 @@ def _add_changes(app: FastAPI, store: Store) -> None:
 
 
 class _Guard:
-    """Every answer has the headers, every request is from this machine's own page, every one but the door's has the cookie."""
+    """Every answer has the headers, every change is the page's own, every one but the door's has the cookie."""
 
-    def __init__(self, app: ASGIApp, cookie: str, hosts: frozenset[str]) -> None:
-        self._app, self._cookie, self._hosts = app, cookie, hosts
+    def __init__(self, app: ASGIApp, cookie: str) -> None:
+        self._app, self._cookie = app, cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -180,8 +179,6 @@ class _Guard:
 
     def _problem(self, request: Request) -> tuple[int, str] | None:
         headers, path = request.headers, request.url.path
-        if headers.get("host", "") not in self._hosts:
-            return 421, "This page is for this machine only."
         if request.method not in ("GET", "HEAD"):
             if headers.get(OWN_HEADER) != "1" or headers.get("sec-fetch-site", "same-origin") != "same-origin":
                 return 403, "Only the page itself may change a recording."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,8 +17,8 @@ GRACE_S = 5
 
 
 class _Server(Server):
-    def __init__(self, app: ASGIApp, on_end: Callable[[], None]) -> None:
-        super().__init__(app, grace_s=GRACE_S, lifespan="on")
+    def __init__(self, app: ASGIApp, on_end: Callable[[], None], hosts: Iterable[str]) -> None:
+        super().__init__(app, grace_s=GRACE_S, lifespan="on", hosts=hosts)
         self._on_end = on_end
 
     def end(self) -> None:
@@ -38,10 +38,11 @@ async def serve(
     *,
     on_end: Callable[[], None] = _nothing,
     watch: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    hosts: Iterable[str] = (),
 ) -> None:
-    """Serve until SIGINT or SIGTERM, in the main thread. `on_end` is called when that comes, so that streams know that they end. When
-    `watch` ends the server ends as well, and what it raised is raised."""
-    server = _Server(app, on_end)
+    """Serve until SIGINT or SIGTERM, in the main thread, for the names `hosts` beside loopback names and IP addresses. `on_end` is called
+    when that comes, so that streams know that they end. When `watch` ends the server ends as well, and what it raised is raised."""
+    server = _Server(app, on_end, hosts)
     watching = asyncio.create_task(watch(), name="what an annotation server lives on") if watch is not None else None
     if watching is not None:
         watching.add_done_callback(lambda _: server.end())
@@ -56,8 +57,10 @@ async def serve(
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, *, host: str = "127.0.0.1", on_end: Callable[[], None] = _nothing) -> AsyncIterator[str]:
+async def serving(
+    app: ASGIApp, *, host: str = "127.0.0.1", on_end: Callable[[], None] = _nothing, hosts: Iterable[str] = ()
+) -> AsyncIterator[str]:
     """A server in this event loop, on a free port, for as long as the block lasts; gives its address."""
     with bind(host, 0) as listener:
-        async with running(_Server(app, on_end), listener):
+        async with running(_Server(app, on_end, hosts), listener):
             yield address_of(listener)

@@ -21,7 +21,8 @@ TOLD_S = 5
 
 class _Server(Server):
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        super().__init__(app, grace_s=int(service.settings.grace_s) + TOLD_S, lifespan="off")
+        grace_s, hosts = int(service.settings.grace_s) + TOLD_S, service.settings.allowed_hosts
+        super().__init__(app, grace_s=grace_s, lifespan="off", hosts=hosts)
         self._service = service
 
     def end(self) -> None:

@@ -22,4 +22,7 @@ class ServerSettings(BaseModel):
     max_body_mib: Annotated[int, Field(ge=1, description="largest request")] = 64
     max_image_pixels: Annotated[int, Field(ge=1, description="largest picture, in pixels")] = 33_177_600
     weight_roots: Annotated[tuple[Path, ...], Field(description="weights are loaded from below these folders only; empty: never")] = ()
+    allowed_hosts: Annotated[
+        tuple[str, ...], Field(description="host names that it answers for, beside loopback names and IP addresses")
+    ] = ()
     grace_s: Annotated[float, Field(ge=0, description="answers under way may take so long to end once the server is told to")] = 30.0
