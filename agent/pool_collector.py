@@ -22,6 +22,7 @@ from agent.episode_loop import UNKNOWN_ENVIRONMENT, EpisodeLimits, Intervene, ru
 from agent.policy import Policy
 from agent.prompt import PromptBuilder
 from sandbox.pool_protocol import Pool, SizedPool
+from warehouse.choosing import require_choosable
 from warehouse.errors import SandboxError
 
 Live = Callable[[], AbstractContextManager[None]]
@@ -45,12 +46,15 @@ class PoolCollector:
     """Runs episodes on a pool of sessions. An episode's result does not depend on which session ran it, nor on its neighbours."""
 
     def __init__(
-        self, pool: Pool, builder: PromptBuilder, limits: EpisodeLimits | None = None, settings: CollectorSettings | None = None
-    ) -> None:
+        self, pool: Pool, builder: PromptBuilder, limits: EpisodeLimits | None = None, settings: CollectorSettings | None = None, *,
+        to_choose: bool = False,
+    ) -> None:  # fmt: skip
+        """`to_choose`: for a stage that learns or chooses. It plays no instance that is only reported, and raises ReportedOnly."""
         self._pool = pool
         self._builder = builder
         self._limits = limits or EpisodeLimits()
         self._settings = settings or CollectorSettings()
+        self._to_choose = to_choose
         self._meter = _LeaseMeter()
 
     @property
@@ -83,6 +87,8 @@ class PoolCollector:
 
     async def _run_until_done(self, request: EpisodeRequest, decider: Decider, live: Live, intervene: Intervene | None) -> Episode:
         """The episode, started afresh on another lease after an infrastructure failure; `crashed` when retries run out."""
+        if self._to_choose:
+            require_choosable({request.split}, f"episode {request.episode_id} of {request.task.name}")
         started_s = time.monotonic()
         num_retries = 0
         while True:

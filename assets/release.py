@@ -12,6 +12,7 @@ from assets.resources import ProfileResource, StageRunner, WarehouseResource
 from assets.training import RETRY
 from warehouse import registry
 from warehouse.charts import success_by_stage
+from warehouse.choosing import outcomes_to_choose
 from warehouse.evaluations import success_by_domain
 from warehouse.identity import content_id
 from warehouse.merge_report import retention_table, successes_table
@@ -103,23 +104,9 @@ def _choose(
     incumbent = registry.made_by(warehouse, before, "released_policy")
     if incumbent.checkpoint_id == candidate.checkpoint_id:
         return incumbent, "the candidate is the previous release", {}
-    comparison = compare_paired(_eval_outcomes(warehouse, candidate.checkpoint_id), _eval_outcomes(warehouse, incumbent.checkpoint_id))
+    comparison = compare_paired(*(outcomes_to_choose(warehouse, one.checkpoint_id) for one in (candidate, incumbent)))
     decision = release_gate(
         comparison, significance=settings.evaluation.release_significance, tolerance=settings.evaluation.release_tolerance
     )
     figures = {"gain": comparison.difference.mean, "p_worse": comparison.p_worse}
     return (candidate if decision.released else incumbent), decision.reason, figures
-
-
-def _eval_outcomes(warehouse: Warehouse, checkpoint_id: str) -> dict[tuple[str, object], bool]:
-    """(task, seed) → solved, over the eval instances; crashed episodes have no outcome."""
-    rows = (
-        connect(warehouse)
-        .execute(
-            "select task_id, seed, outcome = 'success' from episodes "
-            "where purpose = 'evaluation' and split = 'eval' and policy_id = ? and outcome <> 'crashed'",
-            [checkpoint_id],
-        )
-        .fetchall()
-    )
-    return {(str(task_id), seed): bool(solved) for task_id, seed, solved in rows}

@@ -21,6 +21,7 @@ from assets.resources import ProfileResource, WarehouseResource
 from assets.task_choice import Choice, choose
 from sandbox.sources import SOURCES, tasks_in
 from sandbox.task import Split, Task
+from warehouse.choosing import connect_to_choose
 from warehouse.errors import TaskError
 from warehouse.pool_chart import PoolRow, pool_chart
 from warehouse.query import connect
@@ -66,8 +67,9 @@ def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[
     """The choice, the rows of `task_instances`, and how many seeds were refused, by reason."""
     tasks = [task for task in tasks_in(settings.tasks.lists).values() if task.domain in settings.tasks.domains and not task.held_out]
     challenge = settings.tasks.self_challenge
-    with connect(warehouse) as con:
+    with connect_to_choose(warehouse) as con:
         rates = solve_rates(con, iteration, challenge.memory)
+    with connect(warehouse) as con:
         used = _used_contents(con, iteration)
     choices = choose(tasks, rates, challenge, settings.collection.instances_per_task, room("rollout"))
     refused: dict[str, int] = {}

@@ -57,10 +57,10 @@ async def open_pool(settings: SandboxSettings) -> AsyncIterator[Fleet]:
 
 
 @asynccontextmanager
-async def open_collector(acting: ActingSettings) -> AsyncIterator[PoolCollector]:
-    """A collector on a pool of its own."""
+async def open_collector(acting: ActingSettings, *, to_choose: bool = False) -> AsyncIterator[PoolCollector]:
+    """A collector on a pool of its own; `to_choose` as in PoolCollector."""
     async with open_pool(acting.sandbox) as pool:
-        yield PoolCollector(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox))
+        yield PoolCollector(pool, acting.agent.builder(), limits(acting), collecting(acting.sandbox), to_choose=to_choose)
 
 
 @asynccontextmanager

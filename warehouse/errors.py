@@ -11,6 +11,7 @@ outside the project can catch it without importing it.
     │   ├── CorruptTable (OSError)          a table's log or a data file cannot be read
     │   ├── StorageFull (OSError)           the disk is full; nothing was committed
     │   ├── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
+    │   ├── ReportedOnly (ValueError)       a choice would read a split that is only reported, e.g. holdout
     │   └── ContaminatedDataset (ValueError)  a training set holds what may not be learned from, e.g. an eval instance
     ├── SandboxError                        the infrastructure failed, never the policy: retried, then recorded as `crashed`
     │   ├── BrowserMissing (FileNotFoundError)
@@ -111,6 +112,10 @@ class WriteConflict(WarehouseError, RuntimeError):
 
 class ContaminatedDataset(WarehouseError, ValueError):
     """A training set holds a sample that may not be learned from, e.g. one of an eval or holdout instance."""
+
+
+class ReportedOnly(WarehouseError, ValueError):
+    """A choice would read what is only reported, e.g. an instance of the holdout split."""
 
 
 class SandboxError(FlywheelError):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warehouse.choosing import require_choosable
 from warehouse.statistics import Interval, wilson
 
 ALL_DOMAINS = "all"
@@ -85,7 +86,8 @@ def confusion(words: Iterable[Word], threshold: float) -> Confusion:
 def choose_threshold(words: Sequence[Word], target: float, min_passed: int) -> Choice:
     """The lowest score from which on the judge is right about at least `target` of what passes, with at least `min_passed` of these: by the
     lower end of the 95 % interval where any score gets there, else by the share itself, which few episodes flatter. False positives poison
-    SFT, so whoever was not measured on enough, or never gets there, passes nothing."""
+    SFT, so whoever was not measured on enough, or never gets there, passes nothing. Raises ReportedOnly for words that are reported."""
+    require_choosable({word.split for word in words}, "a judge's threshold")
     if sum(word.truth for word in words) < min_passed:
         return Choice(
             threshold=NOTHING_PASSES, reason=f"it abstains: measured on {sum(word.truth for word in words)} good episodes, of which "

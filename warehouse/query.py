@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import duckdb
 import pyarrow as pa
@@ -23,6 +23,7 @@ def connect(
     as_of: str | None = None,
     versions: Mapping[str, int] | None = None,
     sealed: bool = True,
+    splits: Collection[str] | None = None,
     memory_limit: str = MEMORY_LIMIT,
     threads: int | None = None,
 ) -> duckdb.DuckDBPyConnection:
@@ -33,7 +34,8 @@ def connect(
     yet is empty. `withdrawn` is true for every row that was ever withdrawn; its tombstone is seen once the row has been purged.
 
     `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is; relations
-    registered on the connection still work. Close the connection after use.
+    registered on the connection still work. `splits` leaves out the rows of other splits, and of episodes on other splits (what a choice
+    may read: warehouse/choosing.py). Close the connection after use.
     """
     if as_of is not None and versions is not None:
         raise UnknownTable(f"ask for an iteration (as_of: {as_of}) or for table versions ({', '.join(versions)}), not for both")
@@ -48,7 +50,7 @@ def connect(
             con.execute(f"SET threads = {int(threads)}")
         for table, spec in TABLES.items():
             con.register(f"{table}_stored", warehouse.dataset(table, (versions or {}).get(table), as_of=as_of))
-            con.execute(_view(spec, None if as_of is None else check_iteration(as_of)))
+            con.execute(_view(spec, None if as_of is None else check_iteration(as_of), splits))
         for statement in LINEAGE_SQL:
             con.execute(statement)
         if sealed:
@@ -60,11 +62,14 @@ def connect(
     return con
 
 
-def _view(spec: Table, as_of: str | None) -> str:
-    """SQL of one table's view: no row of an iteration after `as_of`, `withdrawn` true for every row whose id has a tombstone, and the
-    tombstone itself only where a purge has erased what it stands for."""
+def _view(spec: Table, as_of: str | None, splits: Collection[str] | None) -> str:
+    """SQL of one table's view: no row of an iteration after `as_of` or of a split that is not among `splits`, `withdrawn` true for every
+    row whose id has a tombstone, and the tombstone itself only where a purge has erased what it stands for."""
+    names = {column.name for column in spec.columns}
     seen = f"iteration <= '{as_of}'" if as_of is not None and spec.partitioned else "true"
-    if not any(column.name == "withdrawn" for column in spec.columns):
+    if splits is not None:
+        seen += _only(names, ", ".join(f"'{split}'" for split in sorted(splits)))
+    if "withdrawn" not in names:
         return f"CREATE VIEW {spec.name} AS FROM {spec.name}_stored WHERE {seen}"
     (key,) = spec.key
     is_tombstone = f"stage = '{WITHDRAWN_STAGE}'"
@@ -74,6 +79,16 @@ def _view(spec: Table, as_of: str | None) -> str:
         f"CREATE VIEW {spec.name} AS SELECT * REPLACE (withdrawn OR {key} IN ({tombstones}) AS withdrawn) "
         f"FROM {spec.name}_stored WHERE {seen} AND NOT ({is_tombstone} AND {key} IN ({held}))"
     )
+
+
+def _only(names: Collection[str], allowed: str) -> str:
+    """SQL that keeps the rows of some splits: by the table's own split, or by that of the episode that the row is about."""
+    if "split" in names:
+        return f" AND split IN ({allowed})"
+    if "episode_id" in names:
+        others = f"SELECT episode_id FROM episodes_stored WHERE split NOT IN ({allowed})"
+        return f" AND (episode_id IS NULL OR episode_id NOT IN ({others}))"
+    return ""
 
 
 def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: Mapping[str, int] | None = None) -> pa.Table:

@@ -47,7 +47,7 @@ async def _demonstrate(
 ) -> None:
     progress, missing = context.progress(), played.missing(requests)
     decider = OracleDecider(request.acting.agent.builder().grammar)
-    async with open_collector(request.acting) as collector:
+    async with open_collector(request.acting, to_choose=True) as collector:
         done = len(requests) - len(missing)
         async for episode in collector.play(decider, missing):
             played.keep(episode)

@@ -77,6 +77,11 @@ def greedy_requests(acting: ActingSettings, policy_id: str, split: Split, num: i
     return requests_for(acting.tasks, purpose="evaluation", policy_id=policy_id, split=split, num=num, screenshots=screenshots)
 
 
+def requests_to_choose(acting: ActingSettings, policy_id: str, num: int) -> list[EpisodeRequest]:
+    """`greedy_requests` of the split that is chosen by."""
+    return greedy_requests(acting, policy_id, Split.EVAL, num)
+
+
 def task_counts(episodes: Iterable[Episode]) -> list[TaskCount]:
     """Solved and counted episodes by task; crashed ones have no reward and do not count."""
     by_task: dict[str, list[bool]] = defaultdict(list)

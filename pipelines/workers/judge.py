@@ -206,7 +206,7 @@ def _cases(
 def _words(wanted: ToJudge, judged: Sequence[Judgement], part: str) -> list[Word]:
     """Scores beside known truths, of the episodes of one part."""
     return [
-        Word(domain=known.row["domain"], split=part, score=each.score, truth=known.truth)
+        Word(domain=known.row["domain"], split=known.part, score=each.score, truth=known.truth)
         for each in judged
         if (known := wanted.known.get(each.episode_id)) is not None and known.part == part
     ]

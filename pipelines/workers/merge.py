@@ -26,10 +26,9 @@ from pipelines.engines import open_engine
 from pipelines.progress import Progress
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import WorkerContext
-from pipelines.workers.evaluate import evaluation_rows, greedy_requests, task_counts
+from pipelines.workers.evaluate import evaluation_rows, requests_to_choose, task_counts
 from pipelines.workers.kept_episodes import KeptEpisodes
 from pipelines.workers.storing import store_checkpoint
-from sandbox.task import Split
 from warehouse import registry
 from warehouse.stages import SPECIALIST
 from warehouse.statistics import macro_average
@@ -98,7 +97,7 @@ class _Search:
 
     async def _search(self, grid: Sequence[Weights]) -> None:
         settings, num = self._request.merge, len(self._parents)
-        async with open_collector(self._request.acting) as collector:
+        async with open_collector(self._request.acting, to_choose=True) as collector:
             if METHODS[settings.method].needs_base:  # without one, the corners of the grid are the specialists themselves
                 for place, parent in enumerate(self._parents):
                     corner = tuple(float(other == place) for other in range(num))
@@ -117,7 +116,7 @@ class _Search:
 
     async def _play(self, collector: PoolCollector, method: str, weights: Weights, folder: Path, total: int) -> None:
         engine = open_engine(folder, self._request.acting.engine)
-        requests = greedy_requests(self._request.acting, engine.policy_id, Split.EVAL, self._request.merge.instances_per_task)
+        requests = requests_to_choose(self._request.acting, engine.policy_id, self._request.merge.instances_per_task)
         with closing(engine):
             async for _ in self._kept.play(collector, engine, requests):
                 pass

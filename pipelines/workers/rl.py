@@ -111,7 +111,7 @@ async def _train(request: RlRequest, context: WorkerContext, training: PpoRun, c
         curve[round_index] = metrics
         progress.update(round_index, num_rounds(training.config, num_tasks), "rounds", metrics)
 
-    async with open_collector(request.acting) as collector:
+    async with open_collector(request.acting, to_choose=True) as collector:
         return await train_ppo(training, collector, on_progress=report, make_policy=_policy_factory(request, training.init_checkpoint))
 
 

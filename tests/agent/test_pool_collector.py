@@ -16,7 +16,8 @@ from agent.episode import Episode, Outcome
 from agent.policy import Prompt, Response
 from agent.pool_collector import CollectorSettings, PoolCollector
 from agent.prompt import PromptBuilder
-from warehouse.errors import ModelError, SandboxError
+from sandbox.task import Split
+from warehouse.errors import ModelError, ReportedOnly, SandboxError
 
 BUILDER = PromptBuilder("compact")
 
@@ -51,6 +52,23 @@ def test_every_request_is_answered_once_in_batches(form: SimpleNamespace) -> Non
     assert sorted(e.episode_id for e in episodes) == sorted(r.episode_id for r in requests)
     assert all(episode.is_success for episode in episodes)
     assert max(policy.batches) == 5 and len(policy.batches) < sum(len(e.steps) for e in episodes) / 2
+    assert pool.num_leased == 0
+
+
+def test_a_stage_that_chooses_plays_nothing_that_is_only_reported(form: SimpleNamespace) -> None:
+    requests = [form.request(seed) for seed in range(60)]
+    by_split = {split: [one for one in requests if one.split == split] for split in Split}
+    pool = form.Pool(2)
+
+    async def play(chosen: Sequence[Any]) -> list[Episode]:
+        some = PoolCollector(pool, BUILDER, to_choose=True)
+        return [episode async for episode in some.collect(form.Policy(), chosen)]
+
+    allowed = [*by_split[Split.TRAIN][:2], *by_split[Split.EVAL][:2]]
+    assert len(asyncio.run(play(allowed))) == len(allowed) == 4
+    for split in set(Split) - {Split.TRAIN, Split.EVAL}:
+        with pytest.raises(ReportedOnly, match=f"would read the split {split}, which is only reported"):
+            asyncio.run(play(by_split[split][:1]))
     assert pool.num_leased == 0
 
 

@@ -69,7 +69,7 @@ def test_value_loss_is_the_mean_square() -> None:
 def one_token(ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:
     """Loss and its slope by the token's log-probability."""
     logits = torch.tensor([[math.log(ratio * 0.1), math.log(1 - ratio * 0.1)]], requires_grad=True)
-    more = {name: settings.pop(name) for name in ("correction_N", "positive_weights_N") if name in settings}
+    more = {name: settings.pop(name) for name in ("correction_N", "positive_weights_N", "reference_logprobs_N") if name in settings}
     old, weight = torch.tensor([math.log(0.1)]), torch.ones(1)
     made_of = replace(loss_settings(PpoConfig()), **settings)
     result = policy_loss(logits, torch.tensor([0]), old, torch.tensor([advantage]), weight, made_of, **more)
@@ -92,3 +92,11 @@ def test_entropy_bonus_and_positive_likelihood_are_added() -> None:
     spread = -(0.1 * math.log(0.1) + 0.9 * math.log(0.9))
     assert one_token(1.0, 0.0, entropy_coefficient=0.5)[0] == pytest.approx(-0.5 * spread, rel=1e-4)
     assert one_token(1.0, 0.0, positive_weights_N=torch.tensor([0.25])) == pytest.approx((-0.25 * math.log(0.1), -0.25), rel=1e-4)
+
+
+def test_the_penalty_is_the_divergence_from_the_policy_to_the_reference_and_not_the_other_way_round() -> None:
+    """The policy gives its token 0.4, the reference 0.1: k3 of reference against policy is 1/4 - 1 + log 4, the other way 4 - 1 - log 4."""
+    reference = torch.tensor([math.log(0.1)])
+    loss, slope = one_token(4.0, 0.0, kl_coefficient=1.0, reference_logprobs_N=reference)
+    assert loss == pytest.approx(0.25 - 1 + math.log(4), rel=1e-4)
+    assert slope == pytest.approx(1 - 0.25, rel=1e-4), "d/dlogp of r - 1 - log r is 1 - r, r = reference / policy"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
 from agent.policy import Message
 from models.adapters import prepare_for_training
-from models.batching import EncodedSample
+from models.batching import EncodedSample, tensors
 from models.chat import EncodedChat
 from models.ppo.buffer import State, Trajectory, TrajectoryStep, microbatches, trajectory
 from models.ppo.config import PpoConfig
@@ -27,6 +27,7 @@ from models.ppo.update import PolicyLearner, response_log_distribution
 from models.ppo.value_learner import Gate, ValueLearner
 from models.ppo.weighting import weigh_round
 from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise
+from models.training_forward import weighted_loss
 from sandbox.actions import Finished, Wait
 from sandbox.task import Task
 from tests.models.ppo_episodes import per_token, random_trajectories, tiny_policy
@@ -74,6 +75,18 @@ def test_the_control_learns_from_replay_alone(model: ShiftQwen3ForCausalLM) -> N
     assert metrics["replay_loss"] > 0
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), without.state_dict().values(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), with_replay.state_dict().values(), strict=True))
+
+
+def test_each_replay_pool_weighs_by_how_many_samples_it_gives(model: ShiftQwen3ForCausalLM) -> None:
+    """Three samples of SFT to one of CT; what an update reports is the loss before its only step."""
+    kinds = {"sft": EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0)),
+             "ct": EncodedSample(token_ids=(9, 10, 11), loss_weights=(0.0, 1.0, 1.0))}  # fmt: skip
+    alone = {name: weighted_loss(model, tensors([sample], 0)).item() for name, sample in kinds.items()}
+    assert abs(alone["sft"] - alone["ct"]) > 0.01, "or no weight would show"
+    config = PpoConfig(mode="replay_only", epochs=1, minibatch_episodes=4, replay_sft=3, replay_ct=1)
+    metrics = updated(model, config, random_trajectories(model, 4), [0.0] * 4, ReplayPool(sft=[kinds["sft"]], ct=[kinds["ct"]]))
+    assert metrics["updates"] == 1
+    assert metrics["replay_loss"] == pytest.approx(0.75 * alone["sft"] + 0.25 * alone["ct"], rel=1e-5)
 
 
 def test_tokens_that_are_too_stale_teach_nothing_even_of_a_success(model: ShiftQwen3ForCausalLM) -> None:

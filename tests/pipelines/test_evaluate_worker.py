@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from agent.episode import Episode, Outcome
 from agent.policy import Policy, Prompt, Response
 from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
@@ -110,6 +111,7 @@ def test_an_engine_that_fails_in_an_evaluation_is_closed_and_the_next_runs_only_
     assert set(place.warehouse.read("evaluations")["num_episodes"].to_pylist()) == {NUM}
     with connect(place.warehouse) as con:
         assert con.sql("select count(*) from steps anti join screenshots using (screenshot_id)").fetchall() == [(0,)]
+        assert con.sql("select distinct temperature, split from episodes").fetchall() == [(0.0, "eval")]
     assert not (place.folder / "episodes").exists(), "what the warehouse has is not kept twice"
 
 
@@ -120,6 +122,30 @@ def test_greedy_requests_ask_for_screens_where_prompts_show_them(agent: dict[str
     acting = ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), agent=AgentSettings.model_validate(agent))
     requests = evaluate.greedy_requests(acting, "policy-looking", Split.EVAL, 1)
     assert requests and {request.screenshots for request in requests} == {shows}
+
+
+def test_an_evaluation_is_greedy_and_plays_each_instance_of_its_split_once() -> None:
+    acting = ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing", "forms")))
+    for split in (Split.EVAL, Split.HOLDOUT):
+        requests = evaluate.greedy_requests(acting, "policy-looking", split, 3)
+        assert {(one.split, one.temperature, one.attempt, one.purpose) for one in requests} == {(split, 0.0, 0, "evaluation")}
+        assert len(requests) == len({(one.task.task_id, one.seed) for one in requests}) == 15
+    chosen_by = evaluate.requests_to_choose(acting, "policy-looking", 3)
+    assert chosen_by == evaluate.greedy_requests(acting, "policy-looking", Split.EVAL, 3)
+
+
+def test_an_episode_that_crashed_is_neither_solved_nor_failed() -> None:
+    acting = ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)))
+    first, second, third, *_ = (one for one in evaluate.greedy_requests(acting, "p", Split.EVAL, 3) if one.task.name == "click-button")
+    of = {first: (Outcome.SUCCESS, 1.0), second: (Outcome.FAILURE, 0.0), third: (Outcome.CRASHED, None)}
+    episodes = [
+        Episode(request=one, instruction=None, steps=(), outcome=outcome, reward=reward, duration_ms=1.0, environment="test")
+        for one, (outcome, reward) in of.items()
+    ]  # fmt: skip
+    assert evaluate.task_counts(episodes) == [TaskCount(task="click-button", num_success=1, num_episodes=2)]
+    (row,) = evaluate.evaluation_rows("merged_policy", episodes)
+    assert (row["num_success"], row["num_episodes"], row["num_crashed"]) == (1, 2, 1)
+    assert evaluate.task_counts(episodes[2:]) == [], "a task of which no episode counts has no rate"
 
 
 def test_success_is_told_with_intervals_that_know_how_few_the_episodes_are() -> None:

@@ -103,6 +103,18 @@ def test_what_a_kill_cut_off_is_dropped_and_nothing_else(tmp_path: Path, monkeyp
         assert path.read_bytes() == b"" and not list(log.episodes())
 
 
+def test_an_episode_that_was_written_twice_is_read_once(tmp_path: Path) -> None:
+    """A worker that was killed between writing and acknowledging writes it again, in the same round or in the next."""
+    log = EpisodeLog(tmp_path)
+    for index, seed in ((1, 0), (1, 1), (1, 0), (2, 1), (2, 2)):
+        log.append(index, episode(seed, None))
+    assert len((tmp_path / "round-0001.jsonl").read_bytes().splitlines()) == 3, "both lines are there"
+    assert [one.request.seed for one in log.episodes()] == [0, 1, 2]
+    home = Home(tmp_path / "home")
+    context = WorkerContext(folder=tmp_path, home=home, iteration="0001", stage="rl_forms", log=print)
+    assert storing.store_episodes(context, log.episodes()).counts == {"episodes": 3, "steps": 3, "outcome/success": 3}
+
+
 def test_a_spool_without_pictures_stays(tmp_path: Path) -> None:
     spool = EpisodeSpool(tmp_path)
     spool.append(1, episode(0, None))

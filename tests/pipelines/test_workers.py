@@ -350,7 +350,7 @@ def test_a_run_that_failed_leaves_its_episodes_and_curves(
     crash_after = 2 if error is NothingToLearn else 99
 
     @asynccontextmanager
-    async def collector(_: ActingSettings) -> AsyncIterator[Failing]:
+    async def collector(_: ActingSettings, *, to_choose: bool) -> AsyncIterator[Failing]:
         yield Failing(crash_after)
 
     monkeypatch.setattr(rl_worker, "open_collector", collector)

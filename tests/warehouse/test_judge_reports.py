@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from warehouse.errors import ReportedOnly
 from warehouse.judge_charts import judge_chart
 from warehouse.judge_reports import (
     NOTHING_PASSES,
@@ -42,6 +43,12 @@ def test_the_threshold_is_the_lowest_that_gives_the_precision(target: float, thr
     choice = choose_threshold(SOME, target, min_passed=2)
     assert choice.threshold == threshold
     assert (confusion(SOME, threshold).precision or 0) >= target
+
+
+def test_no_threshold_is_chosen_by_what_is_only_reported():
+    for split in ("holdout", "report"):
+        with pytest.raises(ReportedOnly, match=f"a judge's threshold would read the split {split}, which is only reported"):
+            choose_thresholds([*SOME, *words((0.9, 0), split=split)], ["forms"], 0.75, 2)
 
 
 def test_ties_pass_or_fail_together():

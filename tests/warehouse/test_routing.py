@@ -87,6 +87,10 @@ def test_some_filters_withhold_success_and_failure_alike(judge: str, score: floa
 def test_infrastructure_failures_and_foreign_splits_are_withheld_even_without_a_filter() -> None:
     crashed = episode(outcome="crashed", reward=None, error="browser gone")
     assert one(crashed, verdict("e1", "verifier", 1)) == ("withheld", "crashed: browser gone")
+    rewarded = episode(outcome="crashed", reward=1.0, error="browser gone")
+    assert one(rewarded, verdict("e1", "verifier", 1)) == ("withheld", "crashed: browser gone"), "whatever reward stands beside it"
+    unrewarded = episode(outcome="success", reward=None, error=None)
+    assert one(unrewarded, verdict("e1", "verifier", 1)) == ("withheld", "crashed: no reward")
     assert one(episode(split="eval"), verdict("e1", "verifier", 1))[0] == "withheld"
     assert one(episode()) == ("withheld", "unjudged: no judge gave V")
 

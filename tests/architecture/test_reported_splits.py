@@ -1,0 +1,73 @@
+"""Which modules may name what is only reported. Whatever is not in the list cannot choose by it: it has no word for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from warehouse.catalogue import SPLITS
+from warehouse.choosing import CHOICE_SPLITS
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
+MAY_NAME = {
+    "sandbox/task.py": "defines the splits",
+    "warehouse/catalogue.py": "lists the splits, and has the tables of both kinds",
+    "warehouse/evaluations.py": "names the split that figures are reported on",
+    "warehouse/iterations_graph.py": "writes the reported success on the graph",
+    "warehouse/relations.py": "writes the reported success on checkpoints in the lineage",
+    "assets/instance_rows.py": "writes down the instances that are evaluated on, before anything runs, to keep them out of training",
+    "assets/release.py": "asks for evaluations on both splits; the gate itself reads through warehouse/choosing.py",
+    "assets/requests.py": "the request for an evaluation says on which splits",
+    "assets/judging.py": "draws how judges agree on the part that chose nothing",
+    "sandbox/describe.py": "describes the instances of a source, split by split",
+    "sandbox/supply.py": "counts the instances of a source, split by split",
+    "sandbox/supply_page.py": "shows instances to people, and none of what is only reported",
+    "agent/judging_reports.py": "measures judges on the part that chose nothing",
+    "agent/judging_samples.py": "holds instances apart for measuring judges",
+    "pipelines/evaluate.py": "`flywheel eval --split`",
+    "pipelines/workers/evaluate.py": "plays what it is asked for; choices take requests_to_choose",
+    "pipelines/workers/judge.py": "measures judges on the part that chose nothing; thresholds refuse its words",
+}
+"""Module → why it says so. Docstrings, comments and descriptions of fields do not count."""
+CHOOSE = (
+    "pipelines/workers/merge.py", "pipelines/workers/rl.py", "pipelines/workers/supervised.py", "pipelines/workers/collect.py",
+    "assets/task_pool.py", "assets/task_choice.py", "warehouse/solve_rates.py", "warehouse/statistics.py", "warehouse/judge_reports.py",
+    "warehouse/mixing.py", "warehouse/routing.py", "pipelines/sensors.py",
+)  # fmt: skip
+REPORTED = set(SPLITS) - set(CHOICE_SPLITS)
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    """What a module names as code: attributes of Split, and texts that are a split or hold one in quotation marks (SQL)."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Split":
+            yield node.attr.lower()
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield from (split for split in REPORTED if node.value == split or f"'{split}'" in node.value)
+
+
+def test_what_is_only_reported_is_named_where_it_is_reported_and_nowhere_else() -> None:
+    modules = {str(path.relative_to(ROOT)): path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+    found = {name for name, path in modules.items() if REPORTED & set(names(ast.parse(path.read_text(encoding="utf-8"))))}
+    assert found - MAY_NAME.keys() == set(), "these could choose by what is only reported"
+    assert MAY_NAME.keys() - found == set(), "these need not be in the list any more"
+    assert set(CHOOSE) <= modules.keys() and not set(CHOOSE) & MAY_NAME.keys()
+
+
+def test_no_sql_file_names_what_is_only_reported() -> None:
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.sql")]
+    assert files and not [path.name for path in files for split in REPORTED if f"'{split}'" in path.read_text(encoding="utf-8")]
+
+
+def test_stages_that_choose_open_collectors_that_refuse() -> None:
+    for name in ("merge", "rl", "demonstrate"):
+        calls = [
+            node
+            for node in ast.walk(ast.parse((ROOT / "pipelines" / "workers" / f"{name}.py").read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open_collector"
+        ]
+        assert calls, name
+        assert all(ast.unparse(keyword) == "to_choose=True" for call in calls for keyword in call.keywords) and calls[0].keywords, name

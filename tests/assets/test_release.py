@@ -1,0 +1,95 @@
+"""The release gate as Dagster runs it: what it reads, which way it decides, and how much worse a candidate may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.partitions import ITERATIONS
+from assets.profile import Profile
+from assets.release import released_policy
+from assets.resources import ProfileResource, WarehouseResource
+from pipelines import profiles
+from tests.warehouse.judging import episode_row
+from warehouse.home import Home
+from warehouse.tables import Warehouse
+
+INCUMBENT, CANDIDATE = "policy-before", "policy-merged"
+NUM = 50
+"""Instances of the one task, in either split."""
+
+
+class Smoke(ProfileResource):
+    def load(self) -> Profile:
+        return profiles.load("smoke")
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Iterator[Warehouse]:
+    found = Warehouse(Home(tmp_path))
+    row = {"path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
+    found.replace_partition("checkpoints", [row | {"checkpoint_id": INCUMBENT}], iteration="0001", stage="released_policy")
+    found.replace_partition("checkpoints", [row | {"checkpoint_id": CANDIDATE}], iteration="0002", stage="merged_policy")
+    yield found
+
+
+def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, crashed: int = 0) -> None:
+    """Episodes of a policy that solves the first `solved[split]` of NUM instances; of those that follow, the last `crashed` crashed."""
+
+    def ended(seed: int, num_solved: int) -> dict[str, Any]:
+        if seed >= NUM - crashed:
+            return {"outcome": "crashed", "reward": None, "error": "the browser went away"}
+        return {"outcome": "success", "reward": 1.0} if seed < num_solved else {"outcome": "failure", "reward": 0.0}
+
+    rows = [
+        episode_row(
+            f"{policy}-{split}-{seed}", purpose="evaluation", split=split, seed=place * NUM + seed, policy_id=policy, **ended(seed, num)
+        )
+        for place, (split, num) in enumerate(solved.items())
+        for seed in range(NUM)
+    ]  # fmt: skip
+    bare = [{name: value for name, value in row.items() if name not in ("iteration", "stage")} for row in rows]
+    warehouse.replace_partition("episodes", bare, iteration="0001" if policy == INCUMBENT else "0002", stage="evaluation")
+
+
+def released(warehouse: Warehouse) -> tuple[str, str]:
+    """Which policy the gate releases, and why."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(ITERATIONS.name), ["0002"])
+        resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Smoke()}
+        dg.materialize([released_policy], partition_key="0002", instance=instance, resources=resources)
+    (row,) = warehouse.read("checkpoints", iteration="0002", stage="released_policy").to_pylist()
+    return row["checkpoint_id"], row["note"]
+
+
+@pytest.mark.parametrize(("before", "after", "chosen"), [(30, 45, CANDIDATE), (45, 30, INCUMBENT)])
+def test_the_gate_decides_by_eval_and_whatever_is_only_reported_says_the_contrary(
+    warehouse: Warehouse, before: int, after: int, chosen: str
+) -> None:
+    """In either direction: an inverted gate, or one that reads the holdout rows, releases the other one."""
+    evaluated(warehouse, INCUMBENT, {"eval": before, "holdout": NUM - before})
+    evaluated(warehouse, CANDIDATE, {"eval": after, "holdout": NUM - after})
+    found, why = released(warehouse)
+    assert found == chosen
+    assert f"{(after - before) / NUM:+.3f}" in why and f"on {NUM} pairs" in why
+
+
+@pytest.mark.parametrize(("lost", "chosen"), [(1, CANDIDATE), (2, INCUMBENT)])
+def test_a_candidate_may_be_worse_by_the_profiles_tolerance_and_no_more(warehouse: Warehouse, lost: int, chosen: str) -> None:
+    """0.03: one of fifty is within it, two are not, and neither is anything that an exact test could prove."""
+    assert profiles.load("smoke").evaluation.release_tolerance == 0.03
+    evaluated(warehouse, INCUMBENT, {"eval": 40})
+    evaluated(warehouse, CANDIDATE, {"eval": 40 - lost})
+    assert released(warehouse)[0] == chosen
+
+
+def test_episodes_that_crashed_are_no_pairs(warehouse: Warehouse) -> None:
+    """The candidate solves all that it could play; were its crashed episodes failures, it would lose by a fifth."""
+    evaluated(warehouse, INCUMBENT, {"eval": NUM})
+    evaluated(warehouse, CANDIDATE, {"eval": NUM}, crashed=10)
+    found, why = released(warehouse)
+    assert found == CANDIDATE and f"on {NUM - 10} pairs (0 won, 0 lost" in why

@@ -1,0 +1,60 @@
+"""What a choice may read: no row of a split that is only reported, whichever table it is looked for in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from warehouse.catalogue import SPLITS, TABLES
+from warehouse.choosing import CHOICE_SPLITS, connect_to_choose, outcomes_to_choose, require_choosable
+from warehouse.errors import ReportedOnly
+from warehouse.query import connect
+from warehouse.tables import Warehouse
+
+REPORTED = sorted(set(SPLITS) - set(CHOICE_SPLITS))
+
+
+@pytest.fixture
+def mixed(warehouse: Warehouse, make: Any) -> Warehouse:
+    """An episode of each split with all that hangs on it; every value of a reported one names its split."""
+    evaluations = [make.evaluation(f"policy-{split}", "merged_policy", split=split) for split in SPLITS if split != "train"]
+    rows = {
+        "episodes": [make.episode(f"ep-{split}", split=split, seed=seed, purpose="evaluation") for seed, split in enumerate(SPLITS)],
+        "steps": [make.step(f"ep-{split}", 0) for split in SPLITS],
+        "verdicts": [make.verdict(f"ep-{split}") for split in SPLITS],
+        "routes": [{"episode_id": f"ep-{split}", "route": "ct", "reason": "V=0"} for split in SPLITS],
+        "annotations": [make.annotation(f"note-{split}", f"ep-{split}") for split in SPLITS],
+        "sft_samples": [make.sample(f"sft-{split}", episode_id=f"ep-{split}") for split in SPLITS] + [make.sample("sft-of-nothing")],
+        "evaluations": evaluations,
+    }  # fmt: skip
+    for table, content in rows.items():
+        warehouse.replace_partition(table, content, iteration="0001", stage="test")
+    return warehouse
+
+
+def test_no_view_of_a_choice_has_a_row_that_is_only_reported(mixed: Warehouse) -> None:
+    assert REPORTED
+    with connect(mixed) as con, connect_to_choose(mixed) as choosing:
+        for table in TABLES:
+            whole, seen = (str(one.sql(f"from {table}").fetchall()) for one in (con, choosing))
+            for split in REPORTED:
+                assert f"-{split}'" not in seen and f"'{split}'" not in seen, table
+            if f"-{REPORTED[0]}'" in whole:
+                assert "-eval'" in seen, f"{table} keeps what may be chosen by"
+        assert choosing.sql("select sample_id from sft_samples where episode_id is null").fetchall() == [("sft-of-nothing",)]
+        told = str(choosing.sql("select * from lineage_nodes").fetchall() + choosing.sql("select * from lineage").fetchall())
+        assert not any(f"ep-{split}" in told for split in REPORTED) and "ep-eval" in told
+
+
+def test_outcomes_are_those_of_eval(mixed: Warehouse, make: Any) -> None:
+    policy = make.episode("ep")["policy_id"]
+    outcomes = outcomes_to_choose(mixed, policy)
+    assert {seed for _, seed in outcomes} == {SPLITS.index(split) for split in CHOICE_SPLITS}
+
+
+def test_a_reported_split_is_refused_by_name() -> None:
+    require_choosable(CHOICE_SPLITS, "a test")
+    require_choosable([], "a test")
+    with pytest.raises(ReportedOnly, match=r"^a test would read the split holdout, which is only reported: choices read train and eval$"):
+        require_choosable(["eval", "holdout"], "a test")
