@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.model_files import CARD_FILE, WEIGHT_SUFFIX
 from models.safetensors_stream import read_layout
+from warehouse.durable import sync
 from warehouse.errors import CheckpointError, StorageFull
-from warehouse.home import is_full_disk, sync
+from warehouse.home import is_full_disk
 from warehouse.identity import digests_id, file_digest
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 
 from warehouse.catalogue import TABLES
 from warehouse.chat_formats import CHAT_FORMATS, ChatFormat, has_loss_on_prompt
+from warehouse.durable import sync
 from warehouse.errors import ConfigError, StorageFull, UnknownId
-from warehouse.home import is_full_disk, sync
+from warehouse.home import is_full_disk
 from warehouse.query import connect
 from warehouse.relations import LINEAGE_SQL
 from warehouse.tables import Warehouse

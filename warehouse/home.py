@@ -2,6 +2,8 @@
 
 FLYWHEEL_HOME
 ├── tables/        Delta tables, one folder a table
+├── chain/         which commits of each table count: see chain.py
+├── set_aside/     files of commits that a power cut tore, or that a repair moved away
 ├── checkpoints/   <iteration>/<stage>/<checkpoint id>, and beside it run/, the training run of that stage
 ├── dagster/       runs and events
 ├── prefect/       the collection server's database and results
@@ -21,6 +23,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from warehouse.durable import make_folder, sync
 from warehouse.errors import ConfigError, StorageFull
 
 HOME_VARIABLE = "FLYWHEEL_HOME"
@@ -47,6 +50,15 @@ class Home:
     @property
     def tables(self) -> Path:
         return self._folder("tables")
+
+    @property
+    def chain(self) -> Path:
+        """Need not exist: only a commit makes it."""
+        return self.root / "chain"
+
+    @property
+    def set_aside(self) -> Path:
+        return self._folder("set_aside")
 
     @property
     def checkpoints(self) -> Path:
@@ -105,7 +117,7 @@ def atomic_write(path: Path, data: bytes) -> None:
 
     Raises StorageFull when the disk has no room; the file that was there before is then untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     aside = Path(name)
     try:
@@ -122,16 +134,3 @@ def atomic_write(path: Path, data: bytes) -> None:
             raise StorageFull(f"no room for {path} ({len(data)} bytes): free space on its disk and run the stage again") from error
         raise
     sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Make a file, or the names in a folder, survive a power cut. Raises OSError for a file; some file systems cannot sync a folder, and a
-    rename in it is atomic all the same."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        if not path.is_dir():
-            raise
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-RERUN = "run the stage of that partition again (it replaces its partition whole), or restore the file from a backup"
+from warehouse.data_files import RERUN, check_file
+from warehouse.errors import CorruptTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ def describe_damage(table: str, folder: Path, delta: DeltaTable | None, error: B
         return f"table {table} in {folder} cannot be read: {reason}. Restore the folder from a backup"
     first, more = damages[0], len(damages) - 1
     also = f" ({more} more damaged files)" if more else ""
-    return f"table {table}: {first.path} {first.what}{also}. To mend: {first.mend}"
+    return f"table {table}: {first.path} {first.what}{also}. To fix it: {first.mend}"
 
 
 def _log_damage(log: Path) -> list[Damage]:
@@ -80,11 +81,14 @@ def _data_file_damage(path: Path, size: int) -> str | None:
     try:
         if (found := path.stat().st_size) != size:
             return f"has {found} bytes where the log says {size}"
+        check_file(path)
         with pq.ParquetFile(path) as file:
             for _ in file.iter_batches():
                 pass
     except FileNotFoundError:
         return "is missing"
+    except CorruptTable:
+        return "was changed: its checksum is not the one in its name"
     except (pa.ArrowException, OSError) as error:
         return f"cannot be read ({str(error).splitlines()[0]})"
     return None

@@ -52,6 +52,7 @@ class FileLock:
             descriptor, self._descriptor = self._descriptor, None
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, 0)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing alone would leave it to a child that was forked meanwhile
             os.close(descriptor)
 
     @property

@@ -29,11 +29,10 @@ def restore(warehouse: Warehouse, table: str, version: int) -> int:
     metadata = {"iteration": max((c.iteration for c in commits if c.iteration is not None and c.version <= version), default="")}
 
     def write() -> int:
-        delta = warehouse.delta(table)
-        if delta is None:
-            return -1
-        delta.restore(version, commit_properties=CommitProperties(custom_metadata={name: of for name, of in metadata.items() if of}))
-        return int(delta.version())
+        with warehouse.maintaining(table) as (delta, after):
+            kept = {name: of for name, of in metadata.items() if of}
+            delta.restore(version, commit_properties=CommitProperties(custom_metadata=kept | after))
+            return int(delta.version())
 
     try:
         return retry_commit(f"restoring table {table}", write)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 
 from warehouse.catalogue import Column, Table
 from warehouse.partitions import row_filter
@@ -28,8 +27,7 @@ _BATCH_ROWS = 16_384
 
 def chunks(warehouse: Warehouse, spec: Table, iteration: str, stage: str | None, *, chunk_rows: int | None = None) -> Iterator[pa.Table]:
     """The rows as they are stored, whatever the catalogue says of their columns; one empty table where there are none."""
-    delta = warehouse.delta(spec.name)
-    dataset = pads.dataset(spec.schema.empty_table()) if delta is None else delta.to_pyarrow_dataset()
+    dataset = warehouse.stored_dataset(spec.name)
     wanted = row_filter(spec, iteration=iteration, stage=stage)
     columns = {name: _expression(spec, name, dataset.schema.field(name).type) for name in dataset.schema.names}
     num_chunks = math.ceil(dataset.count_rows(filter=wanted) / (chunk_rows or CHUNK_ROWS))

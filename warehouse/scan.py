@@ -5,9 +5,7 @@ sealed; this way is faster where texts are read whole, and the memory that it ta
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 import duckdb
 
@@ -24,8 +22,7 @@ def connect_to_scan(
     con = connect(warehouse, sealed=False, memory_limit=memory_limit, threads=threads)
     con.execute("SET preserve_insertion_order = false")
     for table in tables:
-        delta = warehouse.delta(table)
-        files = [_path(uri) for uri in delta.file_uris()] if delta is not None else []
+        files = [str(path) for path in warehouse.files(table)]
         if files:
             con.execute(f"CREATE OR REPLACE VIEW {table} AS {_scan(table, files)}")
     return con
@@ -52,8 +49,3 @@ def _scan(table: str, files: list[str]) -> str:
     partitions = ", ".join(f"'{name}': VARCHAR" for name in spec.partition_by)
     hive = f", hive_partitioning = true, hive_types = {{{partitions}}}" if spec.partition_by else ", hive_partitioning = false"
     return f"SELECT * FROM read_parquet([{listed}], union_by_name = true{hive})"
-
-
-def _path(uri: str) -> str:
-    """A file of a local Delta table, given as a path or as a file:// address."""
-    return unquote(urlparse(uri).path) if uri.startswith("file://") else str(Path(uri))

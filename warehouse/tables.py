@@ -12,29 +12,31 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from warehouse import writing
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.commits import naming_a_full_disk, retry_commit
+from warehouse.data_files import check_file, checked_files, write_files
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
 from warehouse.integrity import describe_damage
 from warehouse.locks import FileLock
-from warehouse.partitions import check_iteration, check_partition, partition_predicate, row_filter
+from warehouse.partitions import check_iteration, check_partition, row_filter
 from warehouse.rows import check_key, to_arrow
-from warehouse.writing import RowsAside, Source, create, write
+from warehouse.table_log import COMMITS_PER_CHECKPOINT, TableLog
+from warehouse.writing import RowsAside, Source, create
 
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
-COMMITS_PER_CHECKPOINT = 100
 PICTURES_AT_ONCE = 32
 VACUUM_BEGUN, VACUUMED = "VACUUM START", "VACUUM END"
 """Operations of the commits between which older versions lose their files."""
@@ -74,7 +76,7 @@ class Warehouse:
         spec = _replaceable(table, iteration, stage)
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
-        return self._commit(spec, lambda: nullcontext(data), partition_predicate(iteration, stage), iteration, stage)
+        return self._commit(spec, lambda: nullcontext(data), "overwrite", iteration, stage)
 
     def replace_partition_by_parts(
         self, table: str, parts: Iterable[Sequence[Mapping[str, Any]] | pa.Table], *, iteration: str, stage: str
@@ -92,7 +94,7 @@ class Warehouse:
         spec = _replaceable(table, iteration, stage)
 
         def commit(rows: Source) -> int:
-            return self._commit(spec, rows, partition_predicate(iteration, stage), iteration, stage)
+            return self._commit(spec, rows, "overwrite", iteration, stage)
 
         with naming_a_full_disk(f"table {table}, rows put aside"), TemporaryFile(dir=self.home.spool) as file:
             aside = RowsAside(spec, file, commit, iteration=iteration, stage=stage)
@@ -108,7 +110,7 @@ class Warehouse:
         check_partition(iteration, stage)
         data = to_arrow(spec, rows, iteration=iteration, stage=stage)
         check_key(spec, data)
-        return self._commit(spec, lambda: nullcontext(data), None, iteration, stage)
+        return self._commit(spec, lambda: nullcontext(data), "append", iteration, stage)
 
     def add_screenshots(
         self, rows: Sequence[Mapping[str, Any]] | pa.Table, *, iteration: str | None = None, stage: str | None = None
@@ -128,7 +130,7 @@ class Warehouse:
             if not absent:
                 return self.version(spec.name)
             try:
-                return self._commit(spec, lambda: nullcontext(data.take(absent)), None, iteration, stage)
+                return self._commit(spec, lambda: nullcontext(data.take(absent)), "append", iteration, stage)
             except WarehouseError:
                 self._known_screenshots.clear()
                 self._read_screenshot_files.clear()
@@ -170,9 +172,25 @@ class Warehouse:
         if delta is None:
             return pads.dataset(spec.schema.empty_table())
         with self._reading(table):
-            # Arrow's own file system reads twice as fast as Delta's bridge to it.
-            files = pafs.SubTreeFileSystem(str(self.folder(table)), pafs.LocalFileSystem())
-            return delta.to_pyarrow_dataset(filesystem=files, schema=spec.schema)
+            return delta.to_pyarrow_dataset(filesystem=checked_files(self.folder(table)), schema=spec.schema)
+
+    def stored_dataset(self, table: str) -> pads.Dataset:
+        """`dataset` of the newest version with the columns and types that are stored, whatever the catalogue says of them."""
+        spec = _known(table)
+        delta = self._open(spec, None)
+        if delta is None:
+            return pads.dataset(spec.schema.empty_table())
+        with self._reading(table):
+            return delta.to_pyarrow_dataset(filesystem=checked_files(self.folder(table)))
+
+    def files(self, table: str) -> list[Path]:
+        """Data files of the newest version, checked: for readers of their own. Raises CorruptTable."""
+        delta = self._open(_known(table), None)
+        paths = [local_path(uri) for uri in delta.file_uris()] if delta is not None else []
+        with self._reading(table):
+            for path in paths:
+                check_file(path)
+        return paths
 
     def version(self, table: str, as_of: str | None = None) -> int:
         """The table's newest version, or the last one committed by iteration `as_of` or an earlier one; NO_VERSION (-1) when there is none.
@@ -212,25 +230,73 @@ class Warehouse:
         """The Delta table itself, for maintenance; None when it does not exist yet."""
         return self._open(_known(table), None)
 
-    def _open(self, spec: Table, version: int | None) -> DeltaTable | None:
+    @contextmanager
+    def maintaining(self, table: str) -> Iterator[tuple[DeltaTable, dict[str, str]]]:
+        """The Delta table to commit to, with the metadata of that commit: alone, at the newest version. What is committed inside counts,
+        and survives a power cut, once the context has ended. The table is made where it is missing."""
+        spec, log = _known(table), self._log(table)
+        with log.writing():
+            if log.commits.head() is None:
+                self._refuse_lost_log(spec)
+                create(spec, log.folder)
+                log.settle(is_own=True)
+            delta = self._at_head(log)
+            yield delta, log.after()
+
+    def _log(self, table: str) -> TableLog:
+        return TableLog(self.home, table)
+
+    @staticmethod
+    def _at_head(log: TableLog) -> DeltaTable:
+        head = log.commits.head()
+        version = 0 if head is None else head.version
+        log.check(version)
+        return DeltaTable(log.folder, version=version)
+
+    def _refuse_lost_log(self, spec: Table) -> None:
         folder = self.folder(spec.name)
-        if version == NO_VERSION or not folder.exists():
-            if version is None or version == NO_VERSION:
-                return None
-            raise UnknownTable(f"table {spec.name} has no version {version}: nothing was written to it yet")
-        try:
-            return DeltaTable(folder, version=version)
-        except TableNotFoundError:
-            if version is None and not any(folder.glob("*.parquet")) and not any(folder.glob("iteration=*")):
-                return None
+        if any(folder.glob("*.parquet")) or any(folder.glob("iteration=*/*/*.parquet")):
             raise CorruptTable(
                 f"table {spec.name}: {folder / '_delta_log'} holds no log, though there are data files. Restore the folder from a backup"
-            ) from None
+            )
+
+    def _open(self, spec: Table, version: int | None) -> DeltaTable | None:
+        folder, log = self.folder(spec.name), self._log(spec.name)
+        if version == NO_VERSION:
+            return None
+        try:
+            newest = log.newest()
+            if newest is None and not log.path.exists():
+                self._refuse_lost_log(spec)
+                if version is None:
+                    return None
+                raise UnknownTable(f"table {spec.name} has no version {version}: nothing was written to it yet")
+            if newest is None:
+                return self._open_unchained(spec, log, version)
+            wanted = newest if version is None else version
+            if not 0 <= wanted <= newest:
+                raise UnknownTable(f"table {spec.name} has no version {version}: it has 0 to {newest}")
+            log.check(wanted)
+            return DeltaTable(folder, version=wanted)
+        except WarehouseError:
+            raise
         except (DeltaError, OSError) as error:
-            newest = None if version is None else self.version(spec.name)
-            if newest is not None and version is not None and not 0 <= version <= newest:
-                raise UnknownTable(f"table {spec.name} has no version {version}: it has 0 to {newest}") from error
             raise CorruptTable(describe_damage(spec.name, folder, None, error)) from error
+
+    def _open_unchained(self, spec: Table, log: TableLog, version: int | None) -> DeltaTable | None:
+        """A table that nobody has written to since chains were introduced."""
+        try:
+            newest = DeltaTable(log.folder)
+        except TableNotFoundError:
+            self._refuse_lost_log(spec)
+            return None
+        if log.is_said_to_have_a_chain(newest.version()):
+            raise log.chain_is_missing()
+        if version is None:
+            return newest
+        if not 0 <= version <= newest.version():
+            raise UnknownTable(f"table {spec.name} has no version {version}: it has 0 to {newest.version()}")
+        return DeltaTable(log.folder, version=version)
 
     def _screenshot_ids(self) -> set[str]:
         """Ids stored so far; only files that this object has not read before are read. Call with the lock held."""
@@ -245,21 +311,25 @@ class Warehouse:
             self._read_screenshot_files.add(uri)
         return self._known_screenshots
 
-    def _commit(self, spec: Table, rows: Source, predicate: str | None, iteration: str | None, stage: str | None) -> int:
-        """Replace what `predicate` selects, or add to the table where it is None."""
+    def _commit(
+        self, spec: Table, rows: Source, mode: Literal["append", "overwrite"], iteration: str | None, stage: str | None
+    ) -> int:  # fmt: skip
+        """Add rows to their partition, or replace it by them."""
         metadata = {name: value for name, value in (("iteration", iteration), ("stage", stage)) if value is not None}
+        place = metadata if spec.partitioned else {}
 
         def attempt() -> int:
-            delta = self._open(spec, None) or create(spec, self.folder(spec.name))
+            if self._log(spec.name).commits.head() is None:  # data files without a log would look like a table that has lost its own
+                with self.maintaining(spec.name):
+                    pass
             with rows() as data:
-                write(delta, spec, data, predicate, metadata)
-            return int(delta.version())
+                files = write_files(spec, data, self.folder(spec.name), place)
+            with self.maintaining(spec.name) as (delta, after):
+                return writing.commit(delta, spec, files, place, metadata | after, mode)
 
         version = retry_commit(f"table {spec.name}, partition {iteration}/{stage}", attempt)
         if version % COMMITS_PER_CHECKPOINT == 0:
-            # Only a shortcut for readers, and the commit has happened: that a checkpoint fails must not look as if the commit had.
-            with suppress(DeltaError, OSError):
-                DeltaTable(self.folder(spec.name)).create_checkpoint()
+            self._log(spec.name).make_checkpoint()
         return version
 
     def erase(self, table: str, ids: Sequence[str], *, iteration: str, stage: str) -> int:
@@ -279,14 +349,15 @@ class Warehouse:
         spec = _known(table)
         check_partition(iteration, stage)
 
+        place = {"iteration": iteration, "stage": stage}
+
         def attempt() -> int:
-            delta = self._open(spec, None)
-            if delta is None:
-                return 0
-            changed, num = change(self.read(table, iteration=iteration, stage=stage, version=delta.version()))
-            if num:
-                write(delta, spec, changed, partition_predicate(iteration, stage), {"purge": "true"})
-            return num
+            with self.maintaining(table) as (delta, after):
+                changed, num = change(self.read(table, iteration=iteration, stage=stage, version=delta.version()))
+                if num:
+                    files = write_files(spec, changed, self.folder(table), place)
+                    writing.commit(delta, spec, files, place, {"purge": "true"} | after, "overwrite")
+                return num
 
         return retry_commit(f"purge of table {table}, partition {iteration}/{stage}", attempt)
 
@@ -295,13 +366,14 @@ class Warehouse:
         spec, is_meant = TABLES["screenshots"], pc.field("screenshot_id").isin(pa.array(sorted(ids), pa.string()))
 
         def attempt() -> int:
-            delta = self._open(spec, None)
-            dataset = self.dataset(spec.name, delta.version()) if delta is not None else None
-            num = dataset.count_rows(filter=is_meant) if dataset is not None else 0
-            if num and delta is not None and dataset is not None:
-                kept = dataset.scanner(filter=~is_meant, batch_size=PICTURES_AT_ONCE).to_reader()
-                write(delta, spec, kept, None, {"purge": "true"}, mode="overwrite")
-            return int(num)
+            with self.maintaining(spec.name) as (delta, after):
+                dataset = self.dataset(spec.name, delta.version())
+                num = dataset.count_rows(filter=is_meant)
+                if num:
+                    kept = dataset.scanner(filter=~is_meant, batch_size=PICTURES_AT_ONCE).to_reader()
+                    files = write_files(spec, kept, self.folder(spec.name), {})
+                    writing.commit(delta, spec, files, {}, {"purge": "true"} | after, "overwrite")
+                return int(num)
 
         with FileLock(self.home.locks / "screenshots.lock"):
             return retry_commit("purge of table screenshots", attempt)
@@ -310,6 +382,8 @@ class Warehouse:
     def _reading(self, table: str, version: int | None = None) -> Iterator[None]:
         try:
             yield
+        except CorruptTable:
+            raise
         except (DeltaError, pa.ArrowException, OSError) as error:
             erasing = (VACUUM_BEGUN, VACUUMED)
             purged = [commit.version for commit in self.history(table) if commit.operation in erasing] if version is not None else []
@@ -317,6 +391,11 @@ class Warehouse:
                 raise UnknownTable(f"table {table}: a purge erased version {version}; read {purged[0]} or later") from error
             delta = self._open(_known(table), None)
             raise CorruptTable(describe_damage(table, self.folder(table), delta, error)) from error
+
+
+def local_path(uri: str) -> Path:
+    """A file of a local Delta table, given as a path or as a file:// address."""
+    return Path(unquote(urlparse(uri).path)) if uri.startswith("file://") else Path(uri)
 
 
 def _known(table: str) -> Table:

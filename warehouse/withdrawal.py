@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import CommitProperties
 
 from warehouse import erasing_recordings
 from warehouse.catalogue import MESSAGES, TABLES, WITHDRAWN_STAGE
@@ -97,11 +98,14 @@ def purge(warehouse: Warehouse, tables: Sequence[str] = WITHDRAWABLE, *, taken_b
 
 def _vacuumed(warehouse: Warehouse, table: str, num_rows: int) -> list[Purged]:
     """Remove the files of what was erased from a table; one or none."""
-    delta = warehouse.delta(table)
-    if delta is None or not _is_unfinished(warehouse, table):
+    if not _is_unfinished(warehouse, table):
         return []
-    # Full: a writer that was killed has left files that no commit names.
-    erased = delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    with warehouse.maintaining(table) as (delta, after):
+        # Full: a writer that was killed has left files that no commit names.
+        erased = delta.vacuum(
+            retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True,
+            commit_properties=CommitProperties(custom_metadata=after),
+        )  # fmt: skip
     return [Purged(table=table, num_rows=num_rows, num_files=len(erased))] if num_rows or erased else []
 
 

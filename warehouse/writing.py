@@ -1,10 +1,9 @@
-"""How rows become a commit of a Delta table, and how rows that need not fit memory wait for it in a file. Which rows, and where, is
+"""How data files become a commit of a Delta table, and how rows that need not fit memory wait for it in a file. Which rows, and where, is
 tables.py's business, through which everybody writes.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, WriterProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction
 
 from warehouse.catalogue import Table
+from warehouse.data_files import Rows
 from warehouse.rows import to_arrow
 
-Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 Source: TypeAlias = Callable[[], AbstractContextManager[Rows]]
 """Gives the rows of a commit, anew each time that it is tried."""
 _FOREVER = "interval 36500 days"
@@ -30,12 +30,8 @@ CONFIGURATION = {
     "delta.logRetentionDuration": _FOREVER,
     "delta.deletedFileRetentionDuration": _FOREVER,
 }
-_WRITER = WriterProperties(compression="ZSTD", compression_level=3, max_row_group_size=65_536)
-"""Who writes holds a group of rows, packed, and so does Arrow when it reads, unpacked: by default a million, of steps over a gigabyte."""
-_RAW_WRITER = WriterProperties(compression="UNCOMPRESSED")
-# Read by deltalake once, at its first write. All rows of a commit of ours go to one partition; with more writers they are handed out by
-# a queue that has no end as long as one of the others waits: three million samples lay in memory, 2.2 GB.
-os.environ.setdefault("DELTARS_MAX_CONCURRENT_WRITERS", "1")
+_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""Checkpoints are table_log.py's."""
 
 
 def create(spec: Table, folder: Path) -> DeltaTable:
@@ -51,25 +47,30 @@ def create(spec: Table, folder: Path) -> DeltaTable:
         raise
 
 
-def write(
-    delta: DeltaTable, spec: Table, data: Rows, predicate: str | None, metadata: dict[str, str], *,
-    mode: Literal["append", "overwrite"] | None = None,
-) -> None:  # fmt: skip
-    """One commit on top of what `delta` has read: replaces what `predicate` selects, or adds where it is None, unless `mode` says that all
-    is replaced."""
-    way: Any = mode or ("append" if predicate is None else "overwrite")
-    write_deltalake(
-        delta, data, mode=way, predicate=predicate, partition_by=spec.partition_by or None,
-        writer_properties=_WRITER if spec.partitioned else _RAW_WRITER,
-        schema_mode=_schema_mode(spec, delta), commit_properties=CommitProperties(custom_metadata=metadata),
-        post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+def commit(
+    delta: DeltaTable, spec: Table, files: Sequence[AddAction], place: Mapping[str, str], metadata: dict[str, str],
+    mode: Literal["append", "overwrite"],
+) -> int:  # fmt: skip
+    """One commit on top of `delta`, which is the newest version: adds files, and with `overwrite` they replace the partition `place`, or
+    the whole table where it has none. Returns the new version. Call with the table's commit lock held: conflicts are not looked for."""
+    properties = CommitProperties(custom_metadata=metadata, max_commit_retries=0)
+    _add_columns(delta, spec)
+    delta.create_write_transaction(
+        list(files), mode, delta.schema(), partition_by=spec.partition_by,
+        partition_filters=[(name, "=", value) for name, value in place.items()] or None, commit_properties=properties,
+        post_commithook_properties=_NO_HOOKS,
     )  # fmt: skip
+    delta.update_incremental()
+    return int(delta.version())
 
 
-def _schema_mode(spec: Table, delta: DeltaTable) -> Literal["merge"] | None:
-    """`merge` where the catalogue has gained columns since the table was created, so that old homes keep working."""
+def _add_columns(delta: DeltaTable, spec: Table) -> None:
+    """Columns that the catalogue has gained since the table was created, in a commit of their own, so that old homes keep working."""
     stored = {field.name for field in delta.schema().fields}
-    return None if {column.name for column in spec.columns} <= stored else "merge"
+    missing = [field for field in spec.schema if field.name not in stored]
+    if missing:
+        delta.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields, post_commithook_properties=_NO_HOOKS)
+        delta.update_incremental()
 
 
 class RowsAside:

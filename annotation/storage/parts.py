@@ -22,8 +22,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from warehouse.durable import sync
 from warehouse.errors import BadUpload, StorageFull, UnknownSubject, UploadTooLarge
-from warehouse.home import Home, is_full_disk, sync
+from warehouse.home import Home, is_full_disk
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RECORDING = re.compile(r"recording-[0-9a-f]{16}")

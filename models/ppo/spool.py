@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from agent.episode import Episode, EpisodeRequest
 from agent.episode_log import EpisodeLog
-from warehouse.home import sync
+from warehouse.durable import sync
 
 ISSUED_FILE, BATCHES_FILE = "issued.jsonl", "batches.jsonl"
 

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
 from models.ppo.value_learner import Gate
+from warehouse.durable import sync
 from warehouse.errors import CheckpointError
-from warehouse.home import sync
 
 COUNTERS_FILE = "counters.json"
 

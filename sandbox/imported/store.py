@@ -27,8 +27,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sandbox.imported.spec import ImportedTask
+from warehouse.durable import sync
 from warehouse.errors import ConfigError, StorageFull
-from warehouse.home import Home, atomic_write, is_full_disk, sync
+from warehouse.home import Home, atomic_write, is_full_disk
 from warehouse.identity import content_id
 
 FOLDER = "task_sets"

@@ -112,7 +112,7 @@ def test_a_damaged_file_is_named_by_a_query(warehouse: Warehouse, make: Any) -> 
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CorruptTable) as caught:
         query.run(warehouse, "SELECT max(instruction) FROM episodes")
-    assert str(path) in str(caught.value) and "To mend" in str(caught.value)
+    assert str(path) in str(caught.value) and "To fix it" in str(caught.value)
 
 
 @pytest.mark.slow

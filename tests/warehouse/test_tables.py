@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from warehouse import tables
+from warehouse import table_log, tables
 from warehouse.catalogue import TABLES
 from warehouse.errors import CorruptTable, SchemaMismatch, StorageFull, UnknownTable, WriteConflict
 from warehouse.home import Home
@@ -176,6 +177,7 @@ def test_a_screenshot_is_stored_once(warehouse: Warehouse, make: Any) -> None:
 
 
 def test_old_versions_are_kept_for_ever(warehouse: Warehouse, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_log, "COMMITS_PER_CHECKPOINT", 4)
     monkeypatch.setattr(tables, "COMMITS_PER_CHECKPOINT", 4)
     warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
     delta = warehouse.delta("episodes")
@@ -218,40 +220,40 @@ def test_a_damaged_data_file_is_named_and_running_the_stage_again_mends_it(wareh
         path.unlink()
     with pytest.raises(CorruptTable) as caught:
         warehouse.read("episodes")
-    assert str(path) in str(caught.value) and "To mend: run the stage of that partition again" in str(caught.value)
+    assert str(path) in str(caught.value) and "To fix it: run the stage of that partition again" in str(caught.value)
     assert _damaged(warehouse, "episodes") == [path]
     warehouse.replace_partition("episodes", rows, **FIRST)
     assert warehouse.read("episodes").num_rows == 50 and _damaged(warehouse, "episodes") == []
 
 
-def test_a_damaged_log_is_named_and_moving_its_last_file_away_mends_it(warehouse: Warehouse, make: Any) -> None:
-    warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
-    warehouse.replace_partition("episodes", [make.episode("b")], **FIRST)
-    last = warehouse.folder("episodes") / "_delta_log" / f"{2:020d}.json"
-    last.write_text(last.read_text()[:50])
+@pytest.mark.parametrize("version", [1, 2], ids=["middle", "newest"])
+@pytest.mark.parametrize("harm", ["cut", "empty", "delete", "swap"])
+def test_a_damaged_log_is_named_and_nothing_is_written_on_top(warehouse: Warehouse, make: Any, version: int, harm: str) -> None:
+    for name in "ab":
+        warehouse.replace_partition("episodes", [make.episode(name)], **FIRST)
+    log = warehouse.folder("episodes") / "_delta_log"
+    path = log / f"{version:020d}.json"
+    content = path.read_bytes()
+    if harm == "delete":
+        path.unlink()
+    else:
+        path.write_bytes({"cut": content[:50], "empty": b"", "swap": (log / f"{3 - version:020d}.json").read_bytes()}[harm])
     for use in (lambda: warehouse.read("episodes"), lambda: warehouse.replace_partition("episodes", [], **FIRST)):
         with pytest.raises(CorruptTable) as caught:
             use()
-        assert str(last) in str(caught.value) and "ends at version 1" in str(caught.value)
-    assert [damage.path for damage in find_damage(warehouse.folder("episodes"), None)] == [last]
-    last.unlink()
-    assert _ids(warehouse) == ["a"]
+        assert str(path) in str(caught.value) and f"ends the table at version {version - 1}" in str(caught.value)
+    path.write_bytes(content)
+    assert _ids(warehouse) == ["b"]
 
 
-def test_a_missing_log_is_not_an_empty_table(warehouse: Warehouse, make: Any) -> None:
+@pytest.mark.parametrize("lost", ["log", "folder"])
+def test_a_missing_log_is_not_an_empty_table(warehouse: Warehouse, make: Any, lost: str) -> None:
     warehouse.replace_partition("episodes", [make.episode("a")], **FIRST)
-    for path in (warehouse.folder("episodes") / "_delta_log").iterdir():
-        path.unlink()
-    with pytest.raises(CorruptTable, match="holds no log"):
-        warehouse.read("episodes")
-
-
-def test_a_gap_in_the_log_is_named(warehouse: Warehouse, make: Any) -> None:
-    for name in "abc":
-        warehouse.replace_partition("episodes", [make.episode(name)], **FIRST)
-    (warehouse.folder("episodes") / "_delta_log" / f"{1:020d}.json").unlink()
-    with pytest.raises(CorruptTable, match="follows a missing log file"):
-        warehouse.read("episodes")
+    folder = warehouse.folder("episodes")
+    shutil.rmtree(folder / "_delta_log" if lost == "log" else folder)
+    for use in (lambda: warehouse.read("episodes"), lambda: warehouse.replace_partition("episodes", [], **FIRST)):
+        with pytest.raises(CorruptTable, match="is missing, though version 0 was committed"):
+            use()
 
 
 def test_a_partition_lost_to_other_writers_ends_in_a_conflict(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
