@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from agent.grammars.base import Grammar
 from agent.grammars.compact import CompactGrammar
 from agent.grammars.doubao import DoubaoGrammar
@@ -19,8 +21,18 @@ GRAMMARS: dict[str, Grammar] = {
 }
 
 
+@cache
 def grammar_named(name: str) -> Grammar:
-    """Raises ConfigError for a name that is not in GRAMMARS."""
+    """`uitars2:TOKEN` is uitars2 with another word in its think tags, as a checkpoint may have learned it. Raises ConfigError for a name
+    that is not in GRAMMARS, and for a token that is no word."""
+    family, colon, token = name.partition(":")
+    if colon and family == "uitars2":
+        try:
+            return UiTars2Grammar(think_token=token)
+        except ValueError as error:
+            raise ConfigError(f"grammar {name!r}: {error}") from None
     if name not in GRAMMARS:
-        raise ConfigError(f"unknown grammar {name!r}; known are {', '.join(GRAMMARS)}; set `grammar` to one of them")
+        raise ConfigError(
+            f"unknown grammar {name!r}; known are {', '.join(GRAMMARS)}, and uitars2:TOKEN for another think token; set `grammar` to one"
+        )
     return GRAMMARS[name]

@@ -1,4 +1,5 @@
-"""The Thought/Action envelope that UI-TARS 1.0, 1.5 and Doubao share: a tolerant parser and the canonical writer.
+"""The Thought/Action envelope that UI-TARS 1.0, 1.5 and Doubao share: a tolerant parser and the canonical writer. Think tags around a
+thought are every chat grammar's.
 
     Thought: the button is at the bottom
     Action: click(start_box='<|box_start|>(500,900)<|box_end|>')
@@ -33,7 +34,7 @@ MAX_ACTIONS = 20
 MAX_DESCRIBED_CHARS = 120
 
 ACTION_LINE = re.compile(r"^[ \t]*Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()", re.MULTILINE)
-_ACTION_ANYWHERE = re.compile(r"Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()")
+ACTION_ANYWHERE = re.compile(r"Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()")
 _HEADER = re.compile(
     r"(?:^|(?<=\n))[ \t]*(?:Thought|Reflection|Action_Summary)[ \t]*[:：][ \t]*|(?<![ \t])[ \t]*\bAction_Summary[ \t]*[:：][ \t]*"
 )
@@ -42,13 +43,44 @@ _CALL = re.compile(r"\b([A-Za-z_]\w{0,60})\s*\(")
 _BETWEEN_CALLS = re.compile(r"[\s,;]*(?:Action[ \t]*[:：]\s*)?")
 _KEY = re.compile(r"(\w+)\s*=\s*")
 _QUOTE_ENDS = re.compile(r"""\s*(?:\)|$|,\s*(?:\w+\s*=|['"(\[<]))""")
+THINK_TAGS = r"think\w{0,64}|thought"
+"""Names of the tags that models put around thoughts, whatever their case: think, thinkt, Thought, think_never_used_<32 digits>, …"""
+TOOL_CALL_START = re.compile(r"<seed:tool_call>|<function")
+_OPEN_THOUGHT_ENDS = re.compile(rf"{TOOL_CALL_START.pattern}|{ACTION_ANYWHERE.pattern}")
+_WRAPPER = re.compile(rf"</?(?:{THINK_TAGS}|computer_env|answer)>", re.IGNORECASE)
 _HEADER_IN_THOUGHT = re.compile(r"\s*\n\s*(?=(?:Thought|Action|Reflection|Action_Summary)[ \t]*[:：])")
 
 RawCall = tuple[str, dict[str, str]]
 
 
+def split_thought(text: str, tags: str = THINK_TAGS) -> tuple[str, str]:
+    """What stands in think tags, and the rest. A tag that is never closed ends at the action, one that is never opened began at the start
+    (chat templates write it into the prompt)."""
+    opened = re.search(rf"<({tags})>", text, re.IGNORECASE)
+    if opened is None:
+        closed = re.search(rf"</(?:{tags})>", text, re.IGNORECASE)
+        return (text[: closed.start()], text[closed.end() :]) if closed else ("", text)
+    closed = re.compile(f"</{re.escape(opened.group(1))}>").search(text, opened.end())
+    if closed is None:
+        closed = _OPEN_THOUGHT_ENDS.search(text, opened.end())
+        end = start = closed.start() if closed else len(text)
+    else:
+        start, end = closed.span()
+    return text[opened.end() : start], text[: opened.start()] + text[end:]
+
+
+def without_wrappers(text: str) -> str:
+    """The text without the tags that models put around thoughts, answers and turns."""
+    return _WRAPPER.sub("", text)
+
+
 def read_calls(text: str) -> list[RawCall]:
     """Every call at the start of the text, names as written. Raises BadText when the first is none, or is cut off."""
+    return read_calls_to(text)[0]
+
+
+def read_calls_to(text: str) -> tuple[list[RawCall], int]:
+    """`read_calls`, and the character at which the last call ends."""
     calls: list[RawCall] = []
     position = 0
     while len(calls) < MAX_ACTIONS:
@@ -61,7 +93,7 @@ def read_calls(text: str) -> list[RawCall]:
         calls.append((match.group(1), values))
     if not calls:
         raise BadText("no action; write: Action: name(parameter='value')")
-    return calls
+    return calls, position
 
 
 def _read_arguments(text: str, position: int, name: str) -> tuple[dict[str, str], int]:
@@ -141,10 +173,11 @@ class ThoughtActionGrammar(ABC):
     def parse(self, text: str, observation: Observation) -> ParsedResponse:
         """A missing `Action:`, full-width colons, synonyms, boxes for points and several calls are understood."""
         text = storable(text)
-        start, end = _find_action(text)
-        thought = clean_thought(text[:start])
+        thinking, rest = split_thought(text)
+        start, end = _find_action(rest)
+        thought = clean_thought(f"{thinking}\n{rest[:start]}")
         try:
-            calls = read_calls(text[end:])
+            calls = read_calls(rest[end:])
             scale = self.scale(observation)
             actions = tuple(read_call(name, values, scale, observation) for name, values in calls)
         except BadText as error:
@@ -156,7 +189,7 @@ class ThoughtActionGrammar(ABC):
     def format(self, thought: str | None, action: Action, observation: Observation) -> str:
         """Without a thought the action alone, as the grounding prompts want it."""
         line = f"Action: {self._write(action, observation)}"
-        words = _HEADER_IN_THOUGHT.sub(" ", thought).strip() if thought else ""
+        words = _HEADER_IN_THOUGHT.sub(" ", without_wrappers(thought)).strip() if thought else ""
         return f"Thought: {words}\n{line}" if words else line
 
     def describe(self, action: Action, observation: Observation) -> str:
@@ -185,7 +218,7 @@ class ThoughtActionGrammar(ABC):
 
 def _find_action(text: str) -> tuple[int, int]:
     """Where the thought ends and where the first call starts: after `Action:` at a line's start, else after any, else at a known call."""
-    match = ACTION_LINE.search(text) or _ACTION_ANYWHERE.search(text)
+    match = ACTION_LINE.search(text) or ACTION_ANYWHERE.search(text)
     if match:
         return match.start(), match.end()
     for call in _CALL.finditer(text):
@@ -195,5 +228,10 @@ def _find_action(text: str) -> tuple[int, int]:
 
 
 def clean_thought(text: str) -> str | None:
-    """The thought without the words that head it; None where nothing is left."""
-    return _HEADER.sub("", _UNUSED_ACTION.sub("", text)).strip() or None
+    """The thought without the words that head it and the tags around it; None where nothing is left."""
+    return _HEADER.sub("", _UNUSED_ACTION.sub("", without_wrappers(text).strip())).strip() or None
+
+
+def has_headers(text: str) -> bool:
+    """Whether this is written as Thought/Action, or begins to be."""
+    return _HEADER.match(text) is not None or _UNUSED_ACTION.search(text) is not None

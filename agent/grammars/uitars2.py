@@ -33,7 +33,21 @@ from agent.grammars.base import (
 )
 from agent.grammars.calls import Point, canonical_name, read_call, write_call
 from agent.grammars.points import escape_text, unescape_text
-from agent.grammars.thought_action import ACTION_LINE, MAX_ACTIONS, MAX_DESCRIBED_CHARS, clean_thought, read_calls
+from agent.grammars.thought_action import (
+    ACTION_ANYWHERE,
+    ACTION_LINE,
+    MAX_ACTIONS,
+    MAX_DESCRIBED_CHARS,
+    THINK_TAGS,
+    TOOL_CALL_START,
+    RawCall,
+    clean_thought,
+    has_headers,
+    read_calls,
+    read_calls_to,
+    split_thought,
+    without_wrappers,
+)
 from agent.grammars.uitars1 import UNITS
 from sandbox.actions import Action, Finished, InvalidAction, ToolCall
 from sandbox.session import Observation
@@ -57,7 +71,6 @@ DEFAULT_THINK_TOKEN = "thinkt"
 _FUNCTION = re.compile(r"<function=\s*([\w.\-]+)\s*>")
 _FUNCTION_END = re.compile(r"</function>|<function=|</seed:tool_call>|$")
 _PARAMETER = re.compile(r"<parameter=\s*([\w.\-]+)\s*>(.*?)</parameter>", re.DOTALL)
-TOOL_CALL_START = re.compile(r"<seed:tool_call>|<function")
 _TAG = re.compile(r"</?(?:seed:tool_call|function|parameter)\b[^<>]*>?")
 _PYTHON_TYPES: dict[ParameterType, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "json": (dict, list),
@@ -65,42 +78,40 @@ _PYTHON_TYPES: dict[ParameterType, tuple[type, ...]] = {
 
 
 class UiTars2Grammar:
-    """Codec of the tool-call grammar. `tools` are the functions beside the GUI's own that a policy may call, MCP tools among them."""
+    """Codec of the tool-call grammar. `tools` are the functions beside the GUI's own that a policy may call, MCP tools among them;
+    `think_token` is the word in the think tags that it writes."""
 
-    name = "uitars2"
     layout: Layout = "chat"
 
     def __init__(self, *, think_token: str = DEFAULT_THINK_TOKEN, tools: Tools = SDK_TOOLS) -> None:
-        if not re.fullmatch(r"\w{1,40}", think_token):
-            raise ValueError(f"think token {think_token!r}: give a word of letters, digits and underscores, e.g. {DEFAULT_THINK_TOKEN}")
+        if not re.fullmatch(r"\w{1,64}", think_token):
+            raise ValueError(
+                f"think token {think_token!r}: give 1 to 64 letters, digits and underscores, e.g. {DEFAULT_THINK_TOKEN}"
+            )
+        self.name = "uitars2" if think_token == DEFAULT_THINK_TOKEN else f"uitars2:{think_token}"
         self._think_token = think_token
         self._tools = tools
-        names = f"{think_token}|think\\w{{0,20}}"
-        self._think = re.compile(rf"<(?P<token>{names})>(?P<thought>.*?)(?:</(?P=token)>|(?=<seed:tool_call>|<function=)|$)", re.DOTALL)
+        self._think_tags = f"{think_token}|{THINK_TAGS}"
 
     def parse(self, text: str, observation: Observation) -> ParsedResponse:
-        """Think tags of other names, a missing envelope, boxes for points and the older Thought/Action form are understood."""
+        """Think tags of other names, a missing envelope, boxes for points, the older Thought/Action form and bare calls are understood."""
         text = storable(text)
-        think = self._think.search(text)
-        thought = (think["thought"].strip() or None) if think else None
-        rest = text[: think.start()] + text[think.end() :] if think else text
+        thinking, rest = split_thought(text, self._think_tags)
+        thought = clean_thought(thinking)
         try:
-            if native := ACTION_LINE.search(rest):
-                calls = read_calls(rest[native.end() :])
-                thought = thought or clean_thought(rest[: native.start()])
-            else:
-                calls = _read_functions(rest)
-                thought = thought or (clean_thought(rest[: _start_of_call(rest)]) if calls else None)
+            before, calls = _find_calls(rest)
             actions = tuple(self._action(name, values, observation) for name, values in calls)
         except BadText as error:
             return invalid_response(text, str(error), thought)
         except ValidationError as error:
             return invalid_response(text, validation_reason(error), thought)
         if actions:
-            return ParsedResponse(thought=thought, actions=actions)
-        answer = rest.strip()
+            return ParsedResponse(thought=thought or clean_thought(before), actions=actions)
+        answer = without_wrappers(rest).strip()
         if not answer:
             return invalid_response(text, "neither a tool call nor an answer", thought)
+        if has_headers(answer):  # a thought whose action is missing, and no answer to the task
+            return invalid_response(text, "no action after the thought; write a tool call", thought or clean_thought(answer))
         return ParsedResponse(thought=thought, actions=(Finished(answer=answer),))
 
     def format(self, thought: str | None, action: Action, observation: Observation) -> str:
@@ -126,7 +137,7 @@ class UiTars2Grammar:
 
     def _writable_thought(self, thought: str | None) -> str:
         """The thought without anything that would read as a tag."""
-        return re.sub(rf"</?(?:{self._think_token}|think\w*)>", "", _TAG.sub("", thought)).strip() if thought else ""
+        return re.sub(rf"</?{self._think_token}>", "", without_wrappers(_TAG.sub("", thought))).strip() if thought else ""
 
     def _action(self, name: str, values: Mapping[str, str], observation: Observation) -> Action:
         if name in self._tools:
@@ -162,14 +173,32 @@ class UiTars2Grammar:
         return written
 
 
-def _start_of_call(text: str) -> int:
-    match = TOOL_CALL_START.search(text)
-    return match.start() if match else len(text)
+def _find_calls(text: str) -> tuple[str, list[RawCall]]:
+    """What stands before the calls, and the calls: functions, else an `Action:`, else lines at the end that are known calls and nothing
+    else. No calls where the text has none. Raises BadText."""
+    if native := ACTION_LINE.search(text) or (None if TOOL_CALL_START.search(text) else ACTION_ANYWHERE.search(text)):
+        return text[: native.start()], read_calls(text[native.end() :])
+    if functions := TOOL_CALL_START.search(text):
+        return text[: functions.start()], _read_functions(text)
+    return _bare_calls(without_wrappers(text))
 
 
-def _read_functions(text: str) -> list[tuple[str, dict[str, str]]]:
-    """All functions with their parameters as written; none where the text has no tool call. Raises BadText for one that is cut off."""
-    calls: list[tuple[str, dict[str, str]]] = []
+def _bare_calls(text: str) -> tuple[str, list[RawCall]]:
+    for line in re.finditer(r"^[ \t]*(?=([A-Za-z_]\w{0,60})\s*\()", text, re.MULTILINE):
+        if canonical_name(line.group(1)) is None:
+            continue
+        try:
+            calls, end = read_calls_to(text[line.end() :])
+        except BadText:
+            continue
+        if not text[line.end() + end :].strip():
+            return text[: line.start()], calls
+    return text, []
+
+
+def _read_functions(text: str) -> list[RawCall]:
+    """All functions with their parameters as written. Raises BadText for one that is cut off, and where there is none."""
+    calls: list[RawCall] = []
     for match in _FUNCTION.finditer(text):
         end = _FUNCTION_END.search(text, match.end())
         body = text[match.end() : end.start() if end else len(text)]
@@ -179,7 +208,7 @@ def _read_functions(text: str) -> list[tuple[str, dict[str, str]]]:
         calls.append((match.group(1), values))
         if len(calls) == MAX_ACTIONS:
             break
-    if not calls and TOOL_CALL_START.search(text):
+    if not calls:
         raise BadText("half-written tool call: no function in it")
     return calls
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.grammars.base import Grammar, NotRepresentable, smart_resize
-from agent.grammars.registry import GRAMMARS
+from agent.grammars.registry import GRAMMARS, grammar_named
 from agent.grammars.uitars2 import UiTars2Grammar
 from sandbox.actions import (
     ACTION,
@@ -39,6 +39,7 @@ from sandbox.actions import (
     Wait,
 )
 from sandbox.session import Observation
+from warehouse.errors import ConfigError
 
 CHAT_GRAMMARS = [grammar for grammar in GRAMMARS.values() if grammar.layout == "chat"]
 THOUGHT_ACTION = [grammar for grammar in CHAT_GRAMMARS if grammar.name != "uitars2"]
@@ -181,6 +182,9 @@ def test_parse_never_raises_and_its_actions_can_be_stored(grammar: Grammar, writ
         ("Action: open_app(app_name='Clock')", OpenApp(name="Clock")),
         ("Action: press_home()", PressHome()),
         ("Action: press_back()", PressBack()),
+        ("<think>not Action: press_home() yet</think>\nThought: a\nAction: press_back()", PressBack()),
+        ("<think>never closed\nAction: press_back()", PressBack()),
+        ("<computer_env>\nAction: press_back()\n</computer_env>", PressBack()),
     ],
 )
 def test_variants_that_models_write(grammar: Any, written: str, expected: Any) -> None:
@@ -268,11 +272,59 @@ def test_tool_calls_of_uitars2() -> None:
     assert parsed.actions == (ToolCall(name="execute_bash", arguments={"command": "ls -l 'a b'\n"}), Click(x=0, y=0))
 
 
+LONG_TOKEN = "think_never_used_51bce0c785ca2f68081bfa7d91973934"
+
+
+@pytest.mark.parametrize(
+    ("written", "thought", "expected"),
+    [
+        (f"<{LONG_TOKEN}>look</{LONG_TOKEN}>\n<seed:tool_call><function=press_home></function></seed:tool_call>", "look", PressHome()),
+        (f"look</{LONG_TOKEN}>\n<seed:tool_call><function=press_home></function></seed:tool_call>", "look", PressHome()),
+        (f"<{LONG_TOKEN}>look</{LONG_TOKEN}>42", "look", Finished(answer="42")),
+        ("Thought: look Action: press_home()", "look", PressHome()),
+        ("press_home()", None, PressHome()),
+        ("I go home.\npress_home()", "I go home.", PressHome()),
+        ("click(point='<point>0 0</point>')", None, Click(x=0, y=0)),
+        ("<Thought>look</Thought>\n<computer_env>press_home()</computer_env>", "look", PressHome()),
+        ("<think>look</think><answer>42</answer>", "look", Finished(answer="42")),
+        ("<think>Thought: look</think>\n<seed:tool_call><function=press_home></function></seed:tool_call>", "look", PressHome()),
+        ("The function print() writes text.", None, Finished(answer="The function print() writes text.")),
+        ("Call wait() and then\nclick(1, 2) to go on.", None, Finished(answer="Call wait() and then\nclick(1, 2) to go on.")),
+    ],
+)
+def test_what_models_write_for_uitars2(written: str, thought: str | None, expected: Action) -> None:
+    parsed = UITARS2.parse(written, screen())
+    assert (parsed.thought, parsed.actions) == (thought, (expected,))
+
+
+@pytest.mark.parametrize("grammar", CHAT_GRAMMARS, ids=lambda grammar: grammar.name)
+@pytest.mark.parametrize("tag", ["think", "Thought", "thinkt", "computer_env", "answer", LONG_TOKEN])
+def test_no_tag_stays_in_stored_text(grammar: Grammar, tag: str) -> None:
+    parsed = grammar.parse(f"<{tag}>look there</{tag}>\nAction: press_home()", screen())
+    assert (parsed.thought, parsed.actions) == ("look there", (PressHome(),))
+    own = "thinkt" if grammar.name == "uitars2" else None
+    assert f"<{tag}>" not in grammar.format(f"<{tag}>look there</{tag}>", PressHome(), screen()) or tag == own
+
+
+def test_the_models_own_think_token_can_be_set() -> None:
+    grammar = grammar_named(f"uitars2:{LONG_TOKEN}")
+    assert grammar.name == f"uitars2:{LONG_TOKEN}" and grammar_named("uitars2") is UITARS2
+    with pytest.raises(ConfigError, match="think token"):
+        grammar_named("uitars2:<x>")
+    written = grammar.format("look", PressHome(), screen())
+    assert written.startswith(f"<{LONG_TOKEN}>look</{LONG_TOKEN}>\n")
+    assert grammar.parse(written, screen()).thought == "look"
+
+
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
         ("", "neither"),
         ("<thinkt>hm</thinkt>", "neither"),
+        ("Thought: hm\nAction:", "no action"),
+        ("Thought: hm\nAction: ", "no action"),
+        ("<think>hm</think>\nAction:", "no action"),
+        ("Thought: nothing to do", "no action"),
         ("<seed:tool_call>", "half-written"),
         ("<seed:tool_call><function=click><parameter=point><point>1", "half-written"),
         ("<function=fly></function>", "unknown function 'fly'"),
