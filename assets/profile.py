@@ -134,7 +134,7 @@ class AgentSettings(_Settings):
     """How a policy is asked and answers, in every stage that acts and in what it learns from. What is null is as the grammar's kind of
     prompt has it (agent/prompt.py)."""
 
-    grammar: str = Field("compact", description="how answers are written, by its name in agent/grammars/registry.py: compact, uitars15, uitars2:TOKEN (another think token), …")
+    grammar: str = Field("compact", description="how answers are written, as agent/grammars/registry.py names it: uitars15, uitars2:TOKEN")
     mode: Mode = Field("computer", description="standing text of the chat grammars")
     window: Positive | None = Field(None, description="working memory: so many last steps stand in the prompt (compact 4, chat 100)")
     episodic_chars: Count | None = Field(

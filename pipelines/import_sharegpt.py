@@ -19,7 +19,7 @@ from pipelines.import_trajectories import Chat, DemonstratedStep, Demonstration,
 from sandbox.imported.mapping import BadRecord, Fields
 from sandbox.session import Observation
 from warehouse.catalogue import SAMPLE_ORIGINS
-from warehouse.chat_formats import IMAGE_TOKEN, SHAREGPT_NAMES
+from warehouse.chat_formats import IMAGE_TOKEN, SHAREGPT_NAMES, VERDICTS
 
 ROLES = {name: role for role, name in SHAREGPT_NAMES.items()} | {
     "user": "user", "assistant": "assistant", "model": "assistant", "chatgpt": "assistant", "observation": "tool",
@@ -92,7 +92,10 @@ def _claims(fields: Fields) -> _Claims:
     if domain is not None and (not isinstance(domain, str) or not domain.strip()):
         raise BadRecord(f"`domain` is {domain!r}, expected a name")
     if verdict is not None and not isinstance(verdict, bool):
-        raise BadRecord(f"`verdict` is {verdict!r}, expected true, false or null")
+        words = {word: known for known, word in VERDICTS.items()}
+        if not isinstance(verdict, str) or verdict not in words:
+            raise BadRecord(f"`verdict` is {verdict!r}, expected {', '.join(words)}, true, false or null")
+        verdict = words[verdict]
     return _Claims(origin=origin, domain=domain, verdict=verdict)
 
 

@@ -13,6 +13,8 @@ Layout = Callable[[Row, Mapping[str, str]], dict[str, Any] | None]
 """(row, path by screenshot id) -> the record, or None where the format cannot say it."""
 
 IMAGE_TOKEN = "<image>"
+VERDICTS: dict[bool | None, str] = {True: "good", False: "bad", None: "none"}
+"""As words: readers of JSON infer a column's type from the first megabytes, and take one that is null there for a column of nulls."""
 SHAREGPT_NAMES = {"system": "system", "user": "human", "assistant": "gpt", "tool": "tool"}
 
 
@@ -80,7 +82,7 @@ def _sharegpt(*, has_images: bool, has_prompt_loss: bool) -> Layout:
             {"from": SHAREGPT_NAMES[message["role"]], "value": _with_token(message), "weight": message["loss"]}
             for message in row["messages"]
         ]
-        what = {"origin": row["origin"], "domain": row["domain"], "verdict": row["verdict"]}
+        what = {"origin": row["origin"], "domain": row["domain"], "verdict": VERDICTS[row["verdict"]]}
         return {"id": row["sample_id"], "conversations": turns, **what} | ({"images": _paths(row, images)} if has_images else {})
 
     return layout

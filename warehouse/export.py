@@ -31,10 +31,11 @@ FORMATS = (*CHAT_FORMATS, "parquet", "duckdb")
 ALL_TABLES = "all"
 MANIFEST = "manifest.json"
 ROWS_PER_BATCH = 1024
+# Those with pictures first: readers of JSON take the type of a list from the first megabytes, and an empty list has none.
 _SAMPLES = """
     SELECT sample_id, {weight} AS weight, origin, domain, messages, episode_id, step_index, annotation_id, verdict, iteration
     FROM {source} WHERE NOT withdrawn QUALIFY row_number() OVER (PARTITION BY sample_id ORDER BY iteration, stage) = 1
-    ORDER BY iteration, sample_id"""
+    ORDER BY len(list_filter(messages, lambda message: message.screenshot_id IS NOT NULL)) = 0, iteration, sample_id"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

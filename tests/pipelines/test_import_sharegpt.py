@@ -142,7 +142,8 @@ def test_a_declared_failure_that_is_kept_as_it_is_is_for_ct(tmp_path: Path) -> N
 def test_a_verdict_that_is_none_is_malformed(verdict: Any, answers: str | None, tmp_path: Path) -> None:
     images(tmp_path, 2)
     report, _ = run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [chat(verdict=verdict)]), answers=answers)
-    assert report.malformed == [("chats.jsonl:1", f"`verdict` is {verdict!r}, expected true, false or null")] and not report.num_added
+    said = f"`verdict` is {verdict!r}, expected good, bad, none, true, false or null"
+    assert report.malformed == [("chats.jsonl:1", said)] and not report.num_added
 
 
 @pytest.mark.parametrize(

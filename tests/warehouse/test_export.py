@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import duckdb
 import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from warehouse.catalogue import TABLES
 from warehouse.errors import ConfigError, UnknownId
@@ -157,6 +160,64 @@ def test_withdrawn_samples_never_leave(samples: Warehouse, tmp_path: Path) -> No
     export(samples, tmp_path / "snapshot", dataset="data-1")
     assert json.loads((tmp_path / "snapshot" / "manifest.json").read_text())["num_withdrawn_since"] == 1
     assert export(samples, tmp_path / "before", as_of="0001").num_rows == 2
+
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def mixed(warehouse: Warehouse, make: Any) -> Warehouse:
+    """Enough that a reader of JSON takes its types from a part of it: the first have no verdict and no picture, the last have."""
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "PNG")
+    warehouse.add_screenshots([make.screenshot("shot-1", picture.getvalue())])
+    bare = [make.sample(f"a{number:05d}", messages=make.messages("x" * 6000), verdict=None) for number in range(2500)]
+    shown = make.messages("look")
+    shown[0]["screenshot_id"] = "shot-1"
+    judged = [make.sample(f"b{number}", messages=shown, verdict=number % 2 == 0) for number in range(4)]
+    for kind in ("sft", "ct"):
+        warehouse.replace_partition(f"{kind}_samples", [*bare, *judged], iteration="0001", stage="routes")
+    members = [
+        {"dataset_id": "data-1", "kind": "ct", "sample_id": row["sample_id"], "component": "routed", "weight": 1.0}
+        for row in (*bare, *judged)
+    ]
+    warehouse.replace_partition("datasets", members, iteration="0001", stage="ct_dataset")
+    return warehouse
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["trl", "llama-factory", "sharegpt", "parquet"])
+def test_hugging_face_datasets_loads_every_export(mixed: Warehouse, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    import datasets
+
+    for dataset in ("sft", "ct", "data-1"):
+        exported = export(mixed, tmp_path / dataset, format=format, dataset=dataset)
+        (path,) = [path for path in (tmp_path / dataset).iterdir() if path.suffix in (".json", ".jsonl", ".parquet")
+                   and path.name not in ("manifest.json", "dataset_info.json")]  # fmt: skip
+        assert format == "parquet" or path.stat().st_size > 12 * MIB
+        kind = "parquet" if format == "parquet" else "json"
+        loaded = datasets.load_dataset(kind, data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+        assert loaded.num_rows == exported.num_rows == 2504
+        if format == "sharegpt":
+            assert Counter(loaded["verdict"]) == {"none": 2500, "good": 2, "bad": 2}
+        if format != "parquet":
+            assert sum(len(images) for images in loaded["images"]) == 4
+
+
+@pytest.mark.slow
+def test_trl_prepares_what_we_export_for_it(samples: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both layouts: prompt and completion, and whole chats. What TRL would train on is the text that we wrote."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    import datasets
+    from trl.data_utils import is_conversational
+
+    for dataset, text in (("sft", "done"), ("ct", "I did")):
+        folder = export(samples, tmp_path / dataset, format="trl", dataset=dataset).path
+        rows = datasets.load_dataset("json", data_files=str(folder / "train.jsonl"), split="train", cache_dir=str(tmp_path / "cache"))
+        assert all(is_conversational(row) for row in rows)
+        said = [message["content"] for row in rows for message in (row.get("completion") or row["messages"])]
+        assert text in said
 
 
 @pytest.mark.parametrize("format", FORMATS)
