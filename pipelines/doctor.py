@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from pipelines.shipped import shipped
 from sandbox.browser.browser import Browser
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, Executable, find_chromium
 from sandbox.desktop.apps import APPS, missing_packages
@@ -37,12 +38,12 @@ from sandbox.web_apps.apps import APPS as WEB_APPS
 from sandbox.web_apps.apps import WebApp
 from sandbox.web_apps.install import is_installed
 from sandbox.web_apps.running import RunningApp, prepare
-from warehouse.errors import FlywheelError, SandboxError
+from warehouse.errors import ConfigError, FlywheelError, SandboxError
 from warehouse.home import HOME_VARIABLE, Home
 
 Status = Literal["ok", "warn", "fail"]
 
-LOCK = Path(__file__).resolve().parent.parent / "constraints.txt"
+LOCK = "constraints.txt"
 SUPPORTED_PYTHON = (3, 11)
 PORTS = {"Dagster": 3000}
 """What `flywheel ui` wants; the Prefect server takes another port where its own is in use."""
@@ -80,12 +81,12 @@ def check_python() -> Check:
     return Check(name="python", status="fail", found=version, mend=f"The lock holds for {wanted}: make setup PYTHON=python{wanted}")
 
 
-def check_packages(lock: Path = LOCK) -> Check:
+def check_packages(lock: Path | None = None) -> Check:
     """Installed versions against the lock's. A pinned package that is not installed belongs to an extra, unless we ask for it ourselves."""
     mend = "make setup installs what the lock says"
     try:
-        pins = read_lock(lock)
-    except OSError as error:
+        pins = read_lock(lock or shipped(LOCK))
+    except (OSError, ConfigError) as error:
         return Check(name="packages", status="warn", found=f"no lock to compare with ({error})", mend="run from a checkout of the project")
     installed = {_normal(found.name): found.version.partition("+")[0] for found in metadata.distributions()}
     missing = sorted(name for name in _required() if name not in installed)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
+from pipelines.shipped import shipped
 from warehouse.errors import ConfigError, StorageFull
 from warehouse.home import HOME_VARIABLE, Home, atomic_write
 
 if TYPE_CHECKING:
     import dagster as dg
 
-PROJECT = Path(__file__).resolve().parent.parent
 POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
 NEEDED_MIB = 256
 
@@ -24,12 +23,9 @@ NEEDED_MIB = 256
 def prepare(home: Home) -> dict[str, str]:
     """Write the instance's configuration under the home; returns the environment that every Dagster process needs.
 
-    Raises ConfigError when the project's dagster.yaml is missing, or Postgres is asked for and its package is not installed.
+    Raises ConfigError when dagster.yaml is missing, or Postgres is asked for and its package is not installed.
     """
-    template = PROJECT / "dagster.yaml"
-    if not template.is_file():
-        raise ConfigError(f"{template} is missing; run from a checkout of the project")
-    config = yaml.safe_load(template.read_text())
+    config = yaml.safe_load(shipped("dagster.yaml").read_text())
     if os.environ.get(POSTGRES_VARIABLE):
         if find_spec("dagster_postgres") is None:
             raise ConfigError(

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pipelines import kept_profile, prefect_server, profiles
 from pipelines.executor import reap_dead_runs
-from pipelines.instance import PROJECT, check_room, open_instance
+from pipelines.instance import check_room, open_instance
 from pipelines.jobs import DAGSTER_URL_VARIABLE
 from warehouse.errors import ConfigError
 from warehouse.home import Home
@@ -56,7 +56,7 @@ def _serve_dagster(home: Home, url: str, prefect_url: str, console: Console) -> 
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [*_guarded(), sys.executable, *DAGSTER_DEV, url.rpartition(":")[2]],
-            cwd=PROJECT,
+            cwd=home.dagster,  # nothing of the caller's folder is taken for a setting of Dagster's, and nothing is left there
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from pipelines import doctor
+from pipelines.shipped import shipped
 from sandbox.browser.chromium import EXECUTABLE_VARIABLE, find_chromium
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse.home import Home
@@ -38,7 +39,7 @@ def test_a_checkout_without_its_lock_is_a_warning(tmp_path: Path):
 
 
 def test_lock_names_are_normalised_and_local_versions_absent():
-    pins = doctor.read_lock(doctor.LOCK)
+    pins = doctor.read_lock(shipped(doctor.LOCK))
     assert pins["pyyaml"] and pins["great-expectations"]
     assert not any("+" in version for version in pins.values())
 
