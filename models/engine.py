@@ -119,6 +119,11 @@ class EmbeddedEngine:
         return self._scheduler.max_context
 
     @property
+    def vocabulary_size(self) -> int:
+        """Token ids that a prompt may hold are below it."""
+        return self._scheduler.backend.vocabulary_size
+
+    @property
     def counts(self) -> Counts:
         """What was done so far: steps, tokens written, read and reused."""
         return self._scheduler.counts
@@ -221,6 +226,7 @@ class EmbeddedEngine:
         self._add(request, answer)
 
     def _add(self, request: Request, answer: Future[Response], on_token: OnToken | None = None) -> None:
+        request.check(self._scheduler.backend.vocabulary_size)
         if not self._scheduler.fits(request):
             _settle(answer, partial(self._response, request, Row.of(request), ()))
             return
@@ -237,7 +243,12 @@ class EmbeddedEngine:
             self._scheduler.cancel(row)
 
     def _step(self) -> None:
-        done = self._scheduler.step()
+        done = []
+        for row in self._scheduler.step():
+            if row.error is None:
+                done.append(row)
+            else:
+                self._fail_row(row, row.error)
         for row, watcher in self._watchers.items():
             watcher.tell(row)
         values = response_values(self._critic, done, self._codec.pad_token_id) if self._critic is not None else [()] * len(done)
@@ -246,18 +257,28 @@ class EmbeddedEngine:
             self._watchers.pop(row, None)
             _settle(answer, partial(self._response, row.request, row, row_values))
 
+    def _fail_row(self, row: Row, error: Exception) -> None:
+        self._watchers.pop(row, None)
+        with suppress(InvalidStateError):
+            self._answers.pop(row).set_exception(self._told(error))
+
     def _fail(self, error: Exception) -> None:
         """Everyone who waits gets the error; the scheduler forgets what it knew."""
-        if not isinstance(error, ModelError):
-            told = ModelError(f"the engine of {self.policy_id} failed while it generated: {type(error).__name__}: {error}")
-            told.__cause__ = error
-            error = told
+        error = self._told(error)
         self._scheduler.reset()
         self._watchers.clear()
         answers, self._answers = list(self._answers.values()), {}
         for answer in answers:
             with suppress(InvalidStateError):
                 answer.set_exception(error)
+
+    def _told(self, error: Exception) -> ModelError:
+        """What a caller is told of an error, which is a ModelError."""
+        if isinstance(error, ModelError):
+            return error
+        told = ModelError(f"the engine of {self.policy_id} failed while it generated: {type(error).__name__}: {error}")
+        told.__cause__ = error
+        return told
 
     def _response(self, request: Request, row: Row, values: Sequence[float]) -> Response:
         return Response(

@@ -44,6 +44,7 @@ outside the project can catch it without importing it.
     ├── ModelError
     │   ├── CheckpointError (ValueError)    a checkpoint folder is missing, cut off or does not match its card
     │   ├── MergeError (ValueError)         parents, shapes, tokenizers or weights do not fit together
+    │   ├── RequestRefused (ValueError)     a prompt or a setting of one request cannot be answered; the others can
     │   ├── EngineUnreachable (ConnectionError)  a policy server does not answer, or only with failures
     │   ├── ProcessLost (ConnectionError)   one of several processes that learn together is gone
     │   ├── ValueGateNotPassed (RuntimeError)  value pretraining ended and the critic may not steer
@@ -241,6 +242,18 @@ class CheckpointError(ModelError, ValueError):
 
 class MergeError(ModelError, ValueError):
     """Parents, shapes, tokenizers or weights do not fit together."""
+
+
+class RequestRefused(ModelError, ValueError):
+    """A prompt or a setting of one request cannot be answered, whichever weights are asked. Requests beside it go on. `param` names the
+    field at fault."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+    def __reduce__(self) -> tuple[type[RequestRefused], tuple[str, str | None]]:
+        return type(self), (str(self), self.param)
 
 
 class EngineUnreachable(ModelError, ConnectionError):

@@ -106,14 +106,17 @@ class Arena:
         """Make room. What is stored stays where it is."""
         if num_places <= self.num_places and num_slots <= self.num_slots:
             return
-        self.num_places = max(self.num_places, num_places)
-        if num_slots > self.num_slots:
-            more = max(num_slots, min(2 * self.num_slots, num_slots + MOST_SPARE_SLOTS))
-            self.num_slots = -(-more // SLOT_STEP) * SLOT_STEP
-        self._keys, self._values = [self._grown(part) for part in self._keys], [self._grown(part) for part in self._values]
+        places, slots = max(self.num_places, num_places), self.num_slots
+        if num_slots > slots:
+            more = max(num_slots, min(2 * slots, num_slots + MOST_SPARE_SLOTS))
+            slots = -(-more // SLOT_STEP) * SLOT_STEP
+        grown = [[self._grown(part, places, slots) for part in parts] for parts in (self._keys, self._values)]
+        self._keys, self._values = grown
+        self.num_places, self.num_slots = places, slots
 
-    def _grown(self, part: Tensor) -> Tensor:
-        wider = part.new_zeros(self.num_places, part.shape[1], self.num_slots, part.shape[3])
+    @staticmethod
+    def _grown(part: Tensor, places: int, slots: int) -> Tensor:
+        wider = part.new_zeros(places, part.shape[1], slots, part.shape[3])
         wider[: part.shape[0], :, : part.shape[2]] = part
         return wider
 
@@ -142,6 +145,11 @@ class Arena:
             keys, values = self.layer(index, key.unsqueeze(0), value.unsqueeze(0))
             keys[place, :, :num_tokens] = key[:, :num_tokens]
             values[place, :, :num_tokens] = value[:, :num_tokens]
+
+    def wipe(self, place: int) -> None:
+        """Forget what a row that failed has written: what is not a number would reach whoever comes there next, even with weight 0."""
+        for part in (*self._keys, *self._values):
+            part[place] = 0
 
     def move(self, source: int, target: int, num_tokens: int) -> None:
         """Write the first tokens at one place over those at another."""

@@ -22,12 +22,14 @@ class Backend(Protocol):
 
     arena: Arena
     max_positions: int
+    vocabulary_size: int
+    """Token ids that it can read are below it."""
     eos_token_ids: frozenset[int]
     never_token_ids: tuple[int, ...]
     """Tokens that no answer may contain: where one stood, a model would look for an image."""
 
     def open(self, request: Request) -> Row:
-        """The row of a request, nothing of it read. Raises ModelError for what the model cannot read."""
+        """The row of a request, nothing of it read. Raises RequestRefused for what the model cannot read."""
         ...
 
     def read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:

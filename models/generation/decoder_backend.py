@@ -24,7 +24,7 @@ from models.generation.backend import load_whole
 from models.generation.linear import Weight
 from models.generation.rows import Request, Row
 from models.shift_qwen3 import ShiftQwen3ForCausalLM
-from warehouse.errors import ModelError
+from warehouse.errors import RequestRefused
 
 FAMILIES = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, ShiftQwen3ForCausalLM)
 """Exactly these classes: what is derived from them may compute something else."""
@@ -66,6 +66,7 @@ class DecoderBackend:
         self.never_token_ids: tuple[int, ...] = ()
         self.eos_token_ids, self.max_positions = eos_token_ids, int(config.max_position_embeddings)
         self._num_queries, self._num_keys = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self.vocabulary_size = int(self._model.model.embed_tokens.weight.shape[0])
         self._head_size, self._width = int(self._model.model.layers[0].self_attn.head_dim), int(config.hidden_size)
         self._reach = int(getattr(config, "num_shifted_tokens", 0))
         self._pad = int(config.pad_token_id) if self._reach else 0
@@ -114,7 +115,7 @@ class DecoderBackend:
 
     def open(self, request: Request) -> Row:
         if request.vision:
-            raise ModelError(f"a {type(self._model).__name__} cannot see: its prompts carry no images")
+            raise RequestRefused(f"a {type(self._model).__name__} cannot see: its prompts carry no images", "messages")
         return Row.of(request)
 
     def read(self, rows: Sequence[Row], places: Sequence[int]) -> Tensor:

@@ -24,7 +24,7 @@ from models.generation.linear import pack_linears
 from models.generation.rows import Request, Row
 from models.generation.vision_units import Unit, joined, keys_of, placeholder_ids, units_of
 from models.shift_qwen3 import ShiftQwen3Config
-from warehouse.errors import ModelError
+from warehouse.errors import ModelError, RequestRefused
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -88,6 +88,7 @@ class HuggingFaceBackend:
         self._image_token_id: int | None = getattr(model.config, "image_token_id", None)
         self.never_token_ids = placeholder_ids(model.config)
         self._merge_size = int(getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", 1))
+        self.vocabulary_size = int(model.get_input_embeddings().weight.shape[0])
         self.max_positions = int(config.max_position_embeddings)
         num_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         head_size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
@@ -102,9 +103,12 @@ class HuggingFaceBackend:
 
     def open(self, request: Request) -> Row:
         if not request.vision:
+            if placeholder := next((token for token in request.prompt if token in self.never_token_ids), None):
+                raise RequestRefused(f"token id {placeholder} stands for an image, and the prompt carries none", "prompt")
             return Row.of(request, extra=_Extra())
         if self._image_token_id is None:
-            raise ModelError(f"{type(self._model).__name__} has no image_token_id in its configuration: it cannot be shown images")
+            name = type(self._model).__name__
+            raise RequestRefused(f"{name} has no image_token_id in its configuration: it cannot be shown images", "messages")
         units = units_of(request.prompt, request.vision, self._image_token_id, self._merge_size)
         positions, delta = self._vision_positions(request.prompt, units, self._image_token_id)
         keys = keys_of(request.prompt, units, self._image_token_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from warehouse.errors import RequestRefused
+
+LEAST_TEMPERATURE = 1e-5
+"""Below it, single precision cannot tell sampling from the likeliest token; 0 asks for that."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -23,12 +28,28 @@ class Request:
     conversation: str | None = None
     vision: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def check(self, vocabulary_size: int) -> None:
+        """Raises RequestRefused for a value that no model can answer with, so that it never reaches the others of its batch."""
+        if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < math.inf:
+            raise RequestRefused(
+                f"temperature {self.temperature!r}: 0 (greedy) or a number from {LEAST_TEMPERATURE:g} on is allowed", "temperature"
+            )
+        if not 0 < self.top_p <= 1:
+            raise RequestRefused(f"top_p {self.top_p!r}: a number above 0 and up to 1 is allowed", "top_p")
+        if not -(2**63) <= self.seed < 2**63:
+            raise RequestRefused(f"seed {self.seed}: an integer of 64 bits is allowed", "seed")
+        if self.max_new_tokens < 1:
+            raise RequestRefused(f"max_new_tokens {self.max_new_tokens}: at least 1 token is written", "max_tokens")
+        if self.prompt and not 0 <= min(self.prompt) <= max(self.prompt) < vocabulary_size:
+            wrong = next(token for token in self.prompt if not 0 <= token < vocabulary_size)
+            raise RequestRefused(f"token id {wrong} is not one of the model's {vocabulary_size}", "prompt")
+
 
 @dataclass(slots=True, eq=False)
 class Row:
     """One answer under way. Keys and values of the first `num_cached` of `tokens` (prompt and answer) lie in the row's place of the arena.
     `keys` tell tokens apart when prefixes are compared (image tokens by their image); `extra` is the backend's own. `crossed_swap`: its
-    keys and values come from more than one set of weights."""
+    keys and values come from more than one set of weights. `error`: why it alone cannot be answered."""
 
     request: Request
     tokens: list[int]
@@ -38,6 +59,7 @@ class Row:
     num_cached: int = 0
     crossed_swap: bool = False
     is_done: bool = False
+    error: Exception | None = None
     policy_id: str = ""
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)

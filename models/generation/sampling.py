@@ -12,14 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.generation.rows import Row
-from warehouse.errors import ModelError
 
 
 def choose(logits_BV: Tensor, rows: Sequence[Row], never: Sequence[int] = ()) -> tuple[list[int], list[float]]:
     """Each row's next token and its log-probability in nats: greedy rows take the likeliest, at temperature 1 over all tokens; the others
     the inverse transform of their own uniform draw, of the softmax at their temperature, cut to the nucleus of `top_p` and renormalised
-    (Holtzman et al. 2020, arXiv 1904.09751, eq. 2–3). Tokens in `never` have probability 0. Raises ModelError where the logits are no
-    numbers."""
+    (Holtzman et al. 2020, arXiv 1904.09751, eq. 2–3). Tokens in `never` have probability 0. The log-probability of a row whose logits are
+    not numbers is NaN or -inf; the other rows are as without it."""
     device = logits_BV.device
     asked = [row.request for row in rows]
     logits_BV = logits_BV.float()
@@ -42,10 +41,7 @@ def choose(logits_BV: Tensor, rows: Sequence[Row], never: Sequence[int] = ()) ->
         if not all(sampled):
             chosen_B = torch.where(torch.tensor(sampled, device=device), chosen_B, likeliest(logprobs_BV))
     picked_B = logprobs_BV.gather(1, chosen_B.unsqueeze(1)).squeeze(1)
-    chosen, picked = chosen_B.tolist(), picked_B.tolist()
-    if any(number != number or number == -torch.inf for number in picked):
-        raise ModelError("the model's logits are not numbers: its weights have diverged; load an earlier checkpoint")
-    return chosen, picked
+    return chosen_B.tolist(), picked_B.tolist()
 
 
 def likeliest(logprobs_BV: Tensor) -> Tensor:

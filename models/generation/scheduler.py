@@ -6,9 +6,11 @@ read), and writes one token of every row. A finished row leaves at once and the 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +21,7 @@ from models.generation.conversations import Conversations
 from models.generation.rows import Request, Row
 from models.generation.sampling import choose
 from models.generation.settings import EngineSettings
-from warehouse.errors import ModelError
+from warehouse.errors import ModelError, RequestRefused
 
 MIB = 2**20
 
@@ -95,19 +97,19 @@ class Scheduler:
 
     @torch.inference_mode()
     def step(self) -> list[Row]:
-        """Write a token of every row; the rows that are done. Raises ModelError when the model is broken."""
-        self._admit()
-        done = self._read_prompts()
+        """Write a token of every row; the rows that are done, among them those that failed (`Row.error`)."""
+        done = self._admit()
+        done += self._read_prompts()
         if self._running:
-            self._write(self._running, self.backend.step(self._running))
+            self._pass(self._running, range(len(self._running)), partial(self.backend.step, self._running))
             done += self._let_go()
         self.counts.steps += 1
         if self.is_idle and self.backend.arena.num_bytes > self.settings.running_mib * MIB // 4:
             self.backend.arena.clear()  # a burst of long prompts must not hold its memory for ever
         return done
 
-    def _admit(self) -> None:
-        """Rows that are read together are placed side by side."""
+    def _admit(self) -> list[Row]:
+        """Rows that are read together are placed side by side. Returns those that there is no memory for."""
         first = len(self._running)
         kept: dict[Row, Snapshot] = {}
         while self._waiting and len(self._running) < self.settings.max_rows and self._has_room(self._waiting[0]):
@@ -118,12 +120,28 @@ class Scheduler:
             self._running.append(row)
         admitted = [self._running[first + index] for group in groups(self._running[first:]) for index in group]
         self._running[first:] = admitted
-        if admitted:
-            self.backend.arena.reserve(len(self._running), max(row.reach for row in admitted))
+        failed = self._reserve(admitted)
         for place, row in enumerate(admitted, start=first):
             if row in kept:
                 self.backend.arena.load(place, kept[row], row.num_cached)
                 self.counts.tokens_reused += row.num_cached
+        return failed
+
+    def _reserve(self, admitted: list[Row]) -> list[Row]:
+        """Make room for new rows; those that there is no memory for, the longest first, leave again, and are returned."""
+        failed = []
+        while admitted:
+            try:
+                self.backend.arena.reserve(len(self._running), max(row.reach for row in admitted))
+            except (RuntimeError, MemoryError) as error:  # torch's OutOfMemoryError is a RuntimeError
+                longest = max(admitted, key=lambda row: row.reach)
+                longest.error = RequestRefused(f"there is no memory for {longest.reach} tokens: {error}", "max_tokens")
+                failed.append(longest)
+                admitted.remove(longest)
+                self._running.remove(longest)
+            else:
+                break
+        return failed
 
     def _has_room(self, row: Row) -> bool:
         longest = max([row.reach, *(other.reach for other in self._running)])
@@ -135,15 +153,32 @@ class Scheduler:
         places = [place for place, row in enumerate(self._running) if row.num_pending > 1 or not row.num_cached]
         rows = [self._running[place] for place in places]
         for group in groups(rows):
-            members = [rows[index] for index in group]
+            members, their_places = [rows[index] for index in group], [places[index] for index in group]
             self.counts.tokens_read += sum(row.num_pending for row in members)
-            self._write(members, self.backend.read(members, [places[index] for index in group]))
+            self._pass(members, their_places, partial(self.backend.read, members, their_places))
         return self._let_go() if places else []
 
-    def _write(self, rows: list[Row], logits: Tensor) -> None:
+    def _pass(self, rows: Sequence[Row], places: Sequence[int], forward: Callable[[], Tensor]) -> None:
+        """Run a forward pass and write a token of each of its rows. Where the pass fails, each row is read by itself, so that only those at
+        fault fail."""
+        try:
+            logits = forward()
+        except Exception as error:  # whatever a model or a tensor library raises
+            if len(rows) == 1:
+                rows[0].error = error
+                return
+            for row, place in zip(rows, places, strict=True):
+                self._pass([row], [place], partial(self.backend.read, [row], [place]))
+        else:
+            self._write(rows, logits)
+
+    def _write(self, rows: Sequence[Row], logits: Tensor) -> None:
         chosen, logprobs = choose(logits, rows, self.backend.never_token_ids)
         for row, token, logprob in zip(rows, chosen, logprobs, strict=True):
             row.num_cached = len(row.tokens)
+            if not math.isfinite(logprob):
+                row.error = ModelError("the model's logits are not numbers: its weights have diverged; load an earlier checkpoint")
+                continue
             if not row.versions:
                 row.policy_id = self.policy_id
             row.tokens.append(token)
@@ -156,8 +191,11 @@ class Scheduler:
         done = []
         for place in range(len(self._running) - 1, -1, -1):
             row = self._running[place]
-            if row.is_done:
+            if row.error is not None:
+                self.backend.arena.wipe(place)
+            elif row.is_done:
                 self._keep(place)
+            if row.error is not None or row.is_done:
                 done.append(row)
                 self._leave(place)
         return done

@@ -87,8 +87,6 @@ class _Routes:
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         self._check_name(asked.model)
         ids = await asyncio.to_thread(self._engine.encode_text, asked.prompt) if isinstance(asked.prompt, str) else asked.prompt
-        if (highest := max(ids, default=0)) >= self._engine.vocabulary_size:
-            raise wrong(f"token id {highest} is not one of the model's {self._engine.vocabulary_size}", param="prompt")
         job = self._service.job(asked, EncodedChat(token_ids=ids, loss_weights=()))
         writer = CompletionWriter(asked, job, self._engine.codec, self._settings.model_name)
         return await self._answer("completions", job, writer, request, streams=asked.stream)

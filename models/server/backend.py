@@ -15,7 +15,7 @@ from agent.policy import Message
 from models.chat import ChatCodec, EncodedChat
 from models.checkpoint import load_tokenizer, read_card
 from models.engine import EmbeddedEngine
-from models.families import load_codec, load_policy, read_config
+from models.families import load_codec, load_policy
 from models.generation.rows import Request
 from models.generation.settings import EngineSettings
 from models.model_files import FAST_TOKENIZER_FILE
@@ -63,12 +63,10 @@ class ServedEngine:
     tokenizer that is set up while another thread uses it raises; `codec` is for decoding in one thread."""
 
     def __init__(self, engine: EmbeddedEngine, folder: Path, dtype: str = "float32") -> None:
-        config = read_config(folder)
         self._engine, self._dtype = engine, dtype
         self.codec: ChatCodec = load_codec(folder)
         self._encoder, self._tokenizer, self._encoding = load_codec(folder), cast("Any", load_tokenizer(folder)), threading.Lock()
         self._tokenizer_hash = read_card(folder).files.get(FAST_TOKENIZER_FILE)
-        self.vocabulary_size = int(config.get("vocab_size") or config.get("text_config", {}).get("vocab_size") or len(self._tokenizer))
 
     @classmethod
     def open(
@@ -84,6 +82,10 @@ class ServedEngine:
     @property
     def version(self) -> int:
         return self._engine.version
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self._engine.vocabulary_size
 
     @property
     def max_context(self) -> int:

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from models.server.wire import Problem, ProblemAnswer
-from warehouse.errors import FlywheelError, ModelError
+from warehouse.errors import FlywheelError, ModelError, RequestRefused
 
 RETRY_AFTER = {"retry-after": "1"}
 
@@ -70,6 +70,17 @@ def closing() -> ApiError:
 
 def failed(error: Exception) -> ApiError:
     return ApiError(500, Problem(message=f"{type(error).__name__}: {error}", type="server_error", code="engine_failed"))
+
+
+def refused(error: RequestRefused) -> ApiError:
+    return wrong(str(error), param=error.param)
+
+
+def of_engine(error: ModelError) -> ApiError:
+    """What a client is told of an error that the engine, or the server on the way to it, raised."""
+    if isinstance(error, ApiError):
+        return error
+    return refused(error) if isinstance(error, RequestRefused) else failed(error)
 
 
 def response_of(error: ApiError) -> JSONResponse:

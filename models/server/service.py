@@ -14,11 +14,11 @@ from models.chat import EncodedChat
 from models.generation.rows import Request
 from models.server.backend import ServedEngine, TokenStream, Written
 from models.server.metrics import Metrics
-from models.server.problems import ApiError, busy, closing, failed, too_long, wrong
+from models.server.problems import busy, closing, failed, of_engine, refused, too_long, wrong
 from models.server.settings import ServerSettings
 from models.server.text import TextSoFar
 from models.server.wire import ChatRequest, CompletionRequest, Finish, Usage
-from warehouse.errors import ModelError
+from warehouse.errors import ModelError, RequestRefused
 
 SEED_BITS = 63
 
@@ -96,6 +96,10 @@ class Service:
             conversation=asked.conversation,
             vision=prompt.vision,
         )
+        try:
+            request.check(self.engine.vocabulary_size)
+        except RequestRefused as error:
+            raise refused(error) from error
         return Job(request=request, stops=asked.stops)
 
     async def enter(self) -> Callable[[], None]:
@@ -143,7 +147,7 @@ class Service:
         try:
             stream, cancel = self.engine.start(job.request)
         except ModelError as error:
-            raise failed(error) from error
+            raise of_engine(error) from error
         self._streams.add(stream)
         try:
             async for written in stream:
@@ -160,7 +164,7 @@ class Service:
                 yield Part(text, written)
             raise failed(ModelError("the engine ended an answer that is not whole"))
         except ModelError as error:
-            raise (error if isinstance(error, ApiError) else failed(error)) from error
+            raise of_engine(error) from error
         finally:
             cancel()
             self._streams.discard(stream)

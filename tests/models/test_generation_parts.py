@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -14,7 +15,6 @@ from models.generation.linear import SMALLEST_WORK, Weight
 from models.generation.rows import Row
 from models.generation.sampling import choose, nucleus
 from tests.models.generation_helpers import VOCABULARY, requests
-from warehouse.errors import ModelError
 
 
 def snapshot(num_tokens: int) -> Snapshot:
@@ -45,10 +45,14 @@ def test_conversations_are_bounded_least_recently_used_first_out() -> None:
     assert (len(kept), kept.num_bytes) == (0, 0)
 
 
-def test_logits_that_are_no_numbers_are_an_error() -> None:
-    row = Row.of(requests(1, temperature=1.0)[0])
-    with pytest.raises(ModelError, match="weights have diverged"):
-        choose(torch.full((1, VOCABULARY), torch.nan), [row])
+def test_logits_that_are_not_numbers_are_told_row_by_row() -> None:
+    row, other = (Row.of(request) for request in requests(2, temperature=1.0))
+    logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(0))
+    logits[0], logits[2] = torch.nan, -torch.inf
+    ids, logprobs = choose(logits, [row, other, row])
+    assert [math.isfinite(logprob) for logprob in logprobs] == [False, True, False]
+    alone, alone_logprobs = choose(logits[1:2], [other])
+    assert (ids[1], logprobs[1]) == (alone[0], alone_logprobs[0])
     ids, logprobs = choose(torch.zeros(1, 4), [row], never=(0, 1, 3))
     assert (ids, logprobs) == ([2], [0.0])
 
