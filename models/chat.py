@@ -9,12 +9,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agent.policy import Message
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A picture inside a message."""
+
+    screenshot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatMessage(Message):
+    """A message as clients of a server write it. `pieces` are its texts and pictures in their order, which may be any; a message that only
+    calls tools has none. `content` is the texts alone. `fields` are further keys that chat templates read: `tool_calls`, `tool_call_id`,
+    `name`."""
+
+    pieces: tuple[str | Shown, ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def pieces_of(message: Message) -> tuple[str | Shown, ...]:
+    """Texts and pictures of a message in their order. A screenshot of the agent's stands before the text."""
+    if isinstance(message, ChatMessage):
+        return message.pieces
+    shown = () if message.screenshot_id is None else (Shown(message.screenshot_id),)
+    return (*shown, message.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from models.families import load_codec, load_policy
 from models.generation.backend import Backend
 from models.generation.decoder_backend import DecoderBackend, runs_fast
 from models.generation.hf_backend import HuggingFaceBackend
-from models.generation.rows import Request, Row
+from models.generation.rows import Request, Row, Top
 from models.generation.scheduler import Counts, Scheduler
 from models.generation.settings import EngineSettings
 from models.generation.values import response_values
@@ -38,8 +38,9 @@ from warehouse.errors import ModelError
 if TYPE_CHECKING:
     from models.ppo.critic import Critic
 
-OnToken = Callable[[int, float, int, str], None]
-"""A token's id, its log-probability, the version of the weights that wrote it, and the policy id of those behind the first token."""
+OnToken = Callable[[int, float, int, str, Top], None]
+"""A token's id, its log-probability, the version of the weights that wrote it, the policy id of those behind the first token, and the
+likeliest tokens in its place, where the request asks for them."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,8 @@ class _Watcher:
     def tell(self, row: Row) -> None:
         for index in range(self.num_told, len(row.logprobs)):
             token_id = row.tokens[len(row.request.prompt) + index]
-            self.on_token(token_id, row.logprobs[index], row.versions[index], row.policy_id)
+            top = row.tops[index] if row.tops else ()
+            self.on_token(token_id, row.logprobs[index], row.versions[index], row.policy_id, top)
         self.num_told = len(row.logprobs)
 
 

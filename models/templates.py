@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.policy import Message
-from models.chat import EncodedChat
+from models.chat import ChatMessage, EncodedChat
 from warehouse.errors import ModelError
 
 if TYPE_CHECKING:
@@ -39,23 +39,24 @@ _PROBE = (
     Message(role="user", content="It is open"), Message(role="assistant", content="finished", loss=1.0),
 )  # fmt: skip
 
-Content = Callable[[Message, str], Any]
-"""A message and its text (perhaps with marks) as the `content` that the template gets."""
+Content = Callable[[Message, Sequence[str]], Any]
+"""A message and its texts (perhaps with marks) as the `content` that the template gets."""
+Tools = Sequence[Mapping[str, Any]]
 ExpandPlaceholders = Callable[[str], str]
 """What becomes of a piece of text that the template itself wrote, before it is cut into tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A run of the rendered conversation: `message` None where the template wrote it."""
 
     text: str
     message: int | None
 
 
-def text_content(message: Message, text: str) -> Any:
+def text_content(message: Message, texts: Sequence[str]) -> Any:
     """The content of a text model's message; a screenshot is left out."""
-    return text
+    return "".join(texts)
 
 
 class TemplateCodec:
@@ -88,17 +89,19 @@ class TemplateCodec:
         return int(pad) if pad is not None else self._eos_token_ids[0]
 
     def encode(
-        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0
-    ) -> EncodedChat:
-        token_ids, loss_weights = self.tokens(messages, prompt_loss_weight=prompt_loss_weight)
+        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0,
+        tools: Tools = (),
+    ) -> EncodedChat:  # fmt: skip
+        """`tools` are functions that the answer may call, as OpenAI's interface describes them: the template writes them."""
+        token_ids, loss_weights = self.tokens(messages, prompt_loss_weight=prompt_loss_weight, tools=tools)
         return EncodedChat(token_ids=token_ids, loss_weights=loss_weights)
 
     def tokens(
-        self, messages: Sequence[Message], *, prompt_loss_weight: float = 1.0, expand: ExpandPlaceholders | None = None
+        self, messages: Sequence[Message], *, prompt_loss_weight: float = 1.0, expand: ExpandPlaceholders | None = None, tools: Tools = ()
     ) -> tuple[list[int], list[float]]:
         """Token ids of a conversation and the loss weight of each. Raises ModelError when a content cannot be found again in what the
         template makes of it."""
-        parts = self._parts(messages, self._arguments)
+        parts = self._parts(messages, self._with_tools(tools))
         weights = [m.loss * (1.0 if m.role == "assistant" else prompt_loss_weight) for m in messages]
         ids: list[int] = []
         learned: list[float] = []
@@ -109,17 +112,42 @@ class TemplateCodec:
             learned.extend(0.0 if message is None else weights[message] for message in of)
         return ids, learned
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Without the blank that some templates put before an answer, but not into the prompt that asks for it."""
-        kept = [token for token in token_ids if token not in self._added.dropped]
+    def rendered(self, messages: Sequence[Message], *, tools: Tools = ()) -> str:
+        """A conversation as the template writes it. Raises ModelError where the template refuses it."""
+        return self._render(messages, [self._texts(message) for message in messages], self._with_tools(tools))
+
+    def _with_tools(self, tools: Tools) -> Mapping[str, Any]:
+        return {**self._arguments, "tools": list(tools)} if tools else self._arguments
+
+    def special_tokens(self) -> dict[str, int]:
+        """Tokens that are special and not left in answers."""
+        return {text: token for text, token in self._added.ids().items() if token in self._added.dropped}
+
+    def text_of(self, token_id: int) -> str:
+        """A token as the template writes it."""
+        return str(self.tokenizer.convert_ids_to_tokens(token_id))
+
+    def control_token_in(self, text: str) -> str | None:
+        """The first token of the template's own that stands in a text, if any: rendered into a prompt, it would be obeyed."""
+        return self._added.found_in(text)
+
+    def decode(self, token_ids: Sequence[int], *, is_whole: bool = False) -> str:
+        """Without the blank that some templates put before an answer, but not into the prompt that asks for it. `is_whole`: special tokens
+        are kept, all but those that end an answer."""
+        kept = [token for token in token_ids if token not in (self._eos_token_ids if is_whole else self._added.dropped)]
         return str(self.tokenizer.decode(kept, skip_special_tokens=False)).removeprefix(self._lead)
 
     def save_pretrained(self, save_directory: Path) -> object:
         return self.tokenizer.save_pretrained(save_directory)
 
-    def _render(self, messages: Sequence[Message], texts: Sequence[str], arguments: Mapping[str, Any]) -> str:
+    def _texts(self, message: Message) -> list[str]:
+        """The texts that a message's content is made of, each of which is found again in what the template writes."""
+        return [] if isinstance(message, ChatMessage) and not message.pieces else [message.content]
+
+    def _render(self, messages: Sequence[Message], texts: Sequence[Sequence[str]], arguments: Mapping[str, Any]) -> str:
         conversation = [
-            {"role": message.role, "content": self._content(message, text)} for message, text in zip(messages, texts, strict=True)
+            {"role": message.role, "content": self._content(message, own), **(message.fields if isinstance(message, ChatMessage) else {})}
+            for message, own in zip(messages, texts, strict=True)
         ]
         asks = not messages or messages[-1].role != "assistant"
         try:
@@ -129,22 +157,24 @@ class TemplateCodec:
             raise ModelError(f"the chat template refuses a conversation of {roles}: {error}") from error
         return str(rendered)
 
-    def _parts(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[_Part]:
+    def _parts(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[Part]:
         """The rendered conversation, cut where contents begin and end."""
-        texts = [_MARK.sub("\ufffd", message.content) for message in messages]
+        texts = [[_MARK.sub("\ufffd", text) for text in self._texts(message)] for message in messages]
         plain = self._render(messages, texts, arguments)
-        marked = self._render(messages, [f"{_OPEN}{text}{_CLOSE}" for text in texts], arguments)
+        marked = self._render(messages, _marked(texts), arguments)
         if _MARK.sub("", marked) != plain:  # a template that trims contents
-            texts = [text.strip() for text in texts]
-            marked = self._render(messages, [f"{_OPEN}{text}{_CLOSE}" for text in texts], arguments)
+            texts = [[text.strip() for text in own] for own in texts]
+            marked = self._render(messages, _marked(texts), arguments)
         pieces = _MARK.split(marked)
         order = "".join(_MARK.findall(marked))
-        if _MARK.sub("", marked) != plain or order != (_OPEN + _CLOSE) * len(messages) or pieces[1::2] != texts:
+        owners = [index for index, own in enumerate(texts) for _ in own]
+        whole = [text for own in texts for text in own]
+        if _MARK.sub("", marked) != plain or order != (_OPEN + _CLOSE) * len(owners) or pieces[1::2] != whole:
             raise ModelError(
                 "the chat template changes, drops or moves what messages say, so their boundaries cannot be found: contents must appear "
                 "whole, once and in order (messages that hold <think> or tool calls in a form of the template's own do not)"
             )
-        return [_Part(text, index // 2 if index % 2 else None) for index, text in enumerate(pieces)]
+        return [Part(text, owners[index // 2] if index % 2 else None) for index, text in enumerate(pieces)]
 
     def _working_variant(self) -> Mapping[str, Any]:
         """The first way of calling the template that passes `_check`. Raises the first way's ModelError when none does."""
@@ -178,6 +208,10 @@ class TemplateCodec:
             raise ModelError("the tokenizer cuts a text differently when its special tokens are taken out first: it cannot be used here")
 
 
+def _marked(texts: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[f"{_OPEN}{text}{_CLOSE}" for text in own] for own in texts]
+
+
 Run = tuple[list[int], list[int | None]]
 """Ids of a run of text, and of which message each is (None: the template's)."""
 
@@ -199,8 +233,15 @@ class _AddedTokens:
             if self._tokens[text][0] in self._spell.encode(text, add_special_tokens=False).ids:
                 raise ModelError(f"{text!r} is also a word of the tokenizer's vocabulary: a page that shows it could not be told from it")
 
+    def ids(self) -> dict[str, int]:
+        return {text: index for text, (index, _) in self._tokens.items()}
+
+    def found_in(self, text: str) -> str | None:
+        found = self._in_template.search(text) if self._in_template else None
+        return found.group() if found else None
+
     def pieces(
-        self, parts: Sequence[_Part], is_assistant: Sequence[bool], expand: ExpandPlaceholders | None = None, *, lead: str = "",
+        self, parts: Sequence[Part], is_assistant: Sequence[bool], expand: ExpandPlaceholders | None = None, *, lead: str = "",
         ends: Sequence[int] = (),
     ) -> list[tuple[int | Run, int | None]]:  # fmt: skip
         """Obeyed tokens (id, its message) and runs of text between them, in order. An answer is a run of its own, with the template's
@@ -229,7 +270,7 @@ class _AddedTokens:
         return found
 
     def _literals(
-        self, parts: Sequence[_Part], is_assistant: Sequence[bool], expand: ExpandPlaceholders | None
+        self, parts: Sequence[Part], is_assistant: Sequence[bool], expand: ExpandPlaceholders | None
     ) -> Iterator[tuple[str, str | None, int | None]]:
         """(text, the obeyed token after it, message), without the blanks that an added token takes to its right."""
         strips = False

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import io
 import re
+import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from agent.policy import Message
-from models.chat import ChatCodec, EncodedChat
+from models.chat import ChatCodec, EncodedChat, Shown, pieces_of
 from models.model_files import PROCESSOR_FILES
-from models.templates import TemplateCodec
+from models.templates import Part, TemplateCodec, Tools
 from warehouse.errors import ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error)
+"""What Pillow raises for a file that is cut off or damaged."""
 PATCH_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 TILE_FAMILIES = ("idefics3", "smolvlm")
 ReadImage = Callable[[str], bytes]
@@ -93,29 +97,31 @@ class TileReader:
         return self._processor.save_pretrained(save_directory)
 
 
-def image_content(message: Message, text: str) -> Any:
-    """A message's content as the templates of vision-language models read it: its picture, then its text."""
-    picture = [{"type": "image"}] if message.screenshot_id is not None else []
-    return [*picture, {"type": "text", "text": text}]
+def image_content(message: Message, texts: Sequence[str]) -> Any:
+    """A message's content as the templates of vision-language models read it: its pictures and texts, in their order."""
+    waiting, pieces = list(texts), pieces_of(message)
+    content = [{"type": "image"} if isinstance(piece, Shown) else {"type": "text", "text": waiting.pop(0)} for piece in pieces]
+    return content or ""
 
 
 class VisionCodec(TemplateCodec):
-    """The ChatCodec of a vision-language model. A message's screenshot stands before its text, as many tokens as its size asks for."""
+    """The ChatCodec of a vision-language model. Pictures stand where messages show them, as many tokens as the size of each asks for."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, reader: ImageReader, eos_token_ids: Sequence[int] = (),
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """`files` are the processor's, by name, to be saved as they were read; None lets the reader write its own."""
-        super().__init__(tokenizer, eos_token_ids, content=image_content)
         self._reader, self._files = reader, files
+        super().__init__(tokenizer, eos_token_ids, content=image_content)
 
     def encode(
-        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0
-    ) -> EncodedChat:
+        self, messages: Sequence[Message], images: Mapping[str, bytes] | None = None, *, prompt_loss_weight: float = 1.0,
+        tools: Tools = (),
+    ) -> EncodedChat:  # fmt: skip
         pictures = [open_picture(name, images or {}) for name in screenshot_ids(messages)]
-        token_ids, loss_weights = self._with_pictures(messages, [picture.size for picture in pictures], prompt_loss_weight)
-        return EncodedChat(token_ids=token_ids, loss_weights=loss_weights, vision=self._reader.tensors(pictures) if pictures else {})
+        token_ids, loss_weights = self._with_pictures(messages, [picture.size for picture in pictures], prompt_loss_weight, tools)
+        return EncodedChat(token_ids=token_ids, loss_weights=loss_weights, vision=self._tensors(pictures) if pictures else {})
 
     def encode_tokens(
         self, messages: Sequence[Message], images: Mapping[str, bytes], *, prompt_loss_weight: float = 1.0
@@ -126,7 +132,14 @@ class VisionCodec(TemplateCodec):
 
     def vision(self, names: Sequence[str], images: Mapping[str, bytes]) -> dict[str, Tensor]:
         """The vision tensors of a conversation that shows these screenshots, in order; empty without any."""
-        return self._reader.tensors([open_picture(name, images) for name in names]) if names else {}
+        return self._tensors([open_picture(name, images) for name in names]) if names else {}
+
+    def _tensors(self, pictures: Sequence[Image.Image]) -> dict[str, Tensor]:
+        try:
+            return self._reader.tensors(pictures)
+        except ValueError as error:  # of a picture that is too narrow, say
+            sizes = ", ".join(f"{picture.width} x {picture.height}" for picture in pictures)
+            raise ModelError(f"pictures of {sizes} pixels cannot be read: {error}") from error
 
     def save_pretrained(self, save_directory: Path) -> object:
         written = super().save_pretrained(save_directory)
@@ -136,8 +149,27 @@ class VisionCodec(TemplateCodec):
             (save_directory / name).write_bytes(content)
         return written
 
+    def _texts(self, message: Message) -> list[str]:
+        return [piece for piece in pieces_of(message) if isinstance(piece, str)]
+
+    def _parts(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[Part]:
+        """Raises ModelError also for a template that moves pictures."""
+        parts = super()._parts(messages, arguments)
+        expected = [isinstance(piece, Shown) for message in messages for piece in pieces_of(message)]
+        found = [
+            is_picture
+            for part in parts
+            for is_picture in ([False] if part.message is not None else [True] * part.text.count(self._reader.placeholder))
+        ]
+        if found != expected and sum(found) == sum(expected):
+            raise ModelError(
+                "the chat template moves pictures to another place than the message shows them in: put them where it does, which for most "
+                "is before the text"
+            )
+        return parts
+
     def _with_pictures(
-        self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]], prompt_loss_weight: float
+        self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]], prompt_loss_weight: float, tools: Tools = ()
     ) -> tuple[list[int], list[float]]:
         waiting = list(sizes)
 
@@ -145,11 +177,15 @@ class VisionCodec(TemplateCodec):
             def one(match: re.Match[str]) -> str:
                 if not waiting:
                     raise ModelError(f"the chat template writes {self._reader.placeholder} more often than messages name screenshots")
-                return self._reader.expand(*waiting.pop(0))
+                width_px, height_px = waiting.pop(0)
+                try:
+                    return self._reader.expand(width_px, height_px)
+                except ValueError as error:  # of a picture that is too narrow, say
+                    raise ModelError(f"a picture of {width_px} x {height_px} pixels cannot be read: {error}") from error
 
             return re.sub(re.escape(self._reader.placeholder), one, written)
 
-        ids, weights = self.tokens(messages, prompt_loss_weight=prompt_loss_weight, expand=expand)
+        ids, weights = self.tokens(messages, prompt_loss_weight=prompt_loss_weight, expand=expand, tools=tools)
         if waiting:
             raise ModelError(f"the chat template writes no {self._reader.placeholder} for {len(waiting)} of {len(sizes)} screenshots")
         return ids, weights
@@ -157,7 +193,7 @@ class VisionCodec(TemplateCodec):
 
 def screenshot_ids(messages: Sequence[Message]) -> list[str]:
     """The screenshots that messages name, in order, each as often as it is shown."""
-    return [message.screenshot_id for message in messages if message.screenshot_id is not None]
+    return [piece.screenshot_id for message in messages for piece in pieces_of(message) if isinstance(piece, Shown)]
 
 
 def open_picture(name: str, images: Mapping[str, bytes]) -> Image.Image:
@@ -167,7 +203,7 @@ def open_picture(name: str, images: Mapping[str, bytes]) -> Image.Image:
     try:
         with Image.open(io.BytesIO(images[name])) as picture:
             return picture.convert("RGB")
-    except (UnidentifiedImageError, OSError, ValueError) as error:
+    except (*UNREADABLE, Image.DecompressionBombError) as error:
         raise ModelError(f"screenshot {name} ({len(images[name])} bytes) is no readable image: {error}") from error
 
 

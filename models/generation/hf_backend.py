@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ class HuggingFaceBackend:
         self._image_token_id: int | None = getattr(model.config, "image_token_id", None)
         self.never_token_ids = placeholder_ids(model.config)
         self._merge_size = int(getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", 1))
-        self.vocabulary_size = int(model.get_input_embeddings().weight.shape[0])
+        self.vocabulary_size = int(cast("Any", model.get_input_embeddings()).weight.shape[0])
         self.max_positions = int(config.max_position_embeddings)
         num_heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         head_size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

@@ -173,8 +173,10 @@ class Scheduler:
             self._write(rows, logits)
 
     def _write(self, rows: Sequence[Row], logits: Tensor) -> None:
-        chosen, logprobs = choose(logits, rows, self.backend.never_token_ids)
-        for row, token, logprob in zip(rows, chosen, logprobs, strict=True):
+        chosen, logprobs, tops = choose(logits, rows, self.backend.never_token_ids, self._allowed(rows))
+        for row, token, logprob, top in zip(rows, chosen, logprobs, tops, strict=True):
+            if row.error is not None:
+                continue
             row.num_cached = len(row.tokens)
             if not math.isfinite(logprob):
                 row.error = ModelError("the model's logits are not numbers: its weights have diverged; load an earlier checkpoint")
@@ -184,8 +186,24 @@ class Scheduler:
             row.tokens.append(token)
             row.logprobs.append(logprob)
             row.versions.append(self.version)
+            if row.request.num_top:
+                row.tops.append(top)
+            if row.constraint is not None:
+                row.constraint.take(token)
             row.is_done = token in self.backend.eos_token_ids or len(row.logprobs) >= row.request.max_new_tokens
         self.counts.tokens_written += len(rows)
+
+    @staticmethod
+    def _allowed(rows: Sequence[Row]) -> dict[int, Tensor]:
+        """What may come next in the rows that are held to a grammar, by their number. One that cannot go on fails."""
+        allowed = {}
+        for index, row in enumerate(rows):
+            if row.constraint is not None:
+                try:
+                    allowed[index] = row.constraint.allowed()
+                except RequestRefused as error:
+                    row.error = error
+        return allowed
 
     def _let_go(self) -> list[Row]:
         done = []

@@ -56,9 +56,9 @@ class HttpClient:
         """`is_broken_off` recognises an answer that the server gave up half-way: it is asked for again."""
         return await self._request("POST", path, body, is_broken_off)
 
-    async def tell(self, path: str, body: Mapping[str, Any]) -> None:
+    async def tell(self, path: str, body: Mapping[str, Any], *, is_retried: bool = True) -> None:
         """A request whose answer says nothing but that it was carried out."""
-        await self._request("POST", path, body, expects_json=False)
+        await self._request("POST", path, body, expects_json=False, retries=None if is_retried else 0)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -72,10 +72,12 @@ class HttpClient:
         *,
         expects_json: bool = True,
         repeated: frozenset[int] = REPEATED_STATUSES,
+        retries: int | None = None,
     ) -> dict[str, Any]:
+        retries = self._config.retries if retries is None else retries
         async with self._slots:
             failure = ""
-            for attempt in range(self._config.retries + 1):
+            for attempt in range(retries + 1):
                 pause_s = 0.0
                 try:
                     response = await self._http.request(method, path, json=body)
@@ -90,11 +92,11 @@ class HttpClient:
                     failure = f"no answer in time ({type(error).__name__})"
                 except httpx.TransportError as error:
                     failure = f"{type(error).__name__}: {error}"
-                if attempt < self._config.retries:
+                if attempt < retries:
                     self.num_retries += 1
                     await asyncio.sleep(self._pause_s(attempt, pause_s))
             raise EngineUnreachable(
-                f"{self._config.base_url}{path} failed {self._config.retries + 1} times, last with {failure}. Look whether the server runs "
+                f"{self._config.base_url}{path} failed {retries + 1} times, last with {failure}. Look whether the server runs "
                 "there and is healthy; retries, backoff_s and timeout_s of the engine's settings say how long to wait for it"
             )
 

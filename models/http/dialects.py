@@ -60,14 +60,17 @@ class Loading:
 
     takes: Literal["checkpoints", "adapters"]
     path: str
-    body: Callable[[str, str, int], dict[str, Any]]
-    """Of the folder, the checkpoint's id, and its version."""
+    body: Callable[[str, str, int, str], dict[str, Any]]
+    """Of the folder, the checkpoint's id, its version, and the name of this engine's own model where `adds_model`."""
     confirmed_by: str | None = None
     """Field of its answer without which it did not load them; None: the status says all."""
     forbidden_code: str | None = None
     """What it calls the refusal of a folder that it may not load from; None: it cannot be asked in advance."""
-    answers_as: str | None = None
-    """Name of the model that has the weights then; None: as before."""
+    adds_model: bool = False
+    """Whether the weights become a further model with a name of its own, beside the one that was listed."""
+    unload_path: str | None = None
+    """Where such a model is unloaded, by `unload_body` of its name."""
+    unload_body: Callable[[str], dict[str, Any]] = field(default=lambda name: {"name": name})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,7 +71,9 @@ class HttpEngine:
         self._config, self._codec, self._folder = config, codec, folder
         self._client, self._running = HttpClient(config), set[asyncio.Future[Response]]()
         self._adapter: Path | None = None
-        self._loop, self._is_closed = LoopThread("http-engine"), False
+        self._own_model = f"policy-{secrets.token_hex(4)}"
+        """Name under which a server adds what it is told to load, where it does: of this engine alone, whoever else uses the server."""
+        self._loop, self._is_closed, self._model = LoopThread("http-engine"), False, ""
         try:
             self._capabilities, self._extras = self._loop.run(probe(self._client, config, codec))
         except BaseException:
@@ -213,12 +217,13 @@ class HttpEngine:
         return loading
 
     async def _tell_to_load(self, loading: Loading, path: str, checkpoint_id: str, version: int) -> None:
-        body = loading.body(path, checkpoint_id, version)
+        body = loading.body(path, checkpoint_id, version, self._own_model)
         if loading.confirmed_by is None:
             await self._client.tell(loading.path, body)
         elif not (done := await self._client.post(loading.path, body)).get(loading.confirmed_by):
             raise ModelError(f"{self._config.base_url} did not take the weights of {checkpoint_id}: {done.get('message')}")
-        self._model = loading.answers_as or self._model
+        if loading.adds_model:
+            self._model = self._own_model
 
     def load_weights(self, state: Mapping[str, torch.Tensor], checkpoint_id: str, version: int = 0) -> None:
         """Answer with a learner's weights: they are written to the `exchange` folder, beside the configuration and tokenizer of the
@@ -265,7 +270,8 @@ class HttpEngine:
             shutil.rmtree(self._adapter, ignore_errors=True)
 
     def close(self) -> None:
-        """End the connections and the thread; answers under way end in ModelError. May be called twice."""
+        """Unload what the server added for this engine, and end the connections and the thread; answers under way end in ModelError. May
+        be called twice."""
         self._is_closed = True
         if not self._loop.is_closed:
             self._loop.run(self._end())
@@ -278,7 +284,16 @@ class HttpEngine:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await self._unload()
         await self._client.close()
+
+    async def _unload(self) -> None:
+        """Have the server forget what it added for this engine. One that is gone, or does not know it any more, needs nothing."""
+        if self._model == self._own_model:
+            loading = KINDS[self._capabilities.server].loading
+            if loading is not None and loading.unload_path is not None:
+                with suppress(ModelError):
+                    await self._client.tell(loading.unload_path, loading.unload_body(self._own_model), is_retried=False)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._submit(work).result()

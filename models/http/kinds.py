@@ -16,14 +16,15 @@ KINDS: Mapping[ServerKind, Kind] = {
         owner="flywheel", declares_in=OWN_FIELD, chat_fields=_CHAT_IDS, takes_conversation=True, tokens=Completions,
         loading=Loading(
             takes="checkpoints", path="/v1/weights", confirmed_by="policy_id", forbidden_code="folder_not_allowed",
-            body=lambda folder, checkpoint_id, version: {"folder": folder, "policy_id": checkpoint_id, "version": version},
+            body=lambda folder, checkpoint_id, version, name: {"folder": folder, "policy_id": checkpoint_id, "version": version},
         ),
     ),
     "vllm": Kind(
         owner="vllm", neutral=_PLAIN_SAMPLING, chat_fields=_CHAT_IDS, tokens=Completions,
         loading=Loading(
-            takes="adapters", path="/v1/load_lora_adapter", answers_as="policy",
-            body=lambda folder, checkpoint_id, version: {"lora_name": "policy", "lora_path": folder, "load_inplace": True},
+            takes="adapters", path="/v1/load_lora_adapter", adds_model=True,
+            body=lambda folder, checkpoint_id, version, name: {"lora_name": name, "lora_path": folder, "load_inplace": True},
+            unload_path="/v1/unload_lora_adapter", unload_body=lambda name: {"lora_name": name},
         ),
     ),
     "sglang": Kind(
@@ -31,7 +32,7 @@ KINDS: Mapping[ServerKind, Kind] = {
         chat_fields={"logprobs": True, "return_meta_info": True, "return_prompt_token_ids": True},
         loading=Loading(
             takes="checkpoints", path="/update_weights_from_disk", confirmed_by="success",
-            body=lambda folder, checkpoint_id, version: {
+            body=lambda folder, checkpoint_id, version, name: {
                 "model_path": folder, "weight_version": checkpoint_id, "abort_all_requests": False
             },
         ),

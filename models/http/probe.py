@@ -60,7 +60,7 @@ async def may_load_from(client: HttpClient, gives: Capabilities, folder: Path) -
     if gives.loads != "checkpoints" or loading is None or loading.forbidden_code is None:
         return gives.loads == "checkpoints"
     try:
-        await client.post(loading.path, loading.body(str(folder.absolute() / "none-there"), "none", 0))
+        await client.post(loading.path, loading.body(str(folder.absolute() / "none-there"), "none", 0, "none"))
     except Refused as error:
         return error.code != loading.forbidden_code
     return True
@@ -78,6 +78,7 @@ async def _model_entry(client: HttpClient, config: HttpEngineConfig) -> dict[str
     for entry in entries:
         if config.model == entry.get("id"):
             return entry
+    entries = [entry for entry in entries if not entry.get("parent")]  # adapters of the others, perhaps another client's
     names = ", ".join(str(entry.get("id")) for entry in entries) or "none"
     if config.model is None and len(entries) != 1:
         raise ConfigError(f"{config.base_url} lists {len(entries)} models ({names}): name the one that is meant as `model`")

@@ -7,11 +7,14 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
+from typing import Any
 
 from models.chat import ChatCodec
 from models.server.problems import ApiError
 from models.server.service import Job, Part
+from models.server.tools import CallReader
 from models.server.wire import (
+    CalledFunction,
     ChatAnswer,
     ChatChoice,
     ChatLogprob,
@@ -23,6 +26,9 @@ from models.server.wire import (
     CompletionLogprobs,
     CompletionRequest,
     Extension,
+    Finish,
+    ToolCall,
+    TopLogprob,
     Usage,
 )
 
@@ -31,7 +37,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 class Writer(ABC):
-    """Writes the answer to one request. `parts` is all of them for a whole answer, the new one for a chunk."""
+    """Writes the answers to one request. A whole answer is all of its parts, a chunk a new one."""
 
     def __init__(self, asked: ChatRequest | CompletionRequest, job: Job, codec: ChatCodec, model: str) -> None:
         self._job, self._codec, self._model = job, codec, model
@@ -41,28 +47,30 @@ class Writer(ABC):
         self._id = secrets.token_hex(12)
 
     @abstractmethod
-    def whole(self, parts: Sequence[Part]) -> str:
-        """The answer as JSON."""
+    def whole(self, answers: Sequence[Sequence[Part]]) -> str:
+        """All answers as JSON."""
 
     @abstractmethod
     def _opening(self) -> str | None:
         """A chunk before the first token, where the route has one."""
 
     @abstractmethod
-    def _chunk(self, part: Part, *, is_first: bool) -> str: ...
+    def _chunk(self, number: int, part: Part, *, is_first: bool) -> str:
+        """A part of the answer of this number; `is_first`: its first."""
 
     @abstractmethod
     def _count(self, usage: Usage) -> str: ...
 
-    async def events(self, parts: AsyncGenerator[Part, None]) -> AsyncGenerator[str, None]:
+    async def events(self, parts: AsyncGenerator[tuple[int, Part], None]) -> AsyncGenerator[str, None]:
         """The chunks of a stream. What goes wrong after the first of them is told in one of its own, for the status has been sent."""
-        num_written = 0
+        num_written, begun = 0, set[int]()
         try:
             if (opening := self._opening()) is not None:
                 yield f"data: {opening}\n\n"
-            async for part in parts:
+            async for number, part in parts:
                 num_written += 1
-                yield f"data: {self._chunk(part, is_first=num_written == 1)}\n\n"
+                yield f"data: {self._chunk(number, part, is_first=number not in begun)}\n\n"
+                begun.add(number)
             if self._counts_at_end:
                 yield f"data: {self._count(self._job.usage(num_written))}\n\n"
         except ApiError as error:
@@ -71,14 +79,17 @@ class Writer(ABC):
             await parts.aclose()
         yield DONE
 
+    def _usage(self, answers: Sequence[Sequence[Part]]) -> Usage:
+        return self._job.usage(sum(map(len, answers)))
+
     def _token_ids(self, parts: Sequence[Part]) -> list[int] | None:
         return [part.written.token_id for part in parts] if self._tells_ids else None
 
     def _prompt_ids(self) -> list[int] | None:
-        return list(self._job.request.prompt) if self._tells_ids else None
+        return list(self._job.requests[0].prompt) if self._tells_ids else None
 
-    def _tokens(self, parts: Sequence[Part]) -> list[str]:
-        return [self._codec.decode([part.written.token_id]) for part in parts]
+    def _token(self, token_id: int) -> str:
+        return self._codec.decode([token_id])
 
     @staticmethod
     def _extension(parts: Sequence[Part]) -> Extension:
@@ -86,23 +97,53 @@ class Writer(ABC):
 
 
 class ChatWriter(Writer):
-    def whole(self, parts: Sequence[Part]) -> str:
-        choice = ChatChoice(
-            message=ChatText(role="assistant", content="".join(part.text for part in parts)), logprobs=self._logprobs(parts),
-            token_ids=self._token_ids(parts), finish_reason=parts[-1].finish, flywheel=self._extension(parts),
+    def __init__(self, asked: ChatRequest, job: Job, codec: ChatCodec, model: str) -> None:
+        super().__init__(asked, job, codec, model)
+        single = not asked.parallel_tool_calls
+        self._readers = [CallReader(job.tools, is_single=single) for _ in job.requests] if job.tools is not None else []
+
+    def whole(self, answers: Sequence[Sequence[Part]]) -> str:
+        choices = [self._whole_choice(number, parts) for number, parts in enumerate(answers)]
+        return self._answer("chat.completion", choices, prompt_ids=self._prompt_ids(), usage=self._usage(answers))
+
+    def _whole_choice(self, number: int, parts: Sequence[Part]) -> ChatChoice:
+        text, calls = self._read(number, "".join(part.text for part in parts), is_end=True)
+        return ChatChoice(
+            index=number, message=ChatText(role="assistant", content=text if text or not calls else None, tool_calls=calls or None),
+            logprobs=self._logprobs(parts), token_ids=self._token_ids(parts), finish_reason=self._finish(number, parts[-1]),
+            flywheel=self._extension(parts),
         )  # fmt: skip
-        return self._answer("chat.completion", [choice], prompt_ids=self._prompt_ids(), usage=self._job.usage(len(parts)))
 
     def _opening(self) -> str | None:
-        choice = ChatChoice(delta=ChatText(role="assistant", content=""))
-        return self._answer("chat.completion.chunk", [choice], prompt_ids=self._prompt_ids())
+        choices = [ChatChoice(index=number, delta=ChatText(role="assistant", content="")) for number in range(len(self._job.requests))]
+        return self._answer("chat.completion.chunk", choices, prompt_ids=self._prompt_ids())
 
-    def _chunk(self, part: Part, *, is_first: bool) -> str:
+    def _chunk(self, number: int, part: Part, *, is_first: bool) -> str:
+        text, calls = self._read(number, part.text, is_end=part.finish is not None, in_chunks=True)
         choice = ChatChoice(
-            delta=ChatText(content=part.text), logprobs=self._logprobs([part]), token_ids=self._token_ids([part]),
-            finish_reason=part.finish, flywheel=self._extension([part]),
+            index=number, delta=ChatText(content=text, tool_calls=calls or None), logprobs=self._logprobs([part]),
+            token_ids=self._token_ids([part]), finish_reason=self._finish(number, part), flywheel=self._extension([part]),
         )  # fmt: skip
         return self._answer("chat.completion.chunk", [choice])
+
+    def _read(self, number: int, text: str, *, is_end: bool, in_chunks: bool = False) -> tuple[str, list[ToolCall]]:
+        """What a text says, and the calls in it. In a stream each call is numbered."""
+        if not self._readers:
+            return text, []
+        reader = self._readers[number]
+        first = reader.num_calls
+        said, calls = reader.add(text, is_end=is_end)
+        return said, [
+            ToolCall(
+                id=f"c{secrets.token_hex(4)}", function=CalledFunction(name=call.name, arguments=call.arguments),
+                index=first + place if in_chunks else None,
+            )
+            for place, call in enumerate(calls)
+        ]  # fmt: skip
+
+    def _finish(self, number: int, last: Part) -> Finish | None:
+        has_called = bool(self._readers) and self._readers[number].num_calls > 0
+        return "tool_calls" if last.finish == "stop" and has_called else last.finish
 
     def _count(self, usage: Usage) -> str:
         return self._answer("chat.completion.chunk", [], usage=usage)
@@ -112,10 +153,17 @@ class ChatWriter(Writer):
             return None
         return ChatLogprobs(
             content=[
-                ChatLogprob(token=token, logprob=part.written.logprob, bytes=list(token.encode()))
-                for token, part in zip(self._tokens(parts), parts, strict=True)
+                ChatLogprob(
+                    **self._entry(part.written.token_id, part.written.logprob),
+                    top_logprobs=[TopLogprob(**self._entry(*pair)) for pair in part.written.top],
+                )
+                for part in parts
             ]
         )
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        token = self._token(token_id)
+        return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
     def _answer(
         self, kind: str, choices: list[ChatChoice], *, prompt_ids: list[int] | None = None, usage: Usage | None = None
@@ -127,26 +175,34 @@ class ChatWriter(Writer):
 
 
 class CompletionWriter(Writer):
-    def whole(self, parts: Sequence[Part]) -> str:
-        return self._answer([self._choice(parts, self._prompt_ids())], usage=self._job.usage(len(parts)))
+    def whole(self, answers: Sequence[Sequence[Part]]) -> str:
+        choices = [self._choice(number, parts, self._prompt_ids()) for number, parts in enumerate(answers)]
+        return self._answer(choices, usage=self._usage(answers))
 
     def _opening(self) -> str | None:
         return None
 
-    def _chunk(self, part: Part, *, is_first: bool) -> str:
-        return self._answer([self._choice([part], self._prompt_ids() if is_first else None)])
+    def _chunk(self, number: int, part: Part, *, is_first: bool) -> str:
+        return self._answer([self._choice(number, [part], self._prompt_ids() if is_first else None)])
 
     def _count(self, usage: Usage) -> str:
         return self._answer([], usage=usage)
 
-    def _choice(self, parts: Sequence[Part], prompt_ids: list[int] | None) -> CompletionChoice:
+    def _choice(self, number: int, parts: Sequence[Part], prompt_ids: list[int] | None) -> CompletionChoice:
         logprobs = None
         if self._tells_logprobs:
-            logprobs = CompletionLogprobs(tokens=self._tokens(parts), token_logprobs=[part.written.logprob for part in parts])
+            logprobs = CompletionLogprobs(
+                tokens=[self._token(part.written.token_id) for part in parts], token_logprobs=[part.written.logprob for part in parts],
+                top_logprobs=[self._likeliest(part) for part in parts],
+            )
         return CompletionChoice(
-            text="".join(part.text for part in parts), logprobs=logprobs, prompt_token_ids=prompt_ids, token_ids=self._token_ids(parts),
-            finish_reason=parts[-1].finish, flywheel=self._extension(parts),
+            index=number, text="".join(part.text for part in parts), logprobs=logprobs, prompt_token_ids=prompt_ids,
+            token_ids=self._token_ids(parts), finish_reason=parts[-1].finish, flywheel=self._extension(parts),
         )  # fmt: skip
+
+    def _likeliest(self, part: Part) -> dict[str, float]:
+        """By their text; of tokens with the same text the likeliest."""
+        return {self._token(token_id): logprob for token_id, logprob in reversed(part.written.top)}
 
     def _answer(self, choices: list[CompletionChoice], usage: Usage | None = None) -> str:
         answer = CompletionAnswer(id=f"cmpl-{self._id}", created=self._created, model=self._model, choices=choices, usage=usage)

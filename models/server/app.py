@@ -14,15 +14,17 @@ from fastapi.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from models.chat import EncodedChat
+from models.generation.grammar import Grammar, json_rule
 from models.http.config import Capabilities
 from models.server.answers import EVENT_STREAM, ChatWriter, CompletionWriter, Writer
 from models.server.backend import ServedEngine
 from models.server.guard import Guard
 from models.server.metrics import MEDIA_TYPE, Metrics
-from models.server.problems import ApiError, TooLarge, answer_error, answer_unknown, answer_unreadable, closing, forbidden, wrong
+from models.server.problems import ApiError, TooLarge, answer_error, answer_unknown, answer_unreadable, closing, forbidden, refused, wrong
 from models.server.prompts import encode_messages
 from models.server.service import Job, Part, Service
 from models.server.settings import ServerSettings
+from models.server.tools import ToolForm
 from models.server.wire import (
     ChatAnswer,
     ChatRequest,
@@ -31,12 +33,13 @@ from models.server.wire import (
     Health,
     ModelEntry,
     ModelList,
+    NamedTool,
     ProblemAnswer,
     WeightsAnswer,
     WeightsRequest,
 )
 from sandbox.http_serving import unless_gone
-from warehouse.errors import FlywheelError, ModelError
+from warehouse.errors import FlywheelError, ModelError, RequestRefused
 
 DESCRIPTION = """A policy, as OpenAI's interface has it. Every request needs `Authorization: Bearer TOKEN`.
 
@@ -79,10 +82,29 @@ class _Routes:
 
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         self._check_name(asked.model)
-        prompt = await asyncio.to_thread(encode_messages, self._engine.encode, asked.messages, self._settings.max_image_pixels)
-        job = self._service.job(asked, prompt)
+        tools = [tool.model_dump(exclude_none=True) for tool in asked.tools] if asked.choice != "none" else []
+        prompt = await asyncio.to_thread(encode_messages, self._engine.encode, asked.messages, self._settings.max_image_pixels, tools)
+        try:
+            form = await asyncio.to_thread(self._engine.tool_form) if tools else None
+            grammar = await asyncio.to_thread(self._grammar, asked, form)
+        except RequestRefused as error:
+            raise refused(error) from error
+        job = self._service.job(asked, prompt, grammar=grammar, tools=form)
         writer = ChatWriter(asked, job, self._engine.codec, self._settings.model_name)
         return await self._answer("chat", job, writer, request, streams=asked.stream)
+
+    def _grammar(self, asked: ChatRequest, form: ToolForm | None) -> Grammar | None:
+        """What the answer is held to; None: nothing. Raises RequestRefused."""
+        if form is not None and asked.choice != "auto":
+            functions = [tool.function for tool in asked.tools]
+            if isinstance(asked.choice, NamedTool):
+                functions = [function for function in functions if function.name == asked.choice.function.name]
+            return self._engine.grammar(form.grammar(functions), "tools")
+        if asked.response_format.type == "text":
+            return None
+        described = asked.response_format.json_schema
+        schema = {"type": "object"} if described is None else described.schema_
+        return self._engine.grammar(f"start: {json_rule(schema, 'response_format')}", "response_format")
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         self._check_name(asked.model)
@@ -100,18 +122,21 @@ class _Routes:
                 count.labels(route, "200").inc()
                 return _Events(writer.events(self._service.parts(job)), leave)
             try:
-                parts = await unless_gone(request, self._all(job), gone)
+                answers = await unless_gone(request, self._all(job), gone)
             finally:
                 leave()
         except ApiError as error:
             count.labels(route, str(error.status)).inc()
             raise
         count.labels(route, "200").inc()
-        return Response(writer.whole(parts), media_type=JSON_TYPE)
+        return Response(writer.whole(answers), media_type=JSON_TYPE)
 
-    async def _all(self, job: Job) -> list[Part]:
+    async def _all(self, job: Job) -> list[list[Part]]:
+        answers: list[list[Part]] = [[] for _ in job.requests]
         async with aclosing(self._service.parts(job)) as parts:
-            return [part async for part in parts]
+            async for number, part in parts:
+                answers[number].append(part)
+        return answers
 
     async def models(self) -> ModelList:
         return ModelList(data=[self._entry()])

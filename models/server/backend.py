@@ -4,7 +4,9 @@ models/engine.py."""
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,14 +14,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent.policy import Message
-from models.chat import ChatCodec, EncodedChat
+from models.chat import ChatCodec, ChatMessage, EncodedChat
 from models.checkpoint import load_tokenizer, read_card
 from models.engine import EmbeddedEngine
 from models.families import load_codec, load_policy
-from models.generation.rows import Request
+from models.generation.grammar import Grammar, Grammars
+from models.generation.rows import Request, Top
 from models.generation.settings import EngineSettings
 from models.model_files import FAST_TOKENIZER_FILE
-from warehouse.errors import ModelError
+from models.server.tools import ToolForm, form_of
+from models.templates import TemplateCodec, Tools
+from warehouse.errors import ModelError, RequestRefused
+
+KEPT_GRAMMARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,7 @@ class Written:
     logprob: float
     version: int
     policy_id: str
+    top: Top = ()
 
 
 class TokenStream:
@@ -66,6 +74,9 @@ class ServedEngine:
         self._engine, self._dtype = engine, dtype
         self.codec: ChatCodec = load_codec(folder)
         self._encoder, self._tokenizer, self._encoding = load_codec(folder), cast("Any", load_tokenizer(folder)), threading.Lock()
+        self._form: ToolForm | None = None
+        self._grammars: Grammars | None = None
+        self._compiled, self._compiling = OrderedDict[str, Grammar](), threading.Lock()
         self._tokenizer_hash = read_card(folder).files.get(FAST_TOKENIZER_FILE)
 
     @classmethod
@@ -91,10 +102,58 @@ class ServedEngine:
     def max_context(self) -> int:
         return self._engine.max_context
 
-    def encode(self, messages: Sequence[Message], images: Mapping[str, bytes]) -> EncodedChat:
-        """What the codec makes of a conversation. From any thread. Raises ModelError for an image that cannot be read."""
+    def encode(self, messages: Sequence[Message], images: Mapping[str, bytes], tools: Tools = ()) -> EncodedChat:
+        """What the codec makes of a conversation. From any thread. Raises ModelError for an image that cannot be read, RequestRefused for
+        tools where the template has none, and for control tokens in what it would write without looking."""
         with self._encoding:
-            return self._encoder.encode(messages, images)
+            fields = [message.fields for message in messages if isinstance(message, ChatMessage) and message.fields]
+            if not tools and not fields:
+                return self._encoder.encode(messages, images)
+            codec = self._template("tools")
+            written = json.dumps([list(tools), fields], ensure_ascii=False)
+            if (control := codec.control_token_in(written)) is not None:
+                raise RequestRefused(f"{control!r} is a control token of the model: tools and calls may not contain it", "tools")
+            if tools:
+                self._form_of(codec)
+            return codec.encode(messages, images, tools=tools)
+
+    def tool_form(self) -> ToolForm:
+        """How answers call tools. From any thread. Raises RequestRefused where the template cannot."""
+        with self._encoding:
+            return self._form_of(self._template("tools"))
+
+    def decode_whole(self, token_ids: Sequence[int]) -> str:
+        """The text of an answer with its special tokens, all but those that end it. In one thread, as `codec`."""
+        return self.codec.decode(token_ids, is_whole=True) if isinstance(self.codec, TemplateCodec) else self.codec.decode(token_ids)
+
+    def grammar(self, text: str, param: str) -> Grammar:
+        """A compiled grammar, in llguidance's form of Lark; those asked for last are kept. From any thread. Raises RequestRefused."""
+        with self._compiling:
+            if self._grammars is None:
+                codec = self._template(param)
+                try:
+                    self._grammars = Grammars(codec.tokenizer, codec.eos_token_ids, self.vocabulary_size)
+                except ModelError as error:
+                    raise RequestRefused(str(error), param) from error
+            if text not in self._compiled:
+                self._compiled[text] = self._grammars.of_lark(text, param)
+            self._compiled.move_to_end(text)
+            if len(self._compiled) > KEPT_GRAMMARS:
+                self._compiled.popitem(last=False)
+            return self._compiled[text]
+
+    def _template(self, param: str) -> TemplateCodec:
+        if not isinstance(self._encoder, TemplateCodec):
+            raise RequestRefused(f"{param}: {self.policy_id} has a tokenizer of whole words and no chat template that could do this", param)
+        return self._encoder
+
+    def _form_of(self, codec: TemplateCodec) -> ToolForm:
+        if self._form is None:
+            try:
+                self._form = form_of(codec)
+            except ModelError as error:
+                raise RequestRefused(str(error), "tools") from error
+        return self._form
 
     def encode_text(self, text: str) -> list[int]:
         """A text as the tokenizer reads it, special tokens obeyed: for prompts that bring their own template. From any thread."""

@@ -112,7 +112,8 @@ async def answer_unreadable(_: Request, __: Exception) -> JSONResponse:
 def _invalid(error: RequestValidationError) -> ApiError:
     first: dict[str, Any] = dict(error.errors()[0])
     where = ".".join(str(part) for part in first["loc"] if part != "body")
-    if first["type"] == "extra_forbidden":
-        return wrong(f"{where} is not a field that this server carries out; leave it out", param=where, code="unknown_field")
     given = json.dumps(first.get("input"), default=str)[:80]
+    if first["type"] == "extra_forbidden":
+        message = f"{where} is not a field that this server carries out; leave it out (got {given})"
+        return wrong(message, param=where, code="unknown_field")
     return wrong(f"{where}: {first['msg']} (got {given})", param=where)

@@ -5,50 +5,86 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from agent.policy import Message
-from models.chat import EncodedChat
+from models.chat import ChatMessage as Chatted
+from models.chat import EncodedChat, Shown
 from models.server.problems import wrong
+from models.server.tools import template_call
 from models.server.wire import ChatMessage, ImagePart
-from warehouse.errors import ModelError
+from models.templates import Tools
+from warehouse.errors import ModelError, RequestRefused
 from warehouse.identity import bytes_id
 
-Encode = Callable[[Sequence[Message], Mapping[str, bytes]], EncodedChat]
+FORMATS = ("PNG", "JPEG", "WEBP")
+
+class Encode(Protocol):
+    def __call__(self, messages: Sequence[Message], images: Mapping[str, bytes], tools: Tools) -> EncodedChat: ...
 
 
-def encode_messages(encode: Encode, asked: Sequence[ChatMessage], max_image_pixels: int) -> EncodedChat:
+def encode_messages(
+    encode: Encode, asked: Sequence[ChatMessage], max_image_pixels: int, tools: Tools = ()
+) -> EncodedChat:
     """The tokens of a conversation, opened for the assistant's answer. Raises ApiError for a picture that cannot be read, also where the
     model reads none, and for a conversation that ends with the assistant."""
     if asked[-1].role == "assistant":
         raise wrong("the last message is the assistant's: end with a user's, or continue a text with /v1/completions", param="messages")
-    images: dict[str, bytes] = {}
-    messages = [_message(message, images, max_image_pixels) for message in asked]
+    pictures = _Pictures(max_image_pixels)
     try:
-        encoded = encode(messages, images)
+        encoded = encode([_message(message, pictures) for message in asked], pictures.by_id, tools)
+    except RequestRefused as error:
+        raise wrong(str(error), param=error.param or "messages") from error
     except ModelError as error:
         raise wrong(str(error), param="messages") from error
-    if images and not encoded.vision:
+    if pictures.by_id and not encoded.vision:
         raise wrong("a message has a picture, and the served model reads text only", param="messages")
     return encoded
 
 
-def _message(asked: ChatMessage, images: dict[str, bytes], max_image_pixels: int) -> Message:
-    if isinstance(asked.content, str):
-        return Message(role=asked.role, content=asked.content)
-    pictures = [part for part in asked.content if isinstance(part, ImagePart)]
-    if len(pictures) > 1:
-        raise wrong(f"a message has {len(pictures)} pictures, and one is read: send the others in messages of their own", param="messages")
-    text = "\n".join(part.text for part in asked.content if not isinstance(part, ImagePart))
-    if not pictures:
-        return Message(role=asked.role, content=text)
-    image = _picture(pictures[0].image_url.url, max_image_pixels)
-    screenshot_id = bytes_id("screenshot", image)
-    images[screenshot_id] = image
-    return Message(role=asked.role, content=text, screenshot_id=screenshot_id)
+def _message(asked: ChatMessage, pictures: _Pictures) -> Message:
+    """Texts and pictures stay in their order; texts beside each other are lines."""
+    pieces: list[str | Shown] = []
+    for part in [asked.content] if isinstance(asked.content, str) else asked.content or []:
+        if isinstance(part, ImagePart):
+            pieces.append(Shown(pictures.add(part.image_url.url)))
+            continue
+        text = part if isinstance(part, str) else part.text
+        if pieces and isinstance(pieces[-1], str):
+            pieces[-1] += f"\n{text}"
+        else:
+            pieces.append(text)
+    content = "\n".join(piece for piece in pieces if isinstance(piece, str))
+    fields: dict[str, Any] = {}
+    if asked.tool_calls:
+        fields["tool_calls"] = [template_call(call.id, call.function.name, call.function.arguments) for call in asked.tool_calls]
+    if asked.role == "tool":
+        fields |= {name: value for name, value in (("tool_call_id", asked.tool_call_id), ("name", asked.name)) if value is not None}
+    if not content and asked.tool_calls:
+        pieces = []
+    return Chatted(role="system" if asked.role == "developer" else asked.role, content=content, pieces=tuple(pieces), fields=fields)
 
 
-def _picture(url: str, max_pixels: int) -> bytes:
+class _Pictures:
+    """The pictures of one request, by id. Raises ApiError for one that cannot be read, and where all together are too large."""
+
+    def __init__(self, max_pixels: int) -> None:
+        self.by_id: dict[str, bytes] = {}
+        self._max_pixels, self._num_pixels = max_pixels, 0
+
+    def add(self, url: str) -> str:
+        image, num_pixels = _picture(url)
+        self._num_pixels += num_pixels
+        if self._num_pixels > self._max_pixels:
+            raise wrong(f"the pictures have {self._num_pixels} pixels; at most {self._max_pixels} are read", param="messages")
+        screenshot_id = bytes_id("screenshot", image)
+        self.by_id[screenshot_id] = image
+        return screenshot_id
+
+
+def _picture(url: str) -> tuple[bytes, int]:
+    """The bytes of a picture and how many pixels it has, of which only its header tells."""
     from PIL import Image
 
     head, comma, data = url.partition(",")
@@ -56,10 +92,7 @@ def _picture(url: str, max_pixels: int) -> bytes:
         raise wrong(f"a picture is given as data:image/…;base64,…, not as {url[:40]!r}; the server fetches nothing", param="messages")
     try:
         image = base64.b64decode(data, validate=True)
-        with Image.open(io.BytesIO(image)) as opened:  # reads the header only
-            num_pixels = opened.width * opened.height
-    except (binascii.Error, OSError, ValueError, Image.DecompressionBombError) as error:
-        raise wrong(f"a picture cannot be read: {type(error).__name__}", param="messages") from error
-    if num_pixels > max_pixels:
-        raise wrong(f"a picture has {num_pixels} pixels; at most {max_pixels} are read", param="messages")
-    return image
+        with Image.open(io.BytesIO(image), formats=FORMATS) as opened:
+            return image, opened.width * opened.height
+    except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise wrong(f"a picture cannot be read as {', '.join(FORMATS)}: {type(error).__name__}", param="messages") from error

@@ -8,19 +8,27 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.chat import EncodedChat
+from models.generation.grammar import Grammar
 from models.generation.rows import Request
 from models.server.backend import ServedEngine, TokenStream, Written
 from models.server.metrics import Metrics
 from models.server.problems import busy, closing, failed, of_engine, refused, too_long, wrong
 from models.server.settings import ServerSettings
+from models.server.streams import merged
 from models.server.text import TextSoFar
+from models.server.tools import ToolForm
 from models.server.wire import ChatRequest, CompletionRequest, Finish, Usage
 from warehouse.errors import ModelError, RequestRefused
 
 SEED_BITS = 63
+
+
+def _signed(seed: int) -> int:
+    """A seed that has gone beyond 64 bits, from the other end."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +44,14 @@ class Part:
 class Job:
     """A request that can be carried out: its prompt as tokens, with room left for the answer."""
 
-    request: Request
+    requests: Sequence[Request]
+    """One for each answer that is asked for; of one prompt."""
     stops: Sequence[str]
+    tools: ToolForm | None = None
+    """How the answer may call tools; None: it may not."""
 
     def usage(self, num_written: int) -> Usage:
-        num_prompt = len(self.request.prompt)
+        num_prompt = len(self.requests[0].prompt)
         return Usage(prompt_tokens=num_prompt, completion_tokens=num_written, total_tokens=num_prompt + num_written)
 
 
@@ -76,8 +87,11 @@ class Service:
         for stream in self._streams:
             stream.feed(closing())
 
-    def job(self, asked: ChatRequest | CompletionRequest, prompt: EncodedChat) -> Job:
-        """Raises ApiError for a prompt that leaves no room, or an answer longer than may be asked for."""
+    def job(
+        self, asked: ChatRequest | CompletionRequest, prompt: EncodedChat, *, grammar: Grammar | None = None, tools: ToolForm | None = None
+    ) -> Job:
+        """Raises ApiError for a prompt that leaves no room, an answer longer than may be asked for, and values that no model can answer
+        with."""
         limit, max_context, num_prompt = asked.limit, self.engine.max_context, len(prompt.token_ids)
         if not num_prompt:
             raise wrong("the prompt has no tokens", param="prompt")
@@ -93,6 +107,11 @@ class Service:
             top_p=asked.top_p,
             max_new_tokens=limit,
             seed=secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed,
+            num_top=asked.num_top,
+            frequency_penalty=asked.frequency_penalty,
+            presence_penalty=asked.presence_penalty,
+            logit_bias=asked.logit_bias,
+            grammar=grammar,
             conversation=asked.conversation,
             vision=prompt.vision,
         )
@@ -100,7 +119,8 @@ class Service:
             request.check(self.engine.vocabulary_size)
         except RequestRefused as error:
             raise refused(error) from error
-        return Job(request=request, stops=asked.stops)
+        requests = [replace(request, seed=_signed(request.seed + index)) for index in range(asked.n)]
+        return Job(requests=requests, stops=asked.stops, tools=tools)
 
     async def enter(self) -> Callable[[], None]:
         """Waits, first come first served, until one more answer may be under way; returns what ends that. Raises ApiError when too many
@@ -137,15 +157,21 @@ class Service:
                 return
         self.num_running -= 1
 
-    async def parts(self, job: Job) -> AsyncGenerator[Part, None]:
-        """The answer as it is written; the parts together are the answer. Raises ApiError when the engine fails or the server closes.
-        Closing the generator ends the answer."""
+    def parts(self, job: Job) -> AsyncGenerator[tuple[int, Part], None]:
+        """The answers as they are written, each part with the number of its answer. Raises ApiError when the engine fails or the server
+        closes. Closing the generator ends the answers."""
+        return merged([self._parts(job, request) for request in job.requests])
+
+    async def _parts(self, job: Job, request: Request) -> AsyncGenerator[Part, None]:
         asked_s, num_written = time.monotonic(), 0
-        eos, so_far = self.engine.codec.eos_token_ids, TextSoFar(self.engine.codec.decode, job.stops)
+        keeps_special = job.tools is not None and job.tools.is_special
+        eos, so_far = self.engine.codec.eos_token_ids, TextSoFar(
+            self.engine.decode_whole if keeps_special else self.engine.codec.decode, job.stops
+        )
         if self._has_given_up:  # between its turn and its beginning
             raise closing()
         try:
-            stream, cancel = self.engine.start(job.request)
+            stream, cancel = self.engine.start(request)
         except ModelError as error:
             raise of_engine(error) from error
         self._streams.add(stream)
@@ -155,7 +181,7 @@ class Service:
                     self.metrics.first_token_s.observe(time.monotonic() - asked_s)
                 num_written += 1
                 text, is_end = so_far.add(written.token_id), written.token_id in eos
-                is_last = is_end or num_written == job.request.max_new_tokens
+                is_last = is_end or num_written == request.max_new_tokens
                 if is_last:
                     text += so_far.finish()
                 if is_last or so_far.is_stopped:
@@ -168,6 +194,6 @@ class Service:
         finally:
             cancel()
             self._streams.discard(stream)
-            self.metrics.prompt_tokens.inc(len(job.request.prompt))
+            self.metrics.prompt_tokens.inc(len(request.prompt))
             self.metrics.tokens.inc(num_written)
             self.metrics.answer_s.observe(time.monotonic() - asked_s)

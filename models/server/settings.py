@@ -20,7 +20,7 @@ class ServerSettings(BaseModel):
     max_tokens: Annotated[int, Field(ge=1, description="longest answer that may be asked for")] = 4096
     default_max_tokens: Annotated[int, Field(ge=1, description="longest answer where a request names no limit")] = 256
     max_body_mib: Annotated[int, Field(ge=1, description="largest request")] = 64
-    max_image_pixels: Annotated[int, Field(ge=1, description="largest picture, in pixels")] = 33_177_600
+    max_image_pixels: Annotated[int, Field(ge=1, description="pictures of one request together, in pixels")] = 33_177_600
     weight_roots: Annotated[tuple[Path, ...], Field(description="weights are loaded from below these folders only; empty: never")] = ()
     allowed_hosts: Annotated[
         tuple[str, ...], Field(description="host names that it answers for, beside loopback names and IP addresses")

@@ -49,11 +49,11 @@ def test_logits_that_are_not_numbers_are_told_row_by_row() -> None:
     row, other = (Row.of(request) for request in requests(2, temperature=1.0))
     logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(0))
     logits[0], logits[2] = torch.nan, -torch.inf
-    ids, logprobs = choose(logits, [row, other, row])
+    ids, logprobs, _ = choose(logits, [row, other, row])
     assert [math.isfinite(logprob) for logprob in logprobs] == [False, True, False]
-    alone, alone_logprobs = choose(logits[1:2], [other])
+    alone, alone_logprobs, _ = choose(logits[1:2], [other])
     assert (ids[1], logprobs[1]) == (alone[0], alone_logprobs[0])
-    ids, logprobs = choose(torch.zeros(1, 4), [row], never=(0, 1, 3))
+    ids, logprobs, _ = choose(torch.zeros(1, 4), [row], never=(0, 1, 3))
     assert (ids, logprobs) == ([2], [0.0])
 
 

@@ -28,14 +28,35 @@ def test_every_kind_of_server_that_a_profile_may_name_is_described() -> None:
     assert KINDS.keys() == set(get_args(ServerKind))
 
 
-def vllm(*, processed: bool, root: str = "elsewhere") -> Callable[[str, str, Any], Reply]:
-    """vLLM's answers for one token of probability 0.3: its log-probabilities are raw unless it was started with processed ones."""
+def vllm(*, processed: bool, root: str = "elsewhere", adapters: dict[str, str] | None = None) -> Callable[[str, str, Any], Reply]:
+    """vLLM's answers for one token of probability 0.3: its log-probabilities are raw unless it was started with processed ones. `adapters`
+    are those that it has, by name; it lists them beside its model, as it does (vllm/entrypoints/openai/models/serving.py)."""
+    loaded = {} if adapters is None else adapters
+
+    def listed(name: str, place: str, parent: str | None) -> dict[str, Any]:
+        return {
+            "id": name, "object": "model", "created": 1, "owned_by": "vllm", "root": place, "parent": parent,
+            "max_model_len": None if parent else 4096, "permission": [],
+        }  # fmt: skip
+
+    def refusal(status: int, message: str, kind: str) -> Reply:
+        return status, OK, {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
     def reply(method: str, path: str, body: Any) -> Reply:
         if path == "/v1/models":
-            return 200, OK, {"data": [{"id": "m", "root": root, "owned_by": "vllm", "max_model_len": 4096}]}
+            return 200, OK, {"object": "list", "data": [listed("m", root, None), *(listed(*pair, "m") for pair in loaded.items())]}
         if path == "/v1/load_lora_adapter":
-            return 200, OK, "Success: LoRA adapter 'policy' added successfully."
+            name = body["lora_name"]
+            if name in loaded and not body.get("load_inplace"):
+                return refusal(400, f"The lora adapter '{name}' has already been loaded.", "InvalidUserInput")
+            loaded[name] = body["lora_path"]
+            return 200, OK, f"Success: LoRA adapter '{name}' added successfully."
+        if path == "/v1/unload_lora_adapter":
+            if loaded.pop(body["lora_name"], None) is None:
+                return refusal(404, f"The lora adapter '{body['lora_name']}' cannot be found.", "NotFoundError")
+            return 200, OK, f"Success: LoRA adapter '{body['lora_name']}' removed successfully."
+        if body["model"] not in {"m", *loaded}:
+            return refusal(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
         logprob = math.log(0.3)
         if processed and body["temperature"]:
             logprob = logprob / body["temperature"] + 0.1 * (1 - body["temperature"]) if body["top_p"] > 0.3 else 0.0
@@ -81,7 +102,7 @@ def test_vllm_with_processed_logprobs_can_always_be_learned_from(roots: Path, tm
         engine.load_checkpoint(tmp_path, "checkpoint-lora", version=2)
         answer = act(engine, prompt())[0]
         assert (engine.policy_id, answer.policy_id, answer.versions) == ("checkpoint-lora", "checkpoint-lora", (2,))
-        assert played.bodies("/v1/completions")[-1]["model"] == "policy"
+        assert played.bodies("/v1/completions")[-1]["model"] == played.bodies("/v1/load_lora_adapter")[0]["lora_name"]
         assert played.bodies("/v1/load_lora_adapter")[0]["load_inplace"] is True
         with pytest.raises(ModelError, match="send: messages"):
             act(engine, Prompt(messages=(Message(role="user", content="", screenshot_id="s"),), sampling=Sampling(), images={"s": b"png"}))
@@ -126,6 +147,31 @@ def test_vllm_is_handed_a_learners_adapter_and_answers_with_it(roots: Path, tmp_
         engine.close()
     assert len(seen) == 2 and all({"adapter_config.json", "adapter_model.safetensors"} <= set(names) for names in seen)
     assert not list(tmp_path.iterdir())
+
+
+def test_adapters_of_one_engine_are_in_no_other_engines_way(tmp_path: Path) -> None:
+    """A server lists an adapter as a model of its own until it is unloaded. What a killed client left there is passed over."""
+    (tmp_path / "adapter_config.json").write_text("{}")
+    adapters = {"left-by-a-killed-client": "/gone"}
+    with played_server(vllm(processed=True, adapters=adapters)) as played:
+        first = HttpEngine(config(played.url))
+        first.load_checkpoint(tmp_path, "checkpoint-first", version=1)
+        second = HttpEngine(config(played.url))
+        assert (second.capabilities().model, second.capabilities().max_context) == ("m", 4096)
+        second.load_checkpoint(tmp_path, "checkpoint-second", version=1)
+        assert len(adapters) == 3, "each has a name of its own: none answers with the other's weights"
+        second.close()
+        assert act(first, prompt())[0].policy_id == "checkpoint-first", "and none loses its own when the other ends"
+        first.close()
+        assert list(adapters) == ["left-by-a-killed-client"]
+        first.close()
+        third = HttpEngine(config(played.url))
+        third.close()
+        assert len(played.bodies("/v1/unload_lora_adapter")) == 2
+    gone = HttpEngine(config((again := played_server(vllm(processed=True))).__enter__().url))
+    gone.load_checkpoint(tmp_path, "checkpoint-gone", version=1)
+    again.__exit__(None, None, None)
+    gone.close()
 
 
 def test_sglang_is_asked_by_its_own_route(roots: Path) -> None:

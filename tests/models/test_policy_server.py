@@ -144,9 +144,10 @@ def test_without_the_token_there_is_a_401_and_nothing_else(server: OurServer, au
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"messages": []}, "messages"), ({"temperature": -1}, "temperature"), ({"top_p": 0}, "top_p"), ({"n": 2}, "n"),
-        ({"presence_penalty": 1}, "presence_penalty"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 1501}, "max_tokens"),
-        ({"stop": list("abcde")}, ""), ({"top_logprobs": 3}, "top_logprobs"), ({"seed": "x"}, "seed"),
+        ({"messages": []}, "messages"), ({"temperature": -1}, "temperature"), ({"top_p": 0}, "top_p"), ({"n": 17}, "n"),
+        ({"presence_penalty": 3}, "presence_penalty"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": 1501}, "max_tokens"),
+        ({"stop": list("abcde")}, ""), ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 3}, ""), ({"seed": "x"}, "seed"),
         ({"messages": [{"role": "assistant", "content": "Thought"}]}, "messages"),
         ({"messages": [seen("http://127.0.0.1/x.png")]}, "messages"), ({"messages": [seen("data:image/png;base64,AAAA")]}, "messages"),
         ({"messages": [seen("data:image/png;base64,AAAA", "data:image/png;base64,AAAA")]}, "messages"),
@@ -250,7 +251,7 @@ def test_weights_come_from_allowed_folders_only_and_must_fit(client: httpx.Clien
 def test_metrics_count(roots: Path) -> None:
     with our_server(roots / "a") as server, server.client() as client:
         usage = client.post(CHAT, json=chat()).json()["usage"]
-        client.post(CHAT, json=chat(n=3))
+        client.post(CHAT, json=chat(n=30))
         text = client.get("/metrics").text
         assert 'flywheel_policy_requests_total{route="chat",status="200"} 1.0' in text
         assert f"flywheel_policy_tokens_total {usage['completion_tokens']:.1f}" in text

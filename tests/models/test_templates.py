@@ -36,7 +36,7 @@ CHAT = (
 
 
 def reference_ids(codec: TemplateCodec, messages: tuple[Message, ...], **more: object) -> list[int]:
-    chat = [{"role": message.role, "content": codec._content(message, message.content)} for message in messages]
+    chat = [{"role": message.role, "content": codec._content(message, [message.content])} for message in messages]
     return list(codec.tokenizer.apply_chat_template(chat, tokenize=True, **more)["input_ids"])
 
 
