@@ -22,8 +22,9 @@ from pipelines.sandbox_command import sandbox
 from pipelines.table_commands import export, lineage, replay, restore, sql, withdraw
 from pipelines.tasks_command import tasks
 from pipelines.verdict_command import verdict
-from warehouse.errors import ConfigError, FlywheelError, StorageFull
-from warehouse.home import is_full_disk
+from warehouse.errors import ConfigError, FlywheelError
+from warehouse.home import Home
+from warehouse.machine import refusal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -179,9 +180,10 @@ def main() -> None:
     except FlywheelError as error:
         _fail(error)
     except Exception as error:
-        if not is_full_disk(error):
+        found = refusal(error, Home.from_env().root)
+        if found is None:
             raise
-        _fail(StorageFull(f"the disk is full: {error}. Free some space and give the same command again; what is finished is kept"))
+        _fail(found)
 
 
 def _fail(error: FlywheelError) -> None:

@@ -3,12 +3,14 @@ outside the project can catch it without importing it.
 
     FlywheelError
     ├── ConfigError (ValueError)            a profile, flag or file says something that is not allowed
+    ├── MachineLimit (OSError)              the machine gives less than is needed: open files, memory, processes
     ├── WarehouseError
     │   ├── UnknownTable (LookupError)      no such table, version or iteration
     │   ├── UnknownId (LookupError)         no task, episode, sample, dataset, checkpoint … of that id
     │   ├── QueryError (ValueError)         a person's SQL is wrong, or asks for what a query may not touch
     │   ├── SchemaMismatch (ValueError)     rows do not fit the catalogue
     │   ├── CorruptTable (OSError)          a table's log or a data file cannot be read
+    │   ├── CorruptDatabase (OSError)       a database file of the home, e.g. Dagster's runs, cannot be read
     │   ├── StorageFull (OSError)           the disk is full; nothing was committed
     │   ├── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
     │   ├── ReportedOnly (ValueError)       a choice would read a split that is only reported, e.g. holdout
@@ -79,6 +81,10 @@ class ConfigError(FlywheelError, ValueError):
     """A profile, flag or file says something that is not allowed."""
 
 
+class MachineLimit(FlywheelError, OSError):
+    """The machine gives less than is needed: open files, memory, processes."""
+
+
 class WarehouseError(FlywheelError):
     """A table could not be read or written."""
 
@@ -101,6 +107,10 @@ class SchemaMismatch(WarehouseError, ValueError):
 
 class CorruptTable(WarehouseError, OSError):
     """A table's log or one of its data files cannot be read."""
+
+
+class CorruptDatabase(WarehouseError, OSError):
+    """A database file of the home, such as Dagster's record of runs, cannot be read."""
 
 
 class StorageFull(WarehouseError, OSError):

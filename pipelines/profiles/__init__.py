@@ -94,7 +94,7 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
     if _is_path(name_or_path):
         if not path.is_file():
             raise ConfigError(f"there is no profile file {path}; the profiles that come with the project are {', '.join(names())}")
-        text = path.read_text()
+        text = _text(path)
     elif name_or_path in names():
         text = (files(__package__) / f"{name_or_path}.yaml").read_text()
     else:
@@ -104,6 +104,17 @@ def _read(name_or_path: str, children: tuple[str, ...] = ()) -> dict[str, Any]:
         raise ConfigError(f"the profile {name_or_path} is not a YAML mapping")
     parent = data.pop("extends", None)
     return _merge(_read(located(str(parent), path.parent), (*children, name_or_path)), data) if parent else data
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the profile {path} is not UTF-8: byte {error.object[error.start]:#04x} at position {error.start}. Save it as UTF-8"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"the profile {path} cannot be read ({error.strerror})") from error
 
 
 def located(name_or_path: str, folder: Path) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import sys
 import time
 import traceback
@@ -20,11 +19,12 @@ from pydantic import TypeAdapter
 
 from assets import requests
 from assets.requests import StageRequest, StageResult
-from pipelines.work_folder import ERROR, REQUEST, RESULT, ROOM_FOR_A_WORD
+from pipelines.work_folder import ERROR, REQUEST, RESULT
 from pipelines.workers.context import WorkerContext
-from warehouse.errors import FlywheelError, StageFailed, StorageFull
-from warehouse.home import Home, atomic_write, is_full_disk
+from warehouse.errors import FlywheelError, StageFailed
+from warehouse.home import Home, atomic_write
 from warehouse.locks import FileLock
+from warehouse.machine import refusal
 from warehouse.processes import die_with_parent
 
 WORKERS = {
@@ -83,7 +83,7 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
         return _leave_error(folder, error)
     except Exception as error:
         traceback.print_exc()
-        return _leave_error(folder, in_our_words(error, folder))
+        return _leave_error(folder, refusal(error, Home.from_env().root) or error)
     result = result.model_copy(update={"read_versions": read, "started_at": started_at, "duration_s": time.monotonic() - started})
     atomic_write(folder / RESULT, result.model_dump_json().encode())
     if request.worker in PAGED:  # type: ignore[attr-defined]
@@ -99,13 +99,6 @@ def _write_pages(context: WorkerContext) -> None:
         build_iteration(context.warehouse, context.iteration, context.home.reports)
     except Exception as error:  # whatever it is, the stage's work is done and stored
         context.log(f"the report's pages could not be written: {error}")
-
-
-def in_our_words(error: Exception, folder: Path) -> Exception:
-    """StorageFull where the disk is the reason, else the error itself. Torch says only that a file of its ended too early."""
-    if is_full_disk(error) or shutil.disk_usage(folder).free < ROOM_FOR_A_WORD:
-        return StorageFull(f"the disk of {folder} is full ({error}): free some space and launch again; what is finished is kept")
-    return error
 
 
 def _leave_error(folder: Path, error: Exception) -> int:

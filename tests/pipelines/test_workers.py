@@ -33,7 +33,6 @@ from pipelines.workers import annotate as annotate_worker
 from pipelines.workers import initialise as seed_worker
 from pipelines.workers import merge as merge_worker
 from pipelines.workers import rl as rl_worker
-from pipelines.workers.__main__ import in_our_words
 from pipelines.workers.context import WorkerContext, pool_tasks
 from pipelines.workers.kept_episodes import KeptEpisodes
 from sandbox.actions import Finished
@@ -290,14 +289,6 @@ def test_a_disk_that_fills_up_under_a_checkpoint_leaves_nothing_of_it(small_disk
     assert [path for path in home.checkpoints.rglob("*") if path.is_file()] == []
     with pytest.raises(CheckpointError):
         registry.made_by(context(home, "0000", "seed_policy").warehouse, "0000", "seed_policy")
-
-
-def test_a_full_disk_is_named_whatever_the_library_says(small_disk: Path, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="unexpected pos") as wrong:
-        torch.save(torch.zeros(1 << 20), small_disk / "optimizer.pt")
-    told = in_our_words(wrong.value, small_disk)
-    assert isinstance(told, StorageFull) and "unexpected pos" in str(told)
-    assert in_our_words(wrong.value, tmp_path) is wrong.value, "a disk with room is not to blame"
 
 
 def one_sample(place: WorkerContext, kind: str) -> None:
