@@ -32,7 +32,9 @@ def prepare(home: Home) -> dict[str, str]:
                 f"{POSTGRES_VARIABLE} is set and dagster-postgres is not installed: install it (see dagster.yaml), or unset it"
             )
         config["storage"] = {"postgres": {"postgres_url": {"env": POSTGRES_VARIABLE}}}
-    atomic_write(home.dagster / "dagster.yaml", yaml.safe_dump(config, sort_keys=False).encode())
+    written, wanted = home.dagster / "dagster.yaml", yaml.safe_dump(config, sort_keys=False).encode()
+    if not written.is_file() or written.read_bytes() != wanted:  # what only looks can then look at a full or read-only disk
+        atomic_write(written, wanted)
     return {
         "DAGSTER_HOME": str(home.dagster),
         "FLYWHEEL_DAGSTER_DIR": str(home.dagster),
