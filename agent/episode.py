@@ -92,6 +92,7 @@ class Episode(_Record):
 
     request: EpisodeRequest
     instruction: str | None
+    content_id: Annotated[str | None, Field(description="of the first observation (sandbox/reserved.py); None where there was none")] = None
     steps: tuple[Step, ...]
     outcome: Outcome
     reward: float | None

@@ -21,7 +21,7 @@ from agent.memory import Memory
 from agent.policy import Response
 from agent.prompt import PromptBuilder
 from sandbox.actions import Action, CallUser, Finished
-from sandbox.session import Observation, Session
+from sandbox.session import Observation, Session, first_content
 
 Intervene = Callable[[Moment, Response], Awaitable[str | None]]
 """An annotator beside the policy: gets the moment and the policy's proposal; a text overrides the proposal, None lets it stand."""
@@ -90,7 +90,7 @@ class _Run:
     async def to_the_end(self) -> Episode:
         started_s = time.monotonic()
         observation = self._keep_screenshot(await self._session.reset(self._request.task, self._request.seed))
-        instruction = observation.instruction
+        instruction, content = observation.instruction, first_content(observation)
         memory = self._builder.start(instruction)
         outcome: Outcome | None = None
         while outcome is None:
@@ -105,6 +105,7 @@ class _Run:
         return Episode(
             request=self._request,
             instruction=instruction,
+            content_id=content,
             steps=tuple(self._steps),
             outcome=outcome,
             reward=reward,

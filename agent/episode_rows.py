@@ -69,6 +69,7 @@ def _episode_row(episode: Episode) -> Row:
         "policy_id": request.policy_id,
         "temperature": request.temperature,
         "instruction": episode.instruction,
+        "content_id": episode.content_id,
         "outcome": episode.outcome.value,
         "reward": episode.reward,
         "num_steps": len(episode.steps),

@@ -53,7 +53,7 @@ select
     case when h.passed is not null then 'human' else 'verifier' end as reference, h.reasons as said
 from first_episodes e left join human h using (episode_id)
 left join (select task_id, bool_or(held_out) as held_out from tasks group by task_id) t on t.task_id = e.task_id
-where e.outcome <> 'crashed' and e.num_steps > 0 and e.policy_id <> 'oracle'
+where e.outcome <> 'crashed' and e.split <> 'report' and e.num_steps > 0 and e.policy_id <> 'oracle'
     and (h.passed is not null
         or (e.reward is not null and list_contains($verified_purposes, e.purpose) and not list_contains($unverified, e.domain)))
     and not (e.split = 'train' and coalesce(t.held_out, false))

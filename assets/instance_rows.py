@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from assets.profile import Profile
-from sandbox.sources import SOURCES, tasks_in
+from sandbox.sources import SOURCES, reported_seeds, tasks_in
 from sandbox.supply import Facts
 from sandbox.task import Split, Task
-from warehouse.errors import TaskError
 from warehouse.identity import content_id
 
 EVALUATED = "evaluated on"
@@ -26,11 +25,8 @@ def evaluated_instances(settings: Profile) -> Iterator[dict[str, Any]]:
     for task in tasks_in(settings.tasks.lists).values():
         if task.domain not in settings.tasks.domains:
             continue
-        for seed in (seed for split, num in wanted.items() for seed in task.seeds(split, num)):
-            try:
-                facts = SOURCES[task.source].facts(task, seed)
-            except TaskError:  # the source has no instance for the seed
-                continue
+        for seed in (seed for split, num in wanted.items() for seed in reported_seeds(task, split, num)):
+            facts = SOURCES[task.source].facts(task, seed)
             if facts is None:
                 break
             yield instance_row(task, seed, facts, EVALUATED)

@@ -201,6 +201,19 @@ INVARIANTS = (
                using (task_id, seed) where e.iteration = $iteration and e.split <> i.split""",
     ),
     Invariant(
+        name="contents_of_one_split",
+        asset="rollouts",
+        meaning="what an evaluated page shows first was shown to nobody who was learned from: pages are told apart by that, not by seeds",
+        mend="withdraw what was learned from these episodes, and make the source's contents.json again (`python -m sandbox.contents`)",
+        sql="""with shown as (
+                 select e.* from episodes e join (select task_id from tasks where source = 'miniwob' group by task_id) using (task_id)
+                 where e.content_id is not null and e.iteration <= $iteration)
+               select content_id, list(distinct split order by split) as splits, list(distinct task_name order by task_name) as tasks,
+                 min(episode_id) filter (split = 'train') as learned_from, min(episode_id) filter (split <> 'train') as evaluated
+               from shown where content_id in (select content_id from episodes where iteration = $iteration)
+               group by content_id having count(distinct split) > 1""",
+    ),
+    Invariant(
         name="pool_without_duplicates",
         asset="rollouts",
         meaning="no two instances of the pool are the same one, within a split or across them",

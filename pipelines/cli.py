@@ -111,8 +111,11 @@ def status(
 @app.command("eval")
 def evaluate(
     checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE such as 0002/merged_policy, or a checkpoint's folder.")],
-    split: Annotated[str, typer.Option(help="eval or holdout.")] = "eval",
-    per_task: Annotated[int, typer.Option(min=1, help="Episodes per task.")] = 15,
+    split: Annotated[str, typer.Option(help="eval, holdout, or report with --for-release.")] = "eval",
+    per_task: Annotated[int, typer.Option(min=1, help="Episodes per task, fewer where it has fewer different instances.")] = 15,
+    for_release: Annotated[
+        str | None, typer.Option(help="With --split report: the release whose figures these are. The look is recorded in the home.")
+    ] = None,
     step_budgets: Annotated[
         str | None, typer.Option(help="Report success by growing step budgets: 5,10,20,40 steps, or 0.5x,1x,2x,4x of each task's own.")
     ] = None,
@@ -130,9 +133,11 @@ def evaluate(
     if step_budgets is None:
         if svg is not None:
             raise ConfigError("--svg draws success by step budget: give --step-budgets too, e.g. --step-budgets 0.5x,1x,2x")
-        evaluate_checkpoint(warehouse, checkpoint, split, per_task, *settings, console, as_json=json_)
+        evaluate_checkpoint(warehouse, checkpoint, split, per_task, *settings, console, as_json=json_, release=for_release)
     else:
-        evaluate_budgets(warehouse, checkpoint, split, per_task, step_budgets, *settings, console, svg=svg, as_json=json_)
+        evaluate_budgets(
+            warehouse, checkpoint, split, per_task, step_budgets, *settings, console, svg=svg, as_json=json_, release=for_release
+        )  # fmt: skip
 
 
 ELSEWHERE: tuple[Callable[..., None], ...] = (

@@ -20,28 +20,48 @@ from assets.profile import Profile
 from pipelines import profiles
 from pipelines.engines import open_engine
 from pipelines.query_command import checkpoint_folder
+from pipelines.release_figures import check_split, record
 from pipelines.sandboxes import open_collector
 from pipelines.step_budgets import parse_budgets, print_points, scale_steps, write_points
+from pipelines.workers.context import pool_tasks
 from pipelines.workers.evaluate import greedy_requests, task_counts
+from sandbox.sources import reported_seeds
 from sandbox.task import Split
-from warehouse.errors import ConfigError
 from warehouse.statistics import Interval, TaskCount, macro_average, wilson
 from warehouse.tables import Warehouse
 
 
 def evaluate_checkpoint(
     warehouse: Warehouse, name: str, split: str, per_task: int, profile_name: str, overrides: Mapping[str, Any], console: Console, *,
-    as_json: Path | None = None,
+    as_json: Path | None = None, release: str | None = None,
 ) -> None:  # fmt: skip
-    """Run and print; `as_json` is a file to write. Raises CheckpointError for an unknown checkpoint, ConfigError for an unknown split."""
-    _check_split(split)
+    """Run and print; `as_json` is a file to write, `release` what the split `report` is looked at for. Raises CheckpointError for an
+    unknown checkpoint, ConfigError for a split that may not be looked at."""
+    chosen = check_split(split, release)
     profile = profiles.load(profile_name, overrides)
     with closing(open_engine(checkpoint_folder(warehouse, name), profile.engine)) as engine:
-        counts = task_counts(run_evaluation(profile, engine, Split(split), per_task, console))
+        _note_look(warehouse, release, engine.policy_id, profile, per_task, console)
+        counts = task_counts(run_evaluation(profile, engine, chosen, per_task, console))
     console.print(success_by_task(counts, f"{engine.policy_id} on {split}"))
+    if left_out := unreported(profile, chosen):
+        console.print(f"not reported, for want of different instances: {', '.join(left_out)}", highlight=False)
     if as_json is not None:
-        told = {"policy_id": engine.policy_id, "split": split, **success_figures(counts)}
+        told = {"policy_id": engine.policy_id, "split": split, **success_figures(counts), "not_reported": left_out}
         as_json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def _note_look(
+    warehouse: Warehouse, release: str | None, policy_id: str, profile: Profile, per_task: int, console: Console
+) -> None:  # fmt: skip
+    """Before anything of the report split is played."""
+    if release is not None:
+        before = record(warehouse.home, release=release, policy_id=policy_id, tasks=list(profile.tasks.lists), per_task=per_task)
+        console.print(f"report split, for release {release}: looked at {before} times before in this home", highlight=False)
+
+
+def unreported(profile: Profile, split: Split) -> list[str]:
+    """Tasks of a profile that have no instance in a split (docs/evaluation.md)."""
+    return sorted(task.name for task in pool_tasks(profile.tasks) if not reported_seeds(task, split, 1))
 
 
 def success_figures(counts: Sequence[TaskCount]) -> dict[str, Any]:
@@ -67,21 +87,16 @@ def _add_row(table: RichTable, name: str, rate: float, interval: Interval, solve
     table.add_row(name, f"{rate:.3f}", f"{interval.low:.3f} – {interval.high:.3f}", f"{solved} of {num}")
 
 
-def _check_split(split: str) -> None:
-    if split not in (Split.EVAL, Split.HOLDOUT):
-        raise ConfigError(f"--split {split!r}: eval and holdout are allowed; train instances are never reported")
-
-
 def evaluate_budgets(
     warehouse: Warehouse, name: str, split: str, per_task: int, budgets: str, profile_name: str, overrides: Mapping[str, Any],
-    console: Console, *, svg: Path | None = None, as_json: Path | None = None,
+    console: Console, *, svg: Path | None = None, as_json: Path | None = None, release: str | None = None,
 ) -> None:  # fmt: skip
     """Run with growing step budgets and print; `svg` and `as_json` are files to write. Raises as `evaluate_checkpoint` does."""
-    _check_split(split)
-    wanted = parse_budgets(budgets)
+    chosen, wanted = check_split(split, release), parse_budgets(budgets)
     profile = profiles.load(profile_name, overrides)
     with closing(open_engine(checkpoint_folder(warehouse, name), profile.engine)) as engine:
-        points = scale_steps(profile, engine, Split(split), per_task, wanted, console)
+        _note_look(warehouse, release, engine.policy_id, profile, per_task, console)
+        points = scale_steps(profile, engine, chosen, per_task, wanted, console)
         title = f"{engine.policy_id} on {split}, by step budget"
     print_points(points, title, console)
     write_points(points, title, svg, as_json)

@@ -109,7 +109,7 @@ def _android(task: Task) -> str:
 def _imported(task: Task) -> str:
     from sandbox.imported.source import instance_spec
 
-    return "" if task.split(0) is Split.HOLDOUT else instance_spec(task, 0)[1].instruction
+    return "" if task.split(0) in (Split.HOLDOUT, Split.REPORT) else instance_spec(task, 0)[1].instruction
 
 
 _DESCRIBERS: Mapping[str, Callable[[Task], str]] = {

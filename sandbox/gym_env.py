@@ -30,6 +30,8 @@ from warehouse.errors import SandboxError, TaskError
 NAMESPACE, VERSION = "flywheel", 0
 MAX_TEXT, MAX_TYPED = 4096, 256
 MAX_ELEMENTS = 128
+FEW = 100
+"""A split with fewer seeds is drawn from its list; of a larger one any seed is tried."""
 REPLACEMENT = "\ufffd"
 CHARACTERS = "".join(map(chr, (10, *range(32, 127), *range(160, 0x250), 0xFFFD)))
 """What the spaces of texts hold: ASCII, Latin, newlines; anything else is the replacement character (`seen` has the text as it was)."""
@@ -174,8 +176,10 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
     def _instance_seed(self, wanted: Any) -> int:
         if wanted is not None:
             return int(wanted)
-        if self._split is not None and not self.task.seeds(self._split, 1):
-            raise TaskError(f"{self.task.name!r} is held out and has no instances of split {self._split.value!r}: use eval or holdout.")
+        if self._split is not None and not (seeds := self.task.seeds(self._split, FEW)):
+            raise TaskError(f"{self.task.name!r} has no instances of split {self._split.value!r}: use another.")
+        if self._split is not None and len(seeds) < FEW:
+            return int(seeds[self.np_random.integers(len(seeds))])
         while True:
             seed = int(self.np_random.integers(2**31))
             if self._split is None or self.task.split(seed) is self._split:

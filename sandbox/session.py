@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from sandbox.actions import Action
+from sandbox.reserved import screen_content
 from sandbox.task import Task
 from warehouse.errors import SandboxError
 from warehouse.identity import bytes_id
@@ -64,6 +65,12 @@ class Observation:
     @property
     def screenshot_id(self) -> str | None:
         return None if self.screenshot is None else bytes_id("screen", self.screenshot)
+
+
+def first_content(observation: Observation) -> str:
+    """Id of what an episode's first observation says (reserved.py)."""
+    elements = ((element.role, element.text, element.states) for element in observation.elements)
+    return screen_content(observation.instruction, elements, observation.output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

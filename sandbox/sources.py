@@ -11,12 +11,15 @@ from typing import Literal, Protocol, cast
 
 from sandbox.page_task import PageTask, PageTasks
 from sandbox.supply import Facts
-from sandbox.task import Task
+from sandbox.task import Split, Task
 from warehouse.errors import ConfigError, TaskError
 
 SessionKind = Literal["page", "terminal", "hybrid", "web", "desktop", "android"]
 """page: a task page in a browser; terminal: bash and files; hybrid: browser, terminal and files on one workspace; web: a live
 web application in a browser; desktop: a display with applications; android: a device."""
+
+
+SEEDS_PER_REPORTED = 4
 
 
 class _Module(Protocol):
@@ -76,6 +79,23 @@ def kind_of(task: Task) -> SessionKind:
     if task.source not in SOURCES:
         raise TaskError(f"Task {task.name!r} is of source {task.source!r}, which is not known; known are {', '.join(SOURCES)}.")
     return SOURCES[task.source].kind_of(task)
+
+
+def reported_seeds(task: Task, split: Split, num: int) -> list[int]:
+    """The first seeds of a split that are `num` different instances; fewer where there are no more among SEEDS_PER_REPORTED times as many.
+    A repeat tells nothing that the first did not."""
+    found: dict[str, int] = {}
+    for seed in task.seeds(split, num * SEEDS_PER_REPORTED):
+        try:
+            facts = SOURCES[task.source].facts(task, seed)
+        except TaskError:  # the source has no instance for the seed
+            continue
+        if facts is None:  # its seeds are different instances (reserved.py), or nobody can tell
+            return task.seeds(split, num)
+        found.setdefault(facts.content_id, seed)
+        if len(found) == num:
+            break
+    return list(found.values())
 
 
 def tasks_of(selection: str) -> tuple[Task, ...]:

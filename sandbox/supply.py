@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from sandbox.task import SPLIT_EDGES, Split, Task
+from sandbox.task import Split, Task, split_at
 from warehouse.errors import TaskError
 from warehouse.identity import content_id, stable_fraction, stable_seed
 
@@ -59,10 +59,7 @@ C = TypeVar("C", bound=Candidate)
 
 def content_split(task: Task, content: Any) -> Split:
     """The split that a content belongs to, whatever the seed: so that no two splits share one. Proportions are those of seeds."""
-    fraction = stable_fraction("content", task.source, content)
-    if task.held_out:
-        return Split.EVAL if fraction < 0.5 else Split.HOLDOUT
-    return next(split for split, edge in SPLIT_EDGES.items() if fraction < edge)
+    return split_at(stable_fraction("content", task.source, content), held_out=task.held_out)
 
 
 def draw(task: Task, seed: int, make: Callable[[Random], C | Refusal]) -> tuple[C, dict[str, int]]:

@@ -155,9 +155,11 @@ def family_rows(supply: Supply) -> list[tuple[str, ...]]:
 
 
 def samples(supply: Supply, num: int = NUM_SAMPLES) -> list[Supplied]:
-    """Spread over the families, and in each from its easiest to its hardest; none of `holdout`, which nobody looks at."""
+    """Spread over the families, and in each from its easiest to its hardest; none of `holdout` and `report`, which nobody looks at."""
     groups = [
-        sorted((each for each in group if each.split is not Split.HOLDOUT), key=lambda each: (each.facts.difficulty, each.seed))
+        sorted(
+            (each for each in group if each.split not in (Split.HOLDOUT, Split.REPORT)), key=lambda each: (each.facts.difficulty, each.seed)
+        )
         for group in supply.by_family.values()
     ]
     groups = [group for group in groups if group]

@@ -64,7 +64,7 @@ class Table:
         return next(column for column in self.columns if column.name == name)
 
 
-SPLITS = ("train", "eval", "holdout")
+SPLITS = ("train", "eval", "holdout", "report")
 OUTCOMES = ("success", "failure", "truncated", "timeout", "invalid_action", "crashed")
 WITHDRAWN_STAGE = "withdrawn"
 """Stage of the tombstones of a table with a column `withdrawn`: a row there takes back every row of the same key."""
@@ -135,6 +135,8 @@ _TABLES = (
             "reward", FLOAT, "reward of the environment's verifier; null where the infrastructure failed",
             nullable=True, minimum=-1, maximum=1,
         ),
+        _col("content_id", STRING, "hash of what the first observation says: instruction and elements, without coordinates; null where "
+             "nothing was seen", nullable=True),
         _col("num_steps", INT, "steps taken", minimum=0),
         _col("num_retries", INT, "infrastructure retries before this result", minimum=0),
         _col("error", STRING, "the infrastructure's error, for `crashed`", nullable=True),

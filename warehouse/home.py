@@ -11,6 +11,7 @@ FLYWHEEL_HOME
 ├── work/          one folder a stage: its request, its result, and what a relaunch picks up
 ├── spool/         scratch: images on their way into the tables, queries too large for memory
 ├── locks/         one small file a lock
+├── report_split.jsonl  when the report split was looked at, and for which release
 └── profile.yaml   the profile that it was last turned under
 """
 

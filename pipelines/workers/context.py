@@ -14,7 +14,7 @@ from assets.profile import TaskSettings
 from models.engine_choice import EngineChoice
 from pipelines.engines import ClosablePolicy, open_engine
 from pipelines.progress import Progress
-from sandbox.sources import tasks_in
+from sandbox.sources import reported_seeds, tasks_in
 from sandbox.task import Split, Task
 from warehouse import registry
 from warehouse.home import Home
@@ -82,11 +82,16 @@ def requests_for(
     pool: Mapping[str, Sequence[int]] | None = None,
 ) -> list[EpisodeRequest]:
     """One request per task, instance and attempt, instance by instance, so that a collection cut short is still balanced over tasks. A
-    `pool` says by task id which seeds they are; without it every task has `num`."""
+    `pool` says by task id which seeds they are; without it every task has `num`, or of another split than `train` as many as it has
+    different ones."""
     tasks = [task for task in pool_tasks(settings) if split is not Split.TRAIN or not task.held_out]
-    seeds = {
-        task.task_id: task.seeds(split, num, skip=skip) if pool is None else list(pool.get(task.task_id, ())) for task in tasks
-    }  # fmt: skip
+
+    def seeds_of(task: Task) -> list[int]:
+        if pool is not None:
+            return list(pool.get(task.task_id, ()))
+        return task.seeds(split, num, skip=skip) if split is Split.TRAIN else reported_seeds(task, split, num)
+
+    seeds = {task.task_id: seeds_of(task) for task in tasks}
     return [
         EpisodeRequest(
             purpose=purpose,

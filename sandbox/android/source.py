@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import random
 import shlex
-from functools import cache
+from dataclasses import asdict
+from functools import cache, partial
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,9 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandbox.actions import Action
 from sandbox.android.instance import AndroidInstance, AndroidMoment, Check
 from sandbox.android.oracles import ORACLES
+from sandbox.reserved import unreserved
 from sandbox.task import Task
 from sandbox.task_file import TaskFile, read_task_file
 from warehouse.errors import ConfigError, TaskError
+from warehouse.identity import content_id
 
 SOURCE = "android"
 DOMAIN = "android"
@@ -86,11 +89,24 @@ def load_tasks(group: str | None = None) -> dict[str, Task]:
 
 def make_instance(task: Task, seed: int) -> AndroidInstance:
     """The instance of a seed. Raises TaskError for a task that is not this source's."""
-    entry = task_file().tasks.get(task.name) if task.source == SOURCE else None
-    if entry is None:
+    if task.source != SOURCE or task.name not in task_file().tasks:
         raise TaskError(
             f"Android cannot run task {task.source}/{task.name}: it has source {SOURCE!r} and the names in sandbox/android/tasks.yaml only."
         )
+    return unreserved(SOURCE, task.name, seed, task.split(seed), partial(_drawn, task), _content_of)
+
+
+def content(task: Task, seed: int) -> str:
+    """Id of what a seed draws first, for the index of what is reserved."""
+    return _content_of(_drawn(task, seed))
+
+
+def _content_of(made: AndroidInstance) -> str:
+    return content_id("content", [made.instruction, [*made.setup], [asdict(check) for check in made.checks]])
+
+
+def _drawn(task: Task, seed: int) -> AndroidInstance:
+    entry = task_file().tasks[task.name]
     words = _words(entry, random.Random(f"{task.name} {seed}"))
     contacts = [command for position, person in enumerate(entry.people, 1) for command in _insert_contact(position, person, words)]
     checks = [check.model_dump() | {"expected": check.expected.format(**words)} for check in entry.checks]

@@ -22,7 +22,8 @@ from sandbox.browser.policy import told
 from sandbox.browser.scratch import readable_root
 from sandbox.browser.web_state import read_web_state
 from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, PageTasks, Surroundings
-from sandbox.session import Observation, Transition, Verdict, require_open, require_running
+from sandbox.reserved import MAX_DRAWS, drawn_seed, nothing_left, reserved_of
+from sandbox.session import Observation, Transition, Verdict, first_content, require_open, require_running
 from sandbox.task import Task
 from warehouse.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
 
@@ -74,6 +75,8 @@ class PageSession:
         self._instance: _Instance | None = None
         self._is_closed = False
         self.num_resets = 0
+        self.num_refused = 0
+        """Instances that were started and not shown, because their content is reserved."""
 
     @property
     def environment(self) -> str:
@@ -88,10 +91,30 @@ class PageSession:
         return self._page_key
 
     async def reset(self, task: Task, seed: int) -> Observation:
-        """Raises TaskError for an unknown source, PageNotReady and other SandboxErrors."""
+        """Raises TaskError for an unknown source, PageNotReady and other SandboxErrors.
+
+        Where the content of the instance is reserved for another split, another is drawn in its place, always the same one: so whoever
+        asks for a train instance is never shown what is evaluated on."""
         source = self._source(task)
         require_open(self._is_closed)
         self.num_resets += 1
+        reserved = reserved_of(task.source, task.name)
+        if reserved is None:
+            return await self._begin(source, task, seed)
+        split = task.split(seed)
+        for draw in range(MAX_DRAWS):
+            observation = await self._begin(source, task, drawn_seed(task.source, task.name, seed, draw))
+            if not reserved.refuses(seed, split, first_content(observation)):
+                return observation
+            self.num_refused += 1
+        raise nothing_left(task.name, seed)
+
+    async def begin(self, task: Task, seed: int) -> Observation:
+        """Start an instance whatever it shows. Only for whoever makes the index of what is reserved; raises as `reset`."""
+        require_open(self._is_closed)
+        return await self._begin(self._source(task), task, seed)
+
+    async def _begin(self, source: PageTask, task: Task, seed: int) -> Observation:
         instance, self._instance = self._instance, None
         key = (task.source, task.name)
         has_stayed = instance is not None and instance.page.notes.left_for is None and self._page_key == key

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from sandbox.task import SPLIT_EDGES, Split
+from sandbox.task import Split, split_at
 from warehouse.identity import stable_fraction
 
 AttributeKind = Literal["number", "text", "link", "links"]
@@ -75,8 +75,7 @@ class Entity:
     @property
     def split(self) -> Split:
         """By its own content, whatever asks for it: what is asked in one split is never asked in another."""
-        fraction = stable_fraction("browsing entity", self.key)
-        return next(split for split, edge in SPLIT_EDGES.items() if fraction < edge)
+        return split_at(stable_fraction("browsing entity", self.key))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.desktop import tasks_editor, tasks_files, tasks_large, tasks_windows
 from sandbox.desktop.instance import Instance
+from sandbox.reserved import unreserved
 from sandbox.task import Task
 from sandbox.task_file import TaskFile, read_task_file
 from warehouse.errors import TaskError
-from warehouse.identity import stable_seed
+from warehouse.identity import content_id, stable_seed
 
 SOURCE = "desktop"
 DOMAIN = "desktop"
@@ -82,4 +83,19 @@ def entry(task: Task) -> TaskEntry:
 def make_instance(task: Task, seed: int) -> Instance:
     """The same for the same task and seed, everywhere. Raises TaskError for a task that is not of this source."""
     entry(task)
+    return unreserved(SOURCE, task.name, seed, task.split(seed), partial(_drawn, task), _content_of)
+
+
+def content(task: Task, seed: int) -> str:
+    """Id of what a seed draws first, for the index of what is reserved."""
+    return _content_of(_drawn(task, seed))
+
+
+def _drawn(task: Task, seed: int) -> Instance:
     return MAKERS[task.name](random.Random(stable_seed(SOURCE, task.name, seed)))
+
+
+def _content_of(made: Instance) -> str:
+    files = {str(path): data.decode("latin-1") for path, data in made.files.items()}
+    launched = [[launch.app, *map(str, launch.files)] for launch in made.launches]
+    return content_id("content", [made.instruction, files, launched])

@@ -5,18 +5,20 @@ composed (generated.py), and the page they share.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from sandbox.hybrid import kinds
 from sandbox.hybrid.generated import FAMILIES, GROUPS, composed, composed_facts
 from sandbox.hybrid.tasks import HybridInstance, HybridMaker
 from sandbox.page_task import PageSettings, WebSettings
+from sandbox.reserved import unreserved
 from sandbox.supply import Facts
 from sandbox.task import Task
 from sandbox.task_file import TaskEntry, TaskFile, load_plain, read_task_file
 from sandbox.terminal.tasks import seeded
 from warehouse.errors import TaskError
+from warehouse.identity import content_id
 
 SOURCE = "hybrid"
 DOMAIN = "hybrid"
@@ -60,7 +62,22 @@ def facts(task: Task, seed: int) -> Facts | None:
 def hybrid_instance(task: Task, seed: int) -> HybridInstance:
     """Raises TaskError for a task that is not this source's."""
     _check(task)
-    return composed(task, seed)[0].instance if task.name in FAMILIES else KINDS[task.name](seeded(task, seed))
+    if task.name in FAMILIES:
+        return composed(task, seed)[0].instance
+    return unreserved(task.source, task.name, seed, task.split(seed), partial(_drawn, task), _content_of)
+
+
+def content(task: Task, seed: int) -> str:
+    """Id of what a seed draws first, for the index of what is reserved."""
+    return _content_of(_drawn(task, seed))
+
+
+def _drawn(task: Task, seed: int) -> HybridInstance:
+    return KINDS[task.name](seeded(task, seed))
+
+
+def _content_of(made: HybridInstance) -> str:
+    return content_id("content", [made.work.content, made.page])
 
 
 def _check(task: Task) -> None:

@@ -21,10 +21,11 @@ from sandbox.imported.mapping import BadRecord, Files, Mapped
 from sandbox.imported.osworld import map_osworld
 from sandbox.imported.spec import ImportedTask
 from sandbox.imported.store import Record
-from sandbox.task import SPLIT_EDGES, Split
 from warehouse.errors import ConfigError
 from warehouse.identity import stable_fraction
 
+TRAINED_ON = 0.8
+"""Share of the tasks of an import that are trained on."""
 SUFFIXES = (".json", ".jsonl", ".yaml", ".yml", ".txt")
 Mapper = Callable[[Any, Files], Mapped]
 
@@ -122,7 +123,7 @@ def _add(
     fraction = stable_fraction("imported", spec.content_id)
     found.tasks.append(
         ImportedTask(
-            spec=spec, held_out=held_out or fraction >= SPLIT_EDGES[Split.TRAIN], not_runnable=tuple(dict.fromkeys(mapped.not_runnable)),
+            spec=spec, held_out=held_out or fraction >= TRAINED_ON, not_runnable=tuple(dict.fromkeys(mapped.not_runnable)),
             notes=tuple(mapped.notes), unknown_fields=tuple(dict.fromkeys(mapped.unknown)), record=digest, where=where,
         )
     )  # fmt: skip

@@ -5,8 +5,9 @@ that are composed (generated/). What an instance is made of is tasks.py, what ru
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 
+from sandbox.reserved import unreserved
 from sandbox.supply import Facts
 from sandbox.task import Task
 from sandbox.task_file import TaskEntry, TaskFile, load_plain, read_task_file
@@ -83,6 +84,15 @@ def facts(task: Task, seed: int) -> Facts | None:
     return None
 
 
+def content(task: Task, seed: int) -> str:
+    """Id of what a seed draws first, for the index of what is reserved."""
+    return _drawn(task, seed).content
+
+
+def _drawn(task: Task, seed: int) -> Instance:
+    return KINDS[task.name](seeded(task, seed))
+
+
 class TerminalSource:
     """Satisfies InstanceSource."""
 
@@ -91,7 +101,9 @@ class TerminalSource:
     def instance(self, task: Task, seed: int) -> Instance:
         """Raises TaskError for a task that is not this source's."""
         self.check(task)
-        return composed(task, seed)[0].instance if task.name in FAMILIES else KINDS[task.name](seeded(task, seed))
+        if task.name in FAMILIES:
+            return composed(task, seed)[0].instance
+        return unreserved(task.source, task.name, seed, task.split(seed), partial(_drawn, task), lambda made: made.content)
 
     @staticmethod
     def check(task: Task) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any, ClassVar, Protocol
 
@@ -21,7 +21,7 @@ from sandbox.terminal.bubblewrap import HOME
 from sandbox.terminal.jail import Jail
 from sandbox.terminal.search import Document
 from warehouse.errors import SandboxError, TaskError
-from warehouse.identity import stable_seed
+from warehouse.identity import content_id, stable_seed
 
 COMMAND_TIMEOUT_S = 20.0
 RESPONSE_TIMEOUT_S = 5.0
@@ -279,6 +279,13 @@ class Instance:
     steps: Sequence[Step]
     answer: str = ""
     """What the oracle ends with."""
+
+    @property
+    def content(self) -> str:
+        """Id of what the agent is asked and finds."""
+        files = {path: data if isinstance(data, str) else data.decode("latin-1") for path, data in self.files.items()}
+        documents = {address: asdict(document) for address, document in self.documents.items()}
+        return content_id("content", [self.instruction, files, [*self.folders], {**self.modes}, [*self.commands], documents])
 
 
 Maker = Callable[[Random], Instance]

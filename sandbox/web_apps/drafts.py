@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.task import SPLIT_EDGES, Split
+from sandbox.task import Split, split_at
 from sandbox.web_apps.apps import WebApp
 from sandbox.web_apps.functions import Finder, FunctionMap, path_of
 from sandbox.web_apps.state import Cells
@@ -42,8 +42,7 @@ class Draft:
 
 def row_split(app: str, table: str, title: str) -> Split:
     """Which split a row, or a name that is added, belongs to: by its content alone."""
-    fraction = stable_fraction("web row", app, table, title)
-    return next(split for split, edge in SPLIT_EDGES.items() if fraction < edge)
+    return split_at(stable_fraction("web row", app, table, title))
 
 
 class Maker:

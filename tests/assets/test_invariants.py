@@ -131,6 +131,12 @@ FAULTS: dict[str, tuple[Callable[[Warehouse], Any], str]] = {
         lambda made: made.replace_partition("sft_samples", [Make.sample("seed-0", verdict=False), Make.sample("seed-1")], **SEED), "seed-0",
     ),
     "episodes_counted_once": (seeded("episodes", episode("ep-good"), iteration="0001"), "0001/imported"),
+    "contents_of_one_split": (
+        rollouts(
+            episode("ep-good", content_id="content-1"),
+            episode("ep-bad", seed=9, split="holdout", purpose="evaluation", outcome="failure", reward=0.0, content_id="content-1"),
+        ), "'learned_from': 'ep-good', 'evaluated': 'ep-bad'",
+    ),
     "instances_of_one_split": (rollouts(episode("ep-bad", seed=9, split="eval", outcome="failure", reward=0.0)), "'eval', 'train'"),
     "pool_without_duplicates": (
         seeded("task_instances", instance(5, "a", "holdout"), iteration="0001", stage="more"), "task-a/5",
