@@ -104,7 +104,10 @@ def _choose(
     incumbent = registry.made_by(warehouse, before, "released_policy")
     if incumbent.checkpoint_id == candidate.checkpoint_id:
         return incumbent, "the candidate is the previous release", {}
-    comparison = compare_paired(*(outcomes_to_choose(warehouse, one.checkpoint_id) for one in (candidate, incumbent)))
+    now, then = (outcomes_to_choose(warehouse, one.checkpoint_id) for one in (candidate, incumbent))
+    if now and then and not now.keys() & then.keys():
+        return candidate, "the previous release was evaluated on other instances, under an older rule of splits: nothing to lose to", {}
+    comparison = compare_paired(now, then)
     decision = release_gate(
         comparison, significance=settings.evaluation.release_significance, tolerance=settings.evaluation.release_tolerance
     )

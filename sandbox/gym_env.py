@@ -177,7 +177,8 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         if wanted is not None:
             return int(wanted)
         if self._split is not None and not (seeds := self.task.seeds(self._split, FEW)):
-            raise TaskError(f"{self.task.name!r} has no instances of split {self._split.value!r}: use another.")
+            why = "is held out" if self.task.held_out else "has too few different instances"
+            raise TaskError(f"{self.task.name!r} {why}, so it has none of split {self._split.value!r}: ask for another split.")
         if self._split is not None and len(seeds) < FEW:
             return int(seeds[self.np_random.integers(len(seeds))])
         while True:

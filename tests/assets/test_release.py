@@ -37,8 +37,9 @@ def warehouse(tmp_path: Path) -> Iterator[Warehouse]:
     yield found
 
 
-def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, crashed: int = 0) -> None:
-    """Episodes of a policy that solves the first `solved[split]` of NUM instances; of those that follow, the last `crashed` crashed."""
+def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, crashed: int = 0, **rest: Any) -> None:
+    """Episodes of a policy that solves the first `solved[split]` of NUM instances; of those that follow, the last `crashed` crashed. `rest`
+    are columns of them all."""
 
     def ended(seed: int, num_solved: int) -> dict[str, Any]:
         if seed >= NUM - crashed:
@@ -47,7 +48,8 @@ def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, c
 
     rows = [
         episode_row(
-            f"{policy}-{split}-{seed}", purpose="evaluation", split=split, seed=place * NUM + seed, policy_id=policy, **ended(seed, num)
+            f"{policy}-{split}-{seed}", purpose="evaluation", split=split, seed=place * NUM + seed, policy_id=policy,
+            **ended(seed, num), **rest,
         )
         for place, (split, num) in enumerate(solved.items())
         for seed in range(NUM)
@@ -93,3 +95,11 @@ def test_episodes_that_crashed_are_no_pairs(warehouse: Warehouse) -> None:
     evaluated(warehouse, CANDIDATE, {"eval": NUM}, crashed=10)
     found, why = released(warehouse)
     assert found == CANDIDATE and f"on {NUM - 10} pairs (0 won, 0 lost" in why
+
+
+def test_a_release_of_before_another_rule_of_splits_cannot_be_compared_with(warehouse: Warehouse) -> None:
+    """Its tasks have other ids: the run goes on, and says so."""
+    evaluated(warehouse, INCUMBENT, {"eval": NUM})
+    evaluated(warehouse, CANDIDATE, {"eval": 0}, task_id="task-of-now")
+    found, why = released(warehouse)
+    assert found == CANDIDATE and "older rule of splits" in why

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from pipelines.import_tasks import import_task_files
 from sandbox.sources import tasks_of
+from warehouse.catalogue import SPLITS
 from warehouse.errors import ConfigError
 from warehouse.home import Home
 
@@ -58,9 +59,9 @@ def test_tasks_are_imported_counted_and_listed(task_file: Path, home: Path) -> N
 
 def test_it_is_said_which_split_each_task_is_in_and_why(task_file: Path, home: Path, tmp_path: Path) -> None:
     said = flywheel("tasks", "plain", task_file)
-    lines = {line.split()[0]: line for line in said.splitlines() if line.split()[1:2] in (["train"], ["eval"], ["holdout"])}
+    lines = {line.split()[0]: line for line in said.splitlines() if line.split()[1:2] in [[split] for split in SPLITS]}
     rows = {row["name"]: row["split"] for row in json.loads(flywheel("sets", "my-tasks", "--json"))}
-    assert rows == {"good": rows["good"], "solved": "train", "broken": "train", "site": ""} and rows["good"] in ("eval", "holdout")
+    assert rows == {"good": rows["good"], "solved": "train", "broken": "train", "site": ""} and rows["good"] in SPLITS[1:]
     assert {name: line.split()[1] for name, line in lines.items()} == {name: split for name, split in rows.items() if split}
     assert "its hash is among the 20 %" in lines["good"] and "never" not in lines["solved"] and "Nothing of this set" not in said
     listed = {task.name: task for task in tasks_of("imported:my-tasks")}
