@@ -47,9 +47,8 @@ class Kind:
 
 
 class Crawler:
-    def __init__(self, app: WebApp, running: RunningApp) -> None:
-        self.app, self.running = app, running
-        self.state: State = running.state()
+    def __init__(self, app: WebApp, running: RunningApp, state: State) -> None:
+        self.app, self.running, self.state = app, running, state
         self.kinds: dict[str, Kind] = {}
         self.dropped: Counter[str] = Counter()
         self.num_pages = 0
@@ -256,7 +255,7 @@ async def crawl(app: WebApp) -> FunctionMap:
     """Raises WebAppMissing, WebAppCrashed."""
     running = await RunningApp.start(app)
     try:
-        crawler = Crawler(app, running)
+        crawler = Crawler(app, running, await running.state())
         await crawler.walk()
         views = [view for kind in crawler.kinds.values() for view in views_of(crawler, kind)]
         finders: dict[tuple[str, str | None], Finder] = {}

@@ -63,14 +63,14 @@ class Prober:
     async def send(self, key: str | None, values: Mapping[str, str]) -> list[Change]:
         """What changes when the form is sent with these values instead of its own."""
         path, form = await self.form(key)
-        before = self.running.state()
+        before = await self.running.state()
         given = form.defaults() | dict(values)
         submit = self.target.submit
         if submit.name:
             given[submit.name] = submit.value or ""
         action = urlsplit(urljoin(f"http://localhost{path}", form.action))
         await self.running.post(action.path + (f"?{action.query}" if action.query else ""), given)
-        return difference(before, self.running.state())
+        return difference(before, await self.running.state())
 
     def fill(self, form: Form, first: int) -> dict[str, str]:
         """A value of its own for each text field; numbers are taken where words are, and where they are not."""
@@ -251,9 +251,10 @@ async def _by_title(probe: Prober, form: Form, filled: Mapping[str, str]) -> lis
     """A field may say which row is meant: each is tried with the title of a row."""
     for name in filled:
         for table, described in probe.app.tables.items():
-            if name != described.title or described.title not in _columns(probe.running.state(), table):
+            state = await probe.running.state()
+            if name != described.title or described.title not in _columns(state, table):
                 continue
-            rows = probe.running.state()[table]
+            rows = state[table]
             row_key = next(iter(rows))
             changes = await probe.send(probe.target.keys[0], {**filled, name: str(rows[row_key][name])})
             if not changes:
@@ -276,7 +277,7 @@ def _columns(state: State, table: str) -> set[str]:
 async def _is_confirmed(probe: Prober, function: Function) -> bool:
     """Whether it does what was learned, with other values and on another row."""
     key = probe.target.keys[-1]
-    state = probe.running.state()
+    state = await probe.running.state()
     values: dict[str, str] = dict(function.fixed)
     row_key = key
     cells = {column: key if value == KEY else value for column, value in function.constants.items()}

@@ -9,7 +9,6 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,8 @@ from warehouse.errors import JailCrashed, WebAppCrashed, WebAppSpoiled
 START_TIMEOUT_S = 60.0
 SEED_TIMEOUT_S = 120.0
 POLL_S = 0.02
-READ_TRIES = 10
+READ_LIMIT_S = 1.0
+"""What cannot be read is looked at again for so long."""
 APP_PLACE = "/opt/app"
 LIMITS = JailLimits(processes=64, memory_mib=1024, cpus=2.0, workspace_mib=64)
 MAX_DATABASE_BYTES = 16 << 20
@@ -89,31 +89,28 @@ class RunningApp:
     async def post(self, path: str, form: Mapping[str, str]) -> Answer:
         return await request(self.jail.connect, PORT, "POST", path, form=form, cookies=self._cookies)
 
-    def state(self) -> State:
-        """As its database is now. Raises WebAppSpoiled where that is no database any more, or larger than any that episodes make."""
-        for _ in range(READ_TRIES - 1):  # the application may be writing
-            with suppress(WebAppSpoiled, FileNotFoundError):
-                return self._read_state()
-            time.sleep(POLL_S)
-        try:
-            return self._read_state()
-        except FileNotFoundError as error:
-            raise WebAppSpoiled(f"the application's database is gone: {error}") from error
-
-    def _read_state(self) -> State:
-        try:
-            content = self.jail.workspace.read(self.app.database, limit_bytes=MAX_DATABASE_BYTES)
-        except Refused as error:
-            raise WebAppSpoiled(f"the application's database is not what it was: {error}") from error
-        return read_state(content, self.app.tables)
+    async def state(self) -> State:
+        """As its database is now. Raises WebAppSpoiled where that is no database any more, holds something else than tables, or is larger
+        than any that episodes make."""
+        stop_at_s = time.monotonic() + READ_LIMIT_S
+        while True:
+            try:
+                content = self.jail.workspace.read(self.app.database, limit_bytes=MAX_DATABASE_BYTES)
+                return await read_state(content, self.app.tables)
+            except Refused as error:
+                raise WebAppSpoiled(f"the application's database is not what it was: {error}") from error
+            except (WebAppSpoiled, FileNotFoundError) as error:  # the application may be writing
+                if time.monotonic() > stop_at_s:
+                    raise WebAppSpoiled(f"the application's database cannot be read: {error}") from error
+            await asyncio.sleep(POLL_S)
 
     async def check(self) -> None:
-        """Raises JailCrashed, SandboxTimeout, and WebAppCrashed where nothing listens any more."""
+        """Raises JailCrashed, SandboxTimeout, and WebAppCrashed where nothing listens any more in a jail that is well."""
         await self.jail.check()
         try:
             _, writer = await self.jail.connect(PORT)
         except ConnectionRefusedError as error:
-            raise WebAppCrashed(f"{self.app.name} has ended in the middle of an episode. Start it again.") from error
+            raise WebAppCrashed(f"{self.app.name} has ended, or takes no connections any more") from error
         writer.close()
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ from sandbox.web_apps.running import RunningApp, prepare
 from sandbox.web_apps.source import PAGES, SETTINGS, SOURCE, VERSION, web_instance
 from sandbox.web_apps.state import State, difference
 from sandbox.web_apps.tasks import WebInstance, reasons_against
-from warehouse.errors import WebAppSpoiled
+from warehouse.errors import WebAppCrashed, WebAppSpoiled
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class WebAppSession(JailedPageSession[WebInstance, _Episode]):
         await prepare(instance.app)  # the first time takes longer than a start may
         running = await self._in_time(RunningApp.start(instance.app), instance.app.name)
         try:
-            return _Episode(task=task, instance=instance, running=running, before=running.state())
+            return _Episode(task=task, instance=instance, running=running, before=await running.state())
         except BaseException:
             await running.close()
             raise
@@ -83,10 +83,10 @@ class WebAppSession(JailedPageSession[WebInstance, _Episode]):
 
     async def evaluate(self) -> Verdict:
         episode = self._running()
-        await episode.running.check()
         try:
-            unmet = reasons_against(episode.instance, episode.before, episode.running.state(), episode.answer)
-        except WebAppSpoiled as error:  # it could be read when the episode began
+            await episode.running.check()
+            unmet = reasons_against(episode.instance, episode.before, await episode.running.state(), episode.answer)
+        except WebAppCrashed as error:  # it ran, and could be read, when the episode began, and its jail is well
             unmet = [str(error)]
         reasons = tuple(unmet) or ("the application is as it was asked for",)
         return Verdict(origin="verifier", score=0.0 if unmet else 1.0, threshold=1.0, reasons=reasons)
@@ -119,7 +119,7 @@ class _Site(EpisodePage[_Episode]):
         episode = self.running()
         last = episode.actions[-1] if episode.actions else None
         try:
-            found = difference(episode.before, episode.running.state())
+            found = difference(episode.before, await episode.running.state())
         except WebAppSpoiled:
             return None
         action = await Oracle(instance=episode.instance, found=found, last=last, evaluate=moment.evaluate).next_action()

@@ -4,17 +4,30 @@ is what verifiers judge. Page text is never looked at.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter, ValidationError
+
+from sandbox.terminal.apart import Reading, Unreadable
 from sandbox.web_apps.apps import StateTable
 from warehouse.errors import WebAppSpoiled
+from warehouse.identity import bytes_id
 
 Cells = Mapping[str, str | None]
 State = Mapping[str, Mapping[str, Cells]]
 """Rows by table and key; every value as text, None for NULL."""
+_FOUND: TypeAdapter[dict[str, tuple[list[str], list[list[str | None]]]]] = TypeAdapter(dict[str, tuple[list[str], list[list[str | None]]]])
+"""Column names and rows by table, as inside/read.py prints them."""
+NUM_KNOWN = 8
+_known: dict[str, State] = {}
+"""What was read last, by the file and what was asked: episodes begin alike, and few steps change anything."""
+MAX_TOLD_CHARS = 200
+MAX_REASONS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,34 +46,34 @@ class Change:
 
     def told(self) -> str:
         values = ", ".join(f"{name} {value!r}" for name, value in self.cells.items())
-        return " ".join(part for part in (self.op, self.table, self.key or "", f"({values})" if values else "") if part)
+        text = " ".join(part for part in (self.op, self.table, self.key or "", f"({values})" if values else "") if part)
+        return text if len(text) <= MAX_TOLD_CHARS else text[: MAX_TOLD_CHARS - 1] + "…"
 
 
-def read_state(content: bytes, tables: Mapping[str, StateTable]) -> State:
-    """From a database file's bytes. Raises WebAppSpoiled where it cannot be read."""
-    database = sqlite3.connect(":memory:")
+async def read_state(content: bytes, tables: Mapping[str, StateTable]) -> State:
+    """From a database file's bytes, read in a jail. Raises WebAppSpoiled where it cannot be read, and what jails raise."""
+    queries = json.dumps({name: table.query for name, table in tables.items()})
+    key = bytes_id("database", queries.encode() + content)
+    if key in _known:
+        return _known[key]
     try:
-        database.deserialize(content)
-        return {name: _rows(database, table.query) for name, table in tables.items()}
-    except sqlite3.Error as error:
-        raise WebAppSpoiled(f"the application's database cannot be read: {error}") from error
-    finally:
-        database.close()
+        found = _FOUND.validate_json(await Reading(program=_program(), arguments=[queries]).of(content))
+    except (Unreadable, ValidationError) as error:
+        raise WebAppSpoiled(str(error)) from error
+    while len(_known) >= NUM_KNOWN:
+        del _known[next(iter(_known))]
+    _known[key] = {name: dict(_keyed(*found[name])) for name in tables}
+    return _known[key]
 
 
-def _rows(database: sqlite3.Connection, query: str) -> Mapping[str, Cells]:
-    try:
-        cursor = database.execute(query)
-    except sqlite3.OperationalError as error:
-        if "no such" in str(error):  # somebody dropped the table, or a column of it: its rows are gone
-            return {}
-        raise
-    names = [column[0] for column in cursor.description]
-    found: dict[str, Cells] = {}
-    for row in cursor:
-        values = [None if value is None else str(value) for value in row]
-        found[str(values[0])] = dict(zip(names[1:] if len(names) > 1 else names, values[1:] if len(names) > 1 else values, strict=True))
-    return found
+@cache
+def _program() -> str:
+    return Path(__file__).with_name("inside").joinpath("read.py").read_text(encoding="utf-8")
+
+
+def _keyed(names: list[str], rows: list[list[str | None]]) -> Iterator[tuple[str, Cells]]:
+    for row in rows:
+        yield str(row[0]), dict(zip(names[1:] or names, row[1:] or row, strict=True))
 
 
 def difference(before: State, after: State) -> list[Change]:
@@ -79,7 +92,8 @@ def difference(before: State, after: State) -> list[Change]:
 
 
 def unmet(wanted: list[Change], found: list[Change]) -> list[str]:
-    """Why what was found is not just what was wanted: a line for each change that is missing, and each that nobody asked for."""
+    """Why what was found is not just what was wanted: a line for each change that is missing, and each that nobody asked for, up to
+    MAX_REASONS of these."""
     rest = list(found)
     reasons = []
     for change in wanted:
@@ -88,4 +102,5 @@ def unmet(wanted: list[Change], found: list[Change]) -> list[str]:
             reasons.append(f"missing: {change.told()}")
         else:
             rest.remove(match)
-    return reasons + [f"not asked for: {change.told()}" for change in rest]
+    reasons += [f"not asked for: {change.told()}" for change in rest[:MAX_REASONS]]
+    return reasons + ([f"and {len(rest) - MAX_REASONS} other changes"] if len(rest) > MAX_REASONS else [])

@@ -5,6 +5,9 @@ The applications come from the package registry into the machine's cache the fir
 from __future__ import annotations
 
 import asyncio
+import resource
+import signal
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -19,8 +22,8 @@ from sandbox.web_apps.running import RunningApp
 from sandbox.web_apps.session import WebAppSession
 from sandbox.web_apps.source import load_tasks, web_instance
 from tests.sandbox.one_session import in_one_browser
-from tests.sandbox.tool_sessions import follow
-from warehouse.errors import WebAppCrashed
+from tests.sandbox.tool_sessions import fail, follow
+from warehouse.errors import JailCrashed
 
 Use = Callable[[WebAppSession], Coroutine[Any, Any, Any]]
 TASKS = load_tasks()
@@ -71,18 +74,18 @@ def test_an_application_starts_with_its_data_and_the_next_knows_nothing_of_the_l
         function = {"datasette": "/library/add_member", "sqlite-web": "/suppliers/insert/", "trac": "/newticket"}[name]
         first = await RunningApp.start(app)
         try:
-            before = first.state()
+            before = await first.state()
             for table, rows in app.world().items():
                 assert len(before[table]) == len(rows)
             assert (await first.get(function)).status == 200
             await first.jail.run(["/usr/bin/python3", "-c", f"import sqlite3; d = sqlite3.connect({app.database!r}); "
                                   f"d.execute('DELETE FROM {next(iter(app.world()))}'); d.commit()"])  # fmt: skip
-            assert first.state() != before
+            assert await first.state() != before
         finally:
             await first.close()
         second = await RunningApp.start(app)
         try:
-            assert second.state() == before
+            assert await second.state() == before
         finally:
             await second.close()
 
@@ -174,15 +177,92 @@ def test_the_page_has_the_application_and_nothing_else(on_session: Any) -> None:
     on_session(use)
 
 
+ENDLESS = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    "SELECT i AS id, '' AS name, '' AS colour, 1 AS price, 1 AS stock FROM n"
+)
+HUGE = "SELECT 1 AS id, hex(zeroblob(400000000)) AS name, '' AS colour, 1 AS price, 1 AS stock"
+COLUMNS = "id INTEGER PRIMARY KEY, colour TEXT, price INTEGER, stock INTEGER"
+SPOILED = {
+    "an endless view": f"DROP TABLE products; CREATE VIEW products AS {ENDLESS}",
+    "a huge view": f"DROP TABLE products; CREATE VIEW products AS {HUGE}",
+    "a virtual table": "DROP TABLE products; CREATE VIRTUAL TABLE products USING fts5(name, colour, price, stock)",
+    "a computed column": f"DROP TABLE products; CREATE TABLE products ({COLUMNS}, name TEXT AS (hex(zeroblob(30000000)))); "
+    "INSERT INTO products (id) VALUES (1)",
+    "another way to write": "PRAGMA journal_mode = WAL; DELETE FROM products",
+    "a trigger": "CREATE TRIGGER t AFTER DELETE ON products BEGIN DELETE FROM suppliers; END",
+    "text that is none": "UPDATE products SET name = CAST(x'ff' AS TEXT)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [pytest.param(what, marks=[] if what == "an endless view" else [pytest.mark.slow]) for what in SPOILED])
+def test_what_sql_puts_in_the_place_of_a_table_fails_and_stops_nobody(on_session: Any, what: str) -> None:
+    """The host evaluates none of it: the event loop, which is every session's, goes on, and the memory of this process is not taken."""
+
+    async def use(session: WebAppSession) -> None:
+        await session.reset(TASKS["sqlite-web-read"], 4)
+        episode = session._side.episode
+        assert episode is not None
+        written = f"import sqlite3; d = sqlite3.connect({APPS['sqlite-web'].database!r}); d.executescript({SPOILED[what]!r}); d.commit()"
+        assert (await episode.running.jail.run(["/usr/bin/python3", "-c", written])).exit_code == 0
+        taken_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        longest_s = await _longest_pause_s(session.step(Finished(answer=str(episode.instance.answer))))
+        verdict = await session.evaluate()
+        assert not verdict.success and verdict.score == 0.0
+        assert len(verdict.reasons) <= 30 and all(len(reason) < 500 for reason in verdict.reasons)
+        assert longest_s < 5, "another session would have waited"
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - taken_kib < 300 << 10
+
+    on_session(use)
+
+
+async def _longest_pause_s(work: Coroutine[Any, Any, Any]) -> float:
+    """The longest time for which the event loop served nobody else."""
+    doing = asyncio.ensure_future(work)
+    last_s, longest_s = time.monotonic(), 0.0
+    while not doing.done():
+        await asyncio.sleep(0.01)
+        longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
+    await doing
+    return longest_s
+
+
 @pytest.mark.slow
-def test_an_application_that_dies_is_nobodys_failure(on_session: Any) -> None:
+def test_an_agent_that_types_such_sql_has_failed(on_session: Any) -> None:
+    async def use(session: WebAppSession) -> None:
+        await session.reset(TASKS["sqlite-web-read"].model_copy(update={"max_steps": 9}), 4)
+        observation = (await session.step(Navigate(url=f"{ORIGIN}/query/"))).observation
+        for statement in SPOILED["an endless view"].split("; "):
+            area = next(each for each in observation.elements if each.role == "textarea")
+            await session.step(Click(x=area.x_px, y=area.y_px, count=3))
+            observation = (await session.step(TypeText(text=statement))).observation
+            observation = (await session.step(click(observation, "Execute"))).observation
+        transition = await session.step(Finished(answer="1"))
+        assert transition.terminated and transition.reward == 0.0
+        assert "is a view" in (await session.evaluate()).reasons[0]
+
+    on_session(use)
+
+
+@pytest.mark.slow
+def test_an_application_that_ends_is_the_agents_failure_and_a_jail_that_ends_is_not(on_session: Any) -> None:
+    """What runs in the jail is the agent's to spoil, as by SQL that takes all of the jail's memory."""
+
     async def use(session: WebAppSession) -> None:
         await session.reset(TASKS["datasette-read"], 4)
         episode = session._side.episode
         assert episode is not None
         await episode.running.jail.kill_all()
         await asyncio.wait([episode.running._process.ended], timeout=10)
-        with pytest.raises(WebAppCrashed, match="has ended"):
+        await session.step(actions.NavigateBack())
+        transition = await session.step(Finished(answer=str(episode.instance.answer)))
+        assert transition.terminated and transition.reward == 0.0
+        assert "has ended" in (await session.evaluate()).reasons[0]
+        await session.reset(TASKS["datasette-read"], 4)
+        episode = session._side.episode
+        assert episode is not None
+        fail(episode.running.jail, signal.SIGKILL)
+        with pytest.raises(JailCrashed):
             await session.step(Finished())
 
     on_session(use)
