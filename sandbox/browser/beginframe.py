@@ -117,7 +117,7 @@ class FramedPage(CdpPage):
         return {"frameTimeTicks": (now_us + 0.25) / 1000, "interval": ms}
 
     async def _tick(self, ms: float = GESTURE_FRAME_MS, *, screenshot: bool = False) -> bytes | None:
-        """Let page time pass, then draw a frame at that instant."""
+        """Let page time pass, then draw a frame at that instant; None where the browser made no screenshot, asked for or not."""
         await self._advance_clock(ms)
         params = self._frame_time(ms)
         if screenshot:
@@ -126,9 +126,7 @@ class FramedPage(CdpPage):
         answer = await self.browser.begin_frame_now(self._session_id, params)
         if not screenshot:
             return None
-        if "screenshotData" not in answer:
-            raise SandboxError("The browser drew a frame without the screenshot that was asked for; start the episode again.")
-        return b64decode(answer["screenshotData"])
+        return b64decode(answer["screenshotData"]) if "screenshotData" in answer else None
 
     async def load(self, url: str) -> None:
         self._loading = True
@@ -179,7 +177,10 @@ class FramedPage(CdpPage):
         num_frames, frame_ms = self._frames_of(ms)
         for _ in range(num_frames - 1):
             await self._tick(frame_ms)
-        return await self._tick(frame_ms, screenshot=screenshot)
+        png = await self._tick(frame_ms, screenshot=screenshot)
+        if screenshot and png is None:
+            raise SandboxError("The browser drew a frame without the screenshot that was asked for; start the episode again.")
+        return png
 
     def _frames_of(self, ms: float) -> tuple[int, float]:
         """How many frames are drawn in so much page time, and how far apart."""

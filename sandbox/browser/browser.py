@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Any
 from sandbox.browser.cdp import Connection, Params
 from sandbox.browser.chromium import BEGIN_FRAME_FLAGS, ChromiumProcess, Executable, find_chromium
 from sandbox.browser.clipboard import Clerk
-from warehouse.errors import BrowserCrashed, BrowserMissing
+from warehouse.errors import BrowserCrashed, BrowserMissing, SandboxError
 
 OnTarget = Callable[[Params, str], None]
 """Gets a target's info and the session it is attached by."""
@@ -27,6 +28,10 @@ _LOG = logging.getLogger(__name__)
 
 LAUNCH_TIMEOUT_S = 60.0
 FRAME_TIMEOUT_S = 2.0
+STUCK_FRAME_S = 15.0
+"""A frame that is not drawn after so long, while another page waits to draw, costs its page its process."""
+PROBE_TIMEOUT_S = 5.0
+BUSY_LOOK_S, BUSY_SHARE = 2.0, 0.5
 NO_SANDBOX = "; no sandbox"
 """Ends the version of a browser without Chromium's own sandbox."""
 _NO_SANDBOX_SIGNS = ("No usable sandbox", "Failed to move to new namespace", "sandbox_linux.cc", "zygote_host_impl_linux.cc")
@@ -133,10 +138,56 @@ class Browser:
         """Issue one frame. Two at a time kill the browser, so they queue here; one whose caller was cancelled is waited for."""
         async with self._frame_lock:
             if self._frame_in_flight is not None and not self._frame_in_flight.done():
-                await asyncio.wait([self._frame_in_flight])
+                await self._end_frame_in_flight(self._frame_in_flight)
             self._framed_session_id = session_id
             self._frame_in_flight = self.connection.send("HeadlessExperimental.beginFrame", params, session_id)
             return await asyncio.shield(self._frame_in_flight)
+
+    async def _end_frame_in_flight(self, frame: asyncio.Future[Params]) -> None:
+        """Wait for another page's frame, but not for ever: a page whose scripts never end must not stop its neighbours."""
+        await asyncio.wait([frame], timeout=STUCK_FRAME_S)
+        if not frame.done():
+            self.crash_page(self._framed_session_id)
+            await asyncio.wait([frame], timeout=FRAME_TIMEOUT_S)
+        if not frame.done():
+            self.kill(f"A page drew a frame for more than {STUCK_FRAME_S:g} s and could not be ended.")
+
+    def crash_page(self, session_id: str) -> None:
+        """End the process that a page runs in, whatever its scripts do; `Inspector.targetCrashed` follows."""
+        self.connection.send("Page.crash", None, session_id)
+
+    async def is_well(self) -> bool:
+        """Whether a new page opens and answers at once. Then neither the browser nor the machine keeps another page from answering."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await self._probe()
+        except (TimeoutError, SandboxError):
+            return False
+        return True
+
+    async def is_busy(self) -> bool:
+        """Whether its pages and their workers take half a processor or more, now."""
+        members = _group_members(self.process.pid)
+        before_s = sum(map(_processor_s, members))
+        await asyncio.sleep(BUSY_LOOK_S)
+        return sum(map(_processor_s, members)) - before_s > BUSY_SHARE * BUSY_LOOK_S
+
+    async def _probe(self) -> None:
+        answer: asyncio.Future[Params] = asyncio.get_running_loop().create_future()
+
+        def on_target(_: Params, session_id: str) -> None:
+            self.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
+            evaluated = self.connection.send("Runtime.evaluate", {"expression": "0"}, session_id)
+            evaluated.add_done_callback(lambda done: answer.done() or answer.set_result({}))
+
+        context_id = await self.create_context(on_target)
+        try:
+            target = {"url": "about:blank", "browserContextId": context_id, "enableBeginFrameControl": self.begin_frame}
+            await self.connection.send("Target.createTarget", target)
+            await answer
+        finally:
+            self._on_target.pop(context_id, None)
+            self.connection.send("Target.disposeBrowserContext", {"browserContextId": context_id})
 
     def is_drawing(self, session_id: str) -> bool:
         """Whether a frame of this page is in flight."""
@@ -193,6 +244,14 @@ def _group_members(pgid: int) -> list[int]:
         if int(fields[2]) == pgid:
             members.append(int(folder.name))
     return members
+
+
+def _processor_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _proportional_mib(pid: int) -> float:

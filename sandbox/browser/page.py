@@ -114,6 +114,14 @@ class WebPage(Protocol):
         """What the window does of itself with an action, for Transition.info; None: the action is the page's."""
         ...
 
+    async def is_to_blame(self) -> bool:
+        """Whether a step that failed or did not end is the doing of what is shown, and not of the browser or the machine."""
+        ...
+
+    def end_pages(self) -> None:
+        """End the process of the pages, whatever their scripts do; the window can only be closed then."""
+        ...
+
     def status(self) -> dict[str, Any]:
         """For Transition.info."""
         ...

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sandbox import actions
@@ -25,8 +25,11 @@ from sandbox.page_task import PageMoment, PageSettings, PageState, PageTask, Pag
 from sandbox.reserved import MAX_DRAWS, drawn_seed, nothing_left, reserved_of
 from sandbox.session import Observation, Transition, Verdict, first_content, require_open, require_running
 from sandbox.task import Task
-from warehouse.errors import PageNotReady, SandboxError, SandboxTimeout, TaskError
+from warehouse.errors import BrowserCrashed, PageNotReady, SandboxError, SandboxTimeout, TaskError
 
+T = TypeVar("T")
+MORE_S = 5.0
+"""A step that is late gets so much longer once the browser is seen to be well."""
 OpenPage = Callable[[PageSettings, Path, Surroundings | None], Awaitable[Page]]
 """Opens a blank page; the path is the root of its files as the browser sees them."""
 
@@ -57,6 +60,8 @@ class _Instance:
     is_over: bool = False
     state: PageState | None = None
     observation: Observation | None = None
+    lost: str | None = None
+    """Why what is shown cannot be used any more; then the episode is over, and failed."""
 
 
 class PageSession:
@@ -189,16 +194,24 @@ class PageSession:
 
     async def step(self, action: Action) -> Transition:
         instance = self._running()
-        if instance.is_over:
+        if instance.is_over and instance.lost is None:
             async with time_limit(self._limits.step_s, f"A look at {instance.task.name}"):
                 observation = await self._observe(instance)
             info = {"ignored": "the episode is over"}
             return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=info)
-        pause_s = action.seconds if isinstance(action, actions.Wait) else 0.0
-        async with time_limit(self._limits.step_s + pause_s, f"A step of {instance.task.name}"):
-            info = await self._act(instance, action)
-            instance.actions.append(action)  # before the look: a web task judges by it
-            observation = await self._observe(instance, dict(instance.settings.action_times_ms).get(action.kind))
+        if instance.lost is None:
+            stepping = self._act_and_look(instance, action)
+            try:
+                info, observation = await self._in_time(instance, stepping, action)
+            except BrowserCrashed:
+                raise
+            except SandboxError as error:
+                if instance.web is None or not await instance.web.is_to_blame():
+                    raise
+                instance.lost = f"what is shown cannot be used any more: {error}"
+                instance.web.end_pages()
+        if instance.lost is not None:
+            return _end_of_lost(instance)
         info |= _noted(instance.page.notes, instance.root)
         info |= instance.state.info if instance.state is not None else {}
         info |= instance.web.status() if instance.web is not None else {}
@@ -209,6 +222,28 @@ class PageSession:
         instance.is_over = terminated or truncated
         reward = instance.state.reward if terminated and instance.state is not None else 0.0
         return Transition(observation=observation, reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+    async def _act_and_look(self, instance: _Instance, action: Action) -> tuple[dict[str, Any], Observation]:
+        info = await self._act(instance, action)
+        instance.actions.append(action)  # before the look: a web task judges by it
+        return info, await self._observe(instance, dict(instance.settings.action_times_ms).get(action.kind))
+
+    async def _in_time(self, instance: _Instance, stepping: Coroutine[Any, Any, T], action: Action) -> T:
+        """Raises SandboxTimeout. What a web session shows may be of the agent's choosing, so its time is up only where the browser is well
+        and the step does not end then either; else the machine was busy or asleep."""
+        limit_s = self._limits.step_s + (action.seconds if isinstance(action, actions.Wait) else 0.0)
+        what = f"A step of {instance.task.name}"
+        task = asyncio.ensure_future(stepping)
+        try:
+            await asyncio.wait([task], timeout=limit_s)
+            if not task.done() and instance.web is not None and await instance.web.is_to_blame():
+                await asyncio.wait([task], timeout=MORE_S)
+            if not task.done():
+                raise SandboxTimeout(f"{what} took longer than {limit_s:g} s; the browser hangs or the machine is overloaded.")
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _act(self, instance: _Instance, action: Action) -> dict[str, Any]:
         """Carry out an action; what there is to say about it beside the observation."""
@@ -275,6 +310,8 @@ class PageSession:
 
     async def evaluate(self) -> Verdict:
         instance = self._running()
+        if instance.lost is not None:
+            return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(instance.lost,))
         if instance.state is None:
             reason = f"the page was left for {told(str(instance.page.notes.left_for), instance.root)}"
             return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(reason,))
@@ -282,7 +319,7 @@ class PageSession:
 
     async def hint(self) -> Action | None:
         instance = self._running()
-        if instance.state is None or instance.observation is None:
+        if instance.state is None or instance.observation is None or instance.lost is not None:
             return None
         async with time_limit(self._limits.step_s, f"The oracle of {instance.task.name}"):
             return await instance.source.hint(
@@ -319,6 +356,16 @@ def _relative(source: PageTask, task: Task) -> str:
     except ValueError as error:
         where = told(source.url(task), source.root)
         raise TaskError(f"The page of {task.name} is {where}, which is not below its source's root; put it there.") from error
+
+
+def _end_of_lost(instance: _Instance) -> Transition:
+    """What was seen last is all that there is to see."""
+    has_ended, instance.is_over = instance.is_over, True
+    observation = instance.observation
+    if observation is None:
+        raise SandboxError("Nothing was observed before the page was lost.")
+    info = {"ignored": "the episode is over"} if has_ended else {"lost": instance.lost}
+    return Transition(observation=observation, reward=0.0, terminated=True, truncated=False, info=info)
 
 
 def _noted(notes: PageNotes, root: Path) -> dict[str, Any]:

@@ -165,6 +165,13 @@ class PlaywrightWindow(PlaywrightPage):
                     found.append(part | {"x": part["x"] + item["x"], "y": part["y"] + item["y"]})
         return found
 
+    async def is_to_blame(self) -> bool:
+        """Not known here: this browser is a check, not a place for pages that mean harm."""
+        return False
+
+    def end_pages(self) -> None:
+        """They end with their browser."""
+
     async def act(self, action: Action) -> dict[str, Any] | None:
         match action:
             case actions.Navigate(url=url):

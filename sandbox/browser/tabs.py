@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 MAX_EXTRA_MS = 5000.0
 """Page time that may pass beyond a step's own while the page settles."""
 MAX_STILL_FRAMES = 60
+MAX_MISSED_FRAMES = 20
+"""A frame that is drawn while a page moves to another process has no picture."""
+_TITLE_SCRIPT = "(() => { try { return String(document.title).slice(0, 500); } catch { return ''; } })()"
 _QUIET_WAIT_S = 0.02
+_ABORTED = "net::ERR_ABORTED"
 _UNAWAITED = {"EventSource", "WebSocket", "Media", "Ping", "Prefetch"}
 
 
@@ -97,6 +101,7 @@ class Tab(CdpPage):
             "Fetch.authRequired": self._on_auth,
             "Input.dragIntercepted": self._on_drag,
             "Inspector.detached": lambda _: None,  # closed: `_on_gone` hears of it
+            "Inspector.targetCrashed": lambda _: self._on_crashed(),
         }
 
     # ---- what the page asks for ----
@@ -186,6 +191,11 @@ class Tab(CdpPage):
         self._is_closed = True
         self.window.on_closed(self)
 
+    def _on_crashed(self) -> None:
+        """What the page was asked is never answered: the process is gone, of this page and of the window's others."""
+        self.window.on_crashed()
+        self.browser.connection.forget(self._session_id)
+
     @property
     def is_closed(self) -> bool:
         return self._is_closed
@@ -251,9 +261,13 @@ class Tab(CdpPage):
         if refusal is not None and (self._is_closed or isinstance(refusal, BrowserCrashed)):
             raise refusal
         error = str(refusal or answer.result().get("errorText", ""))  # refused: an address that is none
+        if error and refusal is None and error != _ABORTED:  # an error page comes, after the answer
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_at_s - time.monotonic()):
+                    await self._arrived.wait()
         if error:
             self._loading_frames.discard(self._target_id)
-        return "" if error == "net::ERR_ABORTED" else error  # a download, or an answer without content
+        return "" if error == _ABORTED else error  # a download, or an answer without content
 
     async def load(self, url: str) -> None:
         await self.go(url)
@@ -279,8 +293,9 @@ class Tab(CdpPage):
                 await self._wait_for_change()
             extra_ms += GESTURE_FRAME_MS
             png = await self._draw(GESTURE_FRAME_MS, screenshot=screenshot and self._pending() is None)
-        if screenshot and png is None:
-            png = await self._draw(GESTURE_FRAME_MS, screenshot=True)
+        for _ in range(MAX_MISSED_FRAMES if screenshot and png is None else 0):
+            if (png := await self._draw(GESTURE_FRAME_MS, screenshot=True)) is not None:
+                break
         if self.window.web.still_frames and png is not None:
             png, is_still = await self._until_still(png)
             reason = reason or (None if is_still else "the page keeps moving")
@@ -314,7 +329,7 @@ class Tab(CdpPage):
         """Nothing may move until we come back."""
 
     async def read_title(self) -> None:
-        self.title = str(await self.evaluate("document.title"))
+        self.title = str(await self.evaluate(_TITLE_SCRIPT))
 
     async def close(self) -> None:
         """Only this page; the window disposes of what the tabs share."""

@@ -44,6 +44,7 @@ from sandbox.session import Element
 from warehouse.errors import BrowserCrashed, ConfigError, SandboxError
 
 MAX_TABS = 20
+MAX_READS = 3
 
 
 class WebWindow:
@@ -70,6 +71,8 @@ class WebWindow:
         self._uploads = Uploads(self.surroundings.workspace, self._staging.path)
         self._last_png: bytes | None = None
         self._is_closed = False
+        self.has_crashed = False
+        """The process of its pages has ended."""
 
     @classmethod
     async def open(cls, browser: Browser, settings: PageSettings, root: Path, surroundings: Surroundings | None) -> Self:
@@ -163,6 +166,9 @@ class WebWindow:
         """None may stay open while others wait for the page: for its frame, or for the clipboard."""
         self._dialogs.opened(tab, event, is_awaited=tab.is_pasting or self.browser.is_drawing(tab.session_id))
 
+    def on_crashed(self) -> None:
+        self.has_crashed = True
+
     def on_chooser(self, tab: Tab, event: Params) -> None:
         self._uploads.asked(tab, event)
 
@@ -222,7 +228,7 @@ class WebWindow:
         await self._started()
         if self._dialogs.current is None:
             png = await self._dialogs.unless_one_opens(self._settle_active(ms, screenshot=screenshot), None)
-            self._last_png = png or self._last_png
+            self._last_png = png = png or (self._last_png if screenshot else None)
         if self._dialogs.current is None:
             return png
         return self._dialogs.current.draw(self._last_png) if screenshot else None
@@ -276,7 +282,15 @@ class WebWindow:
     async def elements(self) -> tuple[Element, ...]:
         if self._dialogs.current is not None:
             return self._dialogs.current.elements()
-        return await self.active.frames.elements(self.settings.area_px)
+        for _ in range(MAX_READS):
+            try:
+                return await self.active.frames.elements(self.settings.area_px)
+            except BrowserCrashed:
+                raise
+            except SandboxError:  # the document went away meanwhile
+                if self.has_crashed:
+                    raise
+        return ()
 
     def status(self) -> dict[str, Any]:
         """For Transition.info: the tabs, and what has not settled."""
@@ -294,6 +308,16 @@ class WebWindow:
         if self._uploads.is_asked:
             lines.append("a file field waits: type the path of a workspace file, or press escape")
         return lines + tabs_line(self._listed())
+
+    async def is_to_blame(self) -> bool:
+        """Whether a step that failed or did not end is the doing of what is shown: the browser and the machine are well, or it is the pages
+        that keep them busy."""
+        return self.browser.is_alive and (self.has_crashed or await self.browser.is_well() or await self.browser.is_busy())
+
+    def end_pages(self) -> None:
+        """All pages of a window live in one process, which a script may hold for ever: end it."""
+        if not self.has_crashed and self._tabs:
+            self.browser.crash_page(self._tabs[0].session_id)
 
     async def act(self, action: Action) -> dict[str, Any] | None:
         """What the window does of itself with an action, for Transition.info; None: it is the page's."""
@@ -322,7 +346,7 @@ class WebWindow:
             if self.policy.way_of_url(url) is Way.REFUSED:
                 self.notes.blocked.append(url)
                 return {"ignored": f"{url} is not allowed in this session"}
-        elif url != "about:blank" and not is_below(url, self.root):
+        elif url != "about:blank" and (scheme == "blob" or not is_below(url, self.root)):  # what a blob holds, only its own page knows
             return {"ignored": f"addresses of the scheme {scheme!r} cannot be opened; http and https can"}
         return _outcome(await self._dialogs.unless_one_opens(self.active.go(url), ""))
 

@@ -12,11 +12,14 @@ from sandbox.session import Observation, Transition
 from sandbox.task import Task
 from sandbox.wire import Codec
 
-Seed = Annotated[int, Field(ge=0, description="which instance of the task")]
+LARGEST = 2**63 - 1
+"""What tables and MessagePack hold."""
+Seed = Annotated[int, Field(ge=0, le=LARGEST, description="which instance of the task")]
 Number = Annotated[
     int | None,
     Field(
         ge=1,
+        le=LARGEST,
         description="counts the resets and steps of this session from 1. The number of the last call gets its answer again and does "
         "nothing, so that a request may be repeated when its answer was lost. Left out, the call is a new one.",
     ),
@@ -34,8 +37,8 @@ class CreateSession(_Body):
     task: Task | None = None
     seed: Seed | None = None
     screenshots: Annotated[bool, Field(description="without them a step is cheaper")] = True
-    ttl_s: Annotated[float | None, Field(gt=0, description="the lease ends this long after its last sign of life")] = None
-    wait_s: Annotated[float | None, Field(ge=0, description="how long to wait for a session; the server's limit is the longest")] = None
+    ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="the lease ends this long after its last sign of life")] = None
+    wait_s: Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="how long to wait for a session; the server's limit is the longest")] = None
     key: Annotated[
         str | None, Field(pattern=NAME_PATTERN, description="a request with the same key gets the same session: for repeating it")
     ] = None

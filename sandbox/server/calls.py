@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TypeVar
 
 from prometheus_client import Histogram
@@ -66,13 +67,15 @@ async def one_of_many(leases: Leases, client: str, metrics: Metrics, one: OneSte
     return SteppedSession(session_id=one.session_id, transition=transition, problem=None)
 
 
-async def evaluate(lease: Lease, metrics: Metrics) -> Verdict:
+async def evaluate(lease: Lease, metrics: Metrics, settings: ServerSettings) -> Verdict:
+    """Without its reasons where the server gives no hints: a policy could read there what it was to find out."""
+
     async def work(session: Session) -> Verdict:
         _check_started(lease)
         return await _counted(metrics, session.evaluate())
 
     verdict: Verdict = await lease.call(work)
-    return verdict
+    return verdict if settings.oracles else replace(verdict, reasons=())
 
 
 async def hint(lease: Lease, metrics: Metrics, settings: ServerSettings) -> Action | None:

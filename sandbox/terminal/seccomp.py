@@ -1,6 +1,6 @@
 """The filter of system calls for jails: calls that no task needs and that reach into other processes or deep into the kernel fail with
-"not permitted". For most it is a second lock, behind missing capabilities and namespaces; for ptrace, TIOCSTI, io_uring, bpf, userfaultfd
-and keys it is the first.
+"not permitted", and sockets are of a few families only. For most it is a second lock, behind missing capabilities and namespaces; for
+ptrace, TIOCSTI, io_uring, bpf, userfaultfd, keys and families that have no namespace it is the first.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 import platform
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
-NUMBER, ARCHITECTURE, SECOND_ARGUMENT = 0, 4, 24
+NO_SUCH_FAMILY = 0x00050000 | errno.EAFNOSUPPORT
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 """Offsets into struct seccomp_data; of an argument its lower half (little endian)."""
 TIOCSTI = 0x5412
 FIRST_X32_CALL = 0x40000000
@@ -38,6 +40,12 @@ REFUSED: dict[str, dict[str, int]] = {
     },
 }  # fmt: skip
 IOCTL = {"x86_64": 16, "aarch64": 29}
+SOCKET, SOCKETPAIR = {"x86_64": 41, "aarch64": 198}, {"x86_64": 53, "aarch64": 199}
+FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10}
+"""What sockets may be of. Others reach past the network namespace (AF_VSOCK: other jails, the machine that this one is a guest of) or deep
+into the kernel (AF_NETLINK, AF_PACKET, AF_ALG, AF_BLUETOOTH, AF_XDP …)."""
+Line = tuple[str, int, int, str | None, str | None]
+"""Label, code, value, and the labels to go on at where a comparison holds and where not; None: the next line."""
 
 
 @lru_cache(maxsize=1)
@@ -46,27 +54,34 @@ def filter_program() -> bytes:
     machine = platform.machine()
     if machine not in REFUSED:
         return _instruction(RETURN, ALLOW)
-    refused = sorted(REFUSED[machine].values())
-    tests: list[bytes] = []
-    for index, number in enumerate(refused):
-        remaining = len(refused) - index - 1
-        tests.append(_instruction(JUMP_EQUAL, number, if_true=remaining + 4))  # to the refusal at the end
-    return b"".join(
+    return _assembled(
         [
-            _instruction(LOAD, ARCHITECTURE),
-            _instruction(JUMP_EQUAL, AUDIT_ARCHITECTURES[machine], if_true=1),
-            _instruction(RETURN, REFUSE),  # calls of another architecture have other numbers
-            _instruction(LOAD, NUMBER),
-            _instruction(JUMP_AT_LEAST, FIRST_X32_CALL, if_true=len(refused) + 4),
-            *tests,
-            _instruction(JUMP_EQUAL, IOCTL[machine], if_false=2),
-            _instruction(LOAD, SECOND_ARGUMENT),
-            _instruction(JUMP_EQUAL, TIOCSTI, if_true=1),
-            _instruction(RETURN, ALLOW),
-            _instruction(RETURN, REFUSE),
+            ("", LOAD, ARCHITECTURE, None, None),
+            ("", JUMP_EQUAL, AUDIT_ARCHITECTURES[machine], None, "refuse"),  # calls of another architecture have other numbers
+            ("", LOAD, NUMBER, None, None),
+            ("", JUMP_AT_LEAST, FIRST_X32_CALL, "refuse", None),
+            *(("", JUMP_EQUAL, number, "refuse", None) for number in sorted(REFUSED[machine].values())),
+            ("", JUMP_EQUAL, IOCTL[machine], "ioctl", None),
+            ("", JUMP_EQUAL, SOCKET[machine], "socket", None),
+            ("", JUMP_EQUAL, SOCKETPAIR[machine], "socket", "allow"),
+            ("ioctl", LOAD, SECOND_ARGUMENT, None, None),
+            ("", JUMP_EQUAL, TIOCSTI, "refuse", "allow"),
+            ("socket", LOAD, FIRST_ARGUMENT, None, None),
+            *(("", JUMP_EQUAL, family, "allow", None) for family in FAMILIES.values()),
+            ("", RETURN, NO_SUCH_FAMILY, None, None),
+            ("refuse", RETURN, REFUSE, None, None),
+            ("allow", RETURN, ALLOW, None, None),
         ]
     )
 
 
-def _instruction(code: int, value: int, *, if_true: int = 0, if_false: int = 0) -> bytes:
+def _assembled(lines: Sequence[Line]) -> bytes:
+    places = {label: place for place, (label, *_) in enumerate(lines) if label}
+    return b"".join(
+        _instruction(code, value, *(0 if target is None else places[target] - place - 1 for target in (holds, fails)))
+        for place, (_, code, value, holds, fails) in enumerate(lines)
+    )
+
+
+def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("<HBBI", code, if_true, if_false, value)
