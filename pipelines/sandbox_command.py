@@ -39,7 +39,10 @@ def serve(
     ttl: Annotated[float, typer.Option(min=1, help="Seconds after its last sign of life when a session is reclaimed.")] = 60.0,
     lifetime: Annotated[float, typer.Option(min=1, help="Seconds after which a session is reclaimed, alive or not.")] = 7200.0,
     max_wait: Annotated[float, typer.Option(min=0, help="Seconds that a request for a session waits, then 503.")] = 30.0,
-    oracles: Annotated[bool, typer.Option("--oracles", help="Let clients ask for the oracle's hint.")] = False,
+    oracles: Annotated[bool, typer.Option("--oracles", help="Let clients ask for the oracle's hint and the verifier's reasons.")] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A host name that the server answers for, beside loopback names and addresses; repeatable.")
+    ] = None,
     home: HomeOption = None,
 ) -> None:
     """Lend sessions to clients, with a live view in the browser.
@@ -58,6 +61,7 @@ def serve(
             max_ttl_s=max(600.0, ttl),
             max_lifetime_s=lifetime,
             oracles=oracles,
+            allowed_hosts=(host, *(allow_host or [])),
         )
     except ValidationError as error:
         raise ConfigError(f"These limits cannot be: {error.errors()[0]['msg']}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 Px = Annotated[int, Field(ge=-10_000, le=100_000, description="pixels in the viewport")]
 Direction = Literal["up", "down", "left", "right"]
@@ -17,6 +17,29 @@ Direction = Literal["up", "down", "left", "right"]
 
 class _Action(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        return _without_halves(value)
+
+
+MAX_DEPTH = 100
+
+
+def _without_halves(value: Any, depth: int = 0) -> Any:
+    """JSON that a policy wrote can spell half of a pair of surrogates, which no keyboard types and no table holds: each becomes the
+    replacement character. Raises ValueError for what is nested deeper than MAX_DEPTH."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH}")
+    match value:
+        case str() if not value.isascii():
+            return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        case dict():
+            return {_without_halves(key, depth + 1): _without_halves(each, depth + 1) for key, each in value.items()}
+        case list() | tuple():
+            return [_without_halves(each, depth + 1) for each in value]
+    return value
 
 
 class Click(_Action):

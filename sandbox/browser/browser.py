@@ -173,18 +173,17 @@ class Browser:
         return sum(map(_processor_s, members)) - before_s > BUSY_SHARE * BUSY_LOOK_S
 
     async def _probe(self) -> None:
-        answer: asyncio.Future[Params] = asyncio.get_running_loop().create_future()
+        answers: list[asyncio.Future[Params]] = []
 
         def on_target(_: Params, session_id: str) -> None:
             self.connection.send("Runtime.runIfWaitingForDebugger", None, session_id)
-            evaluated = self.connection.send("Runtime.evaluate", {"expression": "0"}, session_id)
-            evaluated.add_done_callback(lambda done: answer.done() or answer.set_result({}))
+            answers.append(self.connection.send("Runtime.evaluate", {"expression": "0"}, session_id))
 
         context_id = await self.create_context(on_target)
         try:
             target = {"url": "about:blank", "browserContextId": context_id, "enableBeginFrameControl": self.begin_frame}
             await self.connection.send("Target.createTarget", target)
-            await answer
+            await asyncio.gather(*answers)
         finally:
             self._on_target.pop(context_id, None)
             self.connection.send("Target.disposeBrowserContext", {"browserContextId": context_id})

@@ -26,7 +26,7 @@ from sandbox.pool_protocol import Pool
 from sandbox.server import bodies, calls, live
 from sandbox.server.access import AllLeases, Client, OwnLease
 from sandbox.server.bodies import STARTED, STEPPED
-from sandbox.server.guard import Guard
+from sandbox.server.guard import BodyLimits, Guard
 from sandbox.server.leases import Leases
 from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics
@@ -78,7 +78,8 @@ def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = Non
     _add_calls(app)
     _add_server(app)
     live.add_to(app)
-    return Guard(app, tokens, metrics, max_body_bytes=settings.max_body_mib * 1024 * 1024), leases
+    limits = BodyLimits(max_bytes=settings.max_body_mib << 20, max_s=settings.max_request_s)
+    return Guard(app, tokens, metrics, limits), leases
 
 
 def _add_sessions(app: FastAPI) -> None:

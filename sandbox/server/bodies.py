@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandbox.actions import Action
 from sandbox.session import Observation, Transition
@@ -30,6 +31,16 @@ NAME_PATTERN = r"^[\w.:-]{1,128}$"
 class _Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_text(cls, value: Any) -> Any:
+        """JSON can spell half of a pair of surrogates, which no answer and no table can hold."""
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"a text in it is not Unicode: it holds {error.object[error.start : error.end]!r} alone") from error
+        return value
+
 
 class CreateSession(_Body):
     """A lease. With a task and a seed the session starts on an instance at once; with a task alone it is one that has its page."""
@@ -37,8 +48,13 @@ class CreateSession(_Body):
     task: Task | None = None
     seed: Seed | None = None
     screenshots: Annotated[bool, Field(description="without them a step is cheaper")] = True
-    ttl_s: Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="the lease ends this long after its last sign of life")] = None
-    wait_s: Annotated[float | None, Field(ge=0, allow_inf_nan=False, description="how long to wait for a session; the server's limit is the longest")] = None
+    ttl_s: Annotated[
+        float | None, Field(gt=0, allow_inf_nan=False, description="the lease ends this long after its last sign of life")
+    ] = None
+    wait_s: Annotated[
+        float | None,
+        Field(ge=0, allow_inf_nan=False, description="how long to wait for a session; the server's limit is the longest"),
+    ] = None
     key: Annotated[
         str | None, Field(pattern=NAME_PATTERN, description="a request with the same key gets the same session: for repeating it")
     ] = None

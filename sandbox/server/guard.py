@@ -7,11 +7,13 @@ that changes anything. No token is ever in an address.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
 import secrets
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -41,11 +43,19 @@ SECURITY_HEADERS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyLimits:
+    """How large a request may be, and how long it may take to arrive."""
+
+    max_bytes: int
+    max_s: float
+
+
 class Guard:
     """ASGI middleware. Puts the client's name into the scope as `client_name`."""
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, metrics: Metrics, *, max_body_bytes: int) -> None:
-        self._app, self._tokens, self._metrics, self._max_body_bytes = app, tokens, metrics, max_body_bytes
+    def __init__(self, app: ASGIApp, tokens: Tokens, metrics: Metrics, limits: BodyLimits) -> None:
+        self._app, self._tokens, self._metrics, self._limits = app, tokens, metrics, limits
         self._logins: dict[str, tuple[str, float]] = {}
         """Client and end of each login, by the cookie's value."""
         self._login_page = LOGIN_PAGE.read_bytes()
@@ -67,7 +77,7 @@ class Guard:
             self._metrics.refused.inc()
             return await self._refuse(scope, headers, send)
         scope["client_name"] = client
-        limited = _Limited(receive, self._max_body_bytes, headers)
+        limited = _Limited(receive, self._limits, headers)
         if limited.is_too_large:
             return await _answer(send, TOO_LARGE, b"", "text/plain")
         await self._app(scope, limited, send)
@@ -92,6 +102,7 @@ class Guard:
         return None
 
     async def _log_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        receive = _Limited(receive, self._limits, {})
         body = b""
         while len(body) <= LOGIN_BODY_BYTES:
             message = await receive()
@@ -121,15 +132,24 @@ class Guard:
 
 
 class _Limited:
-    """`receive` that ends a request whose body grows too large as if the client had gone."""
+    """`receive` that ends a request whose body grows too large, or does not come, as if the client had gone."""
 
-    def __init__(self, receive: Receive, max_bytes: int, headers: dict[str, str]) -> None:
-        self._receive, self._left = receive, max_bytes
+    def __init__(self, receive: Receive, limits: BodyLimits, headers: dict[str, str]) -> None:
+        self._receive, self._left = receive, limits.max_bytes
+        self._until_s: float | None = time.monotonic() + limits.max_s
         announced = headers.get("content-length", "0")
-        self.is_too_large = announced.isdecimal() and int(announced) > max_bytes
+        self.is_too_large = announced.isdecimal() and int(announced[:20]) > limits.max_bytes
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        if self._until_s is None:  # the body is here: what comes next is that the client goes, whenever it does
+            return await self._receive()
+        try:
+            async with asyncio.timeout(self._until_s - time.monotonic()):
+                message = await self._receive()
+        except TimeoutError:
+            return {"type": "http.disconnect"}
+        if not message.get("more_body"):
+            self._until_s = None
         self._left -= len(message.get("body", b""))
         return message if self._left >= 0 else {"type": "http.disconnect"}
 

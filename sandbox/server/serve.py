@@ -23,7 +23,7 @@ class _Server(Server):
     """Tells viewers and waiting requests to go when it ends: it would wait for them otherwise."""
 
     def __init__(self, app: ASGIApp, leases: Leases) -> None:
-        super().__init__(app, grace_s=GRACE_S, lifespan="on")
+        super().__init__(app, grace_s=GRACE_S, lifespan="on", hosts=leases.settings.allowed_hosts)
         self._leases = leases
 
     def end(self) -> None:

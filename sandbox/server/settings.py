@@ -19,7 +19,11 @@ class ServerSettings(BaseModel):
     ttl_s: Annotated[float, Field(gt=0, description="a lease ends so long after its last sign of life; it may ask for another")] = 60.0
     max_ttl_s: Annotated[float, Field(gt=0, description="longest that a lease may ask for")] = 600.0
     max_lifetime_s: Annotated[float, Field(gt=0, description="a lease ends this long after its beginning, alive or not")] = 7200.0
-    oracles: Annotated[bool, Field(description="clients may ask for the oracle's hint: never where a policy is evaluated")] = False
+    oracles: Annotated[
+        bool, Field(description="clients may see the oracle's hint and the verifier's reasons: never where a policy is evaluated")
+    ] = False
+    allowed_hosts: Annotated[tuple[str, ...], Field(description="host names it answers for beside loopback names and addresses")] = ()
+    max_request_s: Annotated[float, Field(gt=0, description="longest that the body of a request may take to arrive")] = 60.0
     max_body_mib: Annotated[int, Field(ge=1, description="largest request")] = 16
 
     @model_validator(mode="after")

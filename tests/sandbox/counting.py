@@ -46,7 +46,7 @@ class CountingSession:
         return Transition(observation=self._observe(output), reward=float(is_over), terminated=is_over, truncated=False)
 
     async def evaluate(self) -> Verdict:
-        return Verdict(origin="verifier", score=min(self.count / 10, 1.0), threshold=1.0)
+        return Verdict(origin="verifier", score=min(self.count / 10, 1.0), threshold=1.0, reasons=(f"{self.count} of 10 clicks",))
 
     async def hint(self) -> Action | None:
         return Click(x=1, y=1)

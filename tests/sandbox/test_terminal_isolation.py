@@ -174,6 +174,26 @@ def test_abstract_sockets_of_the_host_are_out_of_reach(jailed: Any) -> None:
     assert "ConnectionRefusedError" in text
 
 
+def test_sockets_are_of_three_families_only(jailed: Any) -> None:
+    """AF_VSOCK knows no network namespace and reaches other jails; of the others none is needed."""
+    program = (
+        "import socket\n"
+        "for family in range(64):\n"
+        "    for kind in (1, 2, 3, 5):\n"
+        "        for make in (socket.socket, socket.socketpair):\n"
+        "            try: make(family, kind); print('opened', family)\n"
+        "            except OSError: pass\n"
+    )
+
+    async def use(tools: Tools) -> str:
+        tools.jail.workspace.write("families.py", program)
+        return await bash(tools, "python3 families.py | sort -u; getent ahosts localhost")
+
+    text = jailed(use)
+    assert "opened 1\n" in text and "opened 2\n" in text and "127.0.0.1" in text
+    assert {line for line in text.splitlines() if line.startswith("opened")} <= {"opened 1", "opened 2", "opened 10"}
+
+
 def test_a_service_in_the_jail_is_reached_and_cannot_reach_back(jailed: Any, stand_in: tuple[int, list[bytes]]) -> None:
     """The connection is made from outside with a socket made inside: what accepts it holds a socket of the jail, and no other."""
     port, heard = stand_in
