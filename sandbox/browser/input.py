@@ -20,6 +20,8 @@ Command = tuple[str, dict[str, Any]]
 WHEEL_STEP_PX = 100
 LONG_PRESS_MS = 700.0
 DRAG_MOVES = 4
+MAX_TYPED_CHARS = 4000
+"""So many that a step cannot end within its limit are the policy's to avoid, not the machine's to type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,8 @@ def gestures(action: Action, area_px: tuple[int, int], place: str = "page") -> t
     if (outside := point_outside(action, area_px)) is not None:
         return Refusal(reason=f"point {outside} is outside the {place} of {area_px[0]}x{area_px[1]} pixels")
     match action:
+        case actions.TypeText(text=text) if len(text) > MAX_TYPED_CHARS:
+            return Refusal(reason=f"{len(text)} characters are too many for one action; at most {MAX_TYPED_CHARS} are typed at once")
         case actions.TypeText(text=text):
             return (tuple(_typing(text)),) if text else ()
         case actions.Hotkey(keys=keys):

@@ -12,7 +12,7 @@ from typing import Any
 
 from sandbox.actions import Action, Click, Finished, TypeText
 from sandbox.session import Element, Observation
-from sandbox.terminal.tasks import Goal, Instance, Probe, Step, unmet_goals
+from sandbox.terminal.tasks import Goal, Instance, Probe, Step, unmet, unmet_goals
 from warehouse.errors import SandboxError
 
 Evaluate = Callable[[str], Awaitable[Any]]
@@ -80,7 +80,7 @@ async def _is_open(step: Step | PageStep, moment: HybridMoment) -> bool:
             return True
     if step.goal is None:
         return isinstance(step, PageStep) or step.action not in moment.actions
-    return await step.goal.unmet(moment.probe) is not None
+    return await unmet(step.goal, moment.probe) is not None
 
 
 def page_of(title: str, rounds: Sequence[Mapping[str, Any]], *, receipt: str = "Thank you.") -> dict[str, Any]:

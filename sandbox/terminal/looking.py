@@ -12,7 +12,12 @@ MAX_TEXT_BYTES = 256 << 10
 
 def list_files(workspace: Workspace) -> tuple[FileEntry, ...]:
     """Files and folders, each folder before what is in it; links and the like are left out."""
-    entries = workspace.walk(depth=MAX_DEPTH, limit=MAX_FILES)
+    try:
+        entries = workspace.walk(depth=MAX_DEPTH, limit=MAX_FILES)
+    except SandboxError:  # an OSError too, by its second parent
+        raise
+    except OSError:  # the agent let nobody in
+        return ()
     return tuple(
         FileEntry(path=entry.path, kind="folder" if entry.kind == "folder" else "file", num_bytes=entry.num_bytes)
         for entry in entries

@@ -136,7 +136,7 @@ class Every:
 
     async def unmet(self, probe: Probe) -> str | None:
         for goal in self.goals:
-            if (reason := await goal.unmet(probe)) is not None:
+            if (reason := await unmet(goal, probe)) is not None:
                 return reason
         return None
 
@@ -183,7 +183,7 @@ class Names:
         if entry is None or entry.kind != "folder":
             return f"{self.path} is no folder"
         found = {entry.path.rpartition("/")[2] for entry in probe.jail.workspace.walk(self.path, depth=1)}
-        return None if found == self.names else f"{self.path or HOME} holds {sorted(found)}, not {sorted(self.names)}"
+        return None if found == self.names else f"{self.path or HOME} holds {str(sorted(found))[:500]}, not {sorted(self.names)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,17 +326,27 @@ async def prepare(jail: Jail, instance: Instance) -> None:
             raise TaskError(f"Preparing a task, `{command}` gave {done.exit_code}: {said!r}. Mend the task.")
 
 
+async def unmet(goal: Goal, probe: Probe) -> str | None:
+    """Why a goal does not hold; None where it does. What the agent made impossible to look at, as by a folder's mode, does not hold."""
+    try:
+        return await goal.unmet(probe)
+    except SandboxError:  # an OSError too, by its second parent
+        raise
+    except OSError as error:
+        return f"it cannot be looked at: {error.strerror or error}"
+
+
 async def unmet_goals(goals: Sequence[Goal], probe: Probe) -> list[str]:
     """Why which goals do not hold."""
-    return [reason for goal in goals if (reason := await goal.unmet(probe)) is not None]
+    return [reason for goal in goals if (reason := await unmet(goal, probe)) is not None]
 
 
 async def unmet_at_end(goals: Sequence[Goal], probe: Probe) -> list[str]:
     """The same of an episode that is over. Services are asked first; then every process of the agent's is ended, so that none changes
     anything between two looks, nor speaks or writes for a program of the verifier's. Once only: no service answers after it."""
-    found = {index: await goal.unmet(probe) for index, goal in enumerate(goals) if _is_live(goal)}
+    found = {index: await unmet(goal, probe) for index, goal in enumerate(goals) if _is_live(goal)}
     await probe.jail.end_processes()
-    found |= {index: await goal.unmet(probe) for index, goal in enumerate(goals) if index not in found}
+    found |= {index: await unmet(goal, probe) for index, goal in enumerate(goals) if index not in found}
     return [reason for index in range(len(goals)) if (reason := found[index]) is not None]
 
 
@@ -347,7 +357,7 @@ def _is_live(goal: Goal) -> bool:
 async def next_step(instance: Instance, actions: Sequence[Action], probe: Probe) -> Action | None:
     """What the oracle would do now: the first step whose goal does not hold, or that looks and was not taken while something after it is
     still to be done; Finished when all is; None where all steps are done, but the goals are not met."""
-    to_do = [step.goal is not None and await step.goal.unmet(probe) is not None for step in instance.steps]
+    to_do = [step.goal is not None and await unmet(step.goal, probe) is not None for step in instance.steps]
     last = max((index for index, is_open in enumerate(to_do) if is_open), default=-1)
     answers = any(isinstance(goal, Answers) for goal in instance.goals)
     for index, step in enumerate(instance.steps):
