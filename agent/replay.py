@@ -4,7 +4,6 @@ is shown is pipelines/replay/command.py's business; nothing is written here.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from agent.grammars.elements import render_observation
 from sandbox.actions import ACTION, Action
 from sandbox.session import Observation, Session, Verdict
 from sandbox.task import Task
+from warehouse import pictures
 from warehouse.errors import ConfigError, UnknownId
 
 REWARD_TOLERANCE = 1e-9
@@ -238,11 +238,11 @@ def _check(step: RecordedStep, before: Observation, reward: float) -> StepCheck:
 
 def pixel_difference(one: bytes, other: bytes) -> PixelDifference:
     """Of two pictures, compared as RGB; where one is larger, all that the other has not counts as different."""
-    with Image.open(io.BytesIO(one)) as first, Image.open(io.BytesIO(other)) as second:
+    with pictures.opened(one) as first, pictures.opened(other) as second:
         size = (max(first.width, second.width), max(first.height, second.height))
         same_size = first.size == second.size
-        pictures = [_on_canvas(image, size) for image in (first, second)]
-    changed = ImageChops.difference(*pictures).convert("RGB").split()
+        canvases = [_on_canvas(image, size) for image in (first, second)]
+    changed = ImageChops.difference(*canvases).convert("RGB").split()
     mask = ImageChops.lighter(ImageChops.lighter(changed[0], changed[1]), changed[2]).point(lambda value: 255 if value else 0)
     box = mask.getbbox() or (0, 0, 0, 0)
     num_pixels = mask.histogram()[255]
@@ -253,8 +253,8 @@ def pixel_difference(one: bytes, other: bytes) -> PixelDifference:
 
 def picture_size(picture: bytes) -> tuple[int, int]:
     """Width and height in pixels."""
-    with Image.open(io.BytesIO(picture)) as image:
-        return image.size
+    found = pictures.header(picture)
+    return found.width_px, found.height_px
 
 
 def _on_canvas(image: Image.Image, size: tuple[int, int]) -> Image.Image:

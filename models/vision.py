@@ -7,7 +7,6 @@ the checkpoint's image processor (`size` in preprocessor_config.json). Text arou
 
 from __future__ import annotations
 
-import io
 import re
 import struct
 import zlib
@@ -23,7 +22,8 @@ from agent.policy import Message
 from models.chat import ChatCodec, EncodedChat, Shown, pieces_of
 from models.model_files import PROCESSOR_FILES
 from models.templates import Part, TemplateCodec, Tools
-from warehouse.errors import ModelError
+from warehouse import pictures
+from warehouse.errors import ModelError, UnreadablePicture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -201,9 +201,8 @@ def open_picture(name: str, images: Mapping[str, bytes]) -> Image.Image:
     if name not in images:
         raise ModelError(f"the messages name screenshot {name}, but its image was not handed over: collect with screenshots on")
     try:
-        with Image.open(io.BytesIO(images[name])) as picture:
-            return picture.convert("RGB")
-    except (*UNREADABLE, Image.DecompressionBombError) as error:
+        return pictures.decoded(images[name])
+    except UnreadablePicture as error:
         raise ModelError(f"screenshot {name} ({len(images[name])} bytes) is no readable image: {error}") from error
 
 

@@ -4,7 +4,6 @@ was a good one. Formats are import_agentnet.py's, import_mind2web.py's and impor
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from PIL import Image
-
 from sandbox.actions import Action
 from sandbox.imported.mapping import BadRecord
 from sandbox.session import Element
+from warehouse import pictures
+from warehouse.errors import UnreadablePicture
 from warehouse.identity import bytes_id
-
-FORMATS = {"PNG": "png", "JPEG": "jpeg", "WEBP": "webp"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,25 +30,23 @@ class Picture:
         return bytes_id("screen", self.data)
 
     @cached_property
-    def _header(self) -> tuple[str, int, int]:
+    def _header(self) -> pictures.Header:
         try:
-            with Image.open(io.BytesIO(self.data)) as image:
-                return str(image.format), image.width, image.height
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise BadRecord(f"a screenshot of it is no picture: {error}") from None
+            return pictures.header(self.data)
+        except UnreadablePicture as error:
+            raise BadRecord(f"a screenshot of it cannot be stored: {error}") from None
 
     @property
     def size_px(self) -> tuple[int, int]:
-        return self._header[1:]
+        return self._header.width_px, self._header.height_px
 
     @property
     def row(self) -> dict[str, Any]:
-        """Of the table screenshots. Raises BadRecord for a format that it does not take."""
-        name, width_px, height_px = self._header
-        if name not in FORMATS:
-            raise BadRecord(f"a screenshot of it is a {name} file: only {', '.join(FORMATS.values())} are stored")
+        """Of the table screenshots. Raises BadRecord."""
+        found = self._header
         return {
-            "screenshot_id": self.screenshot_id, "format": FORMATS[name], "width_px": width_px, "height_px": height_px, "data": self.data,
+            "screenshot_id": self.screenshot_id, "format": found.format, "width_px": found.width_px, "height_px": found.height_px,
+            "data": self.data,
         }  # fmt: skip
 
 

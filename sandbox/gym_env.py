@@ -7,7 +7,6 @@ remote one too. Everything the policy may see is in the observation; what the se
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
@@ -16,7 +15,6 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import register, registry
-from PIL import Image
 
 from sandbox import actions
 from sandbox.actions import Action
@@ -25,6 +23,7 @@ from sandbox.pool_protocol import Pool
 from sandbox.session import Element, Observation, Session
 from sandbox.sources import SOURCES, all_tasks
 from sandbox.task import Split, Task
+from warehouse import pictures
 from warehouse.errors import SandboxError, TaskError
 
 NAMESPACE, VERSION = "flywheel", 0
@@ -222,8 +221,7 @@ class FlywheelEnv(gymnasium.Env[dict[str, Any], dict[str, Any]]):
         width, height = self._screen_px
         pixels = np.zeros((height, width, 3), np.uint8)
         if seen.screenshot is not None:
-            with Image.open(io.BytesIO(seen.screenshot)) as image:
-                screen = np.asarray(image.convert("RGB"))[:height, :width]
+            screen = np.asarray(pictures.decoded(seen.screenshot))[:height, :width]
             pixels[: screen.shape[0], : screen.shape[1]] = screen
         return pixels
 

@@ -11,6 +11,7 @@ outside the project can catch it without importing it.
     │   ├── SchemaMismatch (ValueError)     rows do not fit the catalogue
     │   ├── CorruptTable (OSError)          a table's log or a data file cannot be read
     │   ├── CorruptDatabase (OSError)       a database file of the home, e.g. Dagster's runs, cannot be read
+    │   ├── UnreadablePicture (ValueError)  a picture is not a whole PNG, JPEG or WebP file, or too large to decode
     │   ├── StorageFull (OSError)           the disk is full; nothing was committed
     │   ├── WriteConflict (RuntimeError)    two writers fought over one partition and retries ran out
     │   ├── ReportedOnly (ValueError)       a choice would read a split that is only reported, e.g. holdout
@@ -111,6 +112,8 @@ class CorruptTable(WarehouseError, OSError):
 
 class CorruptDatabase(WarehouseError, OSError):
     """A database file of the home, such as Dagster's record of runs, cannot be read."""
+class UnreadablePicture(WarehouseError, ValueError):
+    """A picture is not a whole PNG, JPEG or WebP file, or larger than is decoded."""
 
 
 class StorageFull(WarehouseError, OSError):

@@ -5,7 +5,6 @@ A hash belongs to a picture's bytes, so it is computed once and kept in a cache 
 
 from __future__ import annotations
 
-import io
 import os
 import uuid
 from collections.abc import Collection, Iterable
@@ -19,6 +18,8 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from PIL import Image
+
+from warehouse import pictures
 
 SIDE = 9
 """Pictures are shrunk to so many grey pixels a side: 8 differences a row and a column."""
@@ -42,7 +43,7 @@ def difference_hashes(images: Iterable[bytes]) -> Hashes:
 
 
 def _small(data: bytes) -> npt.NDArray[np.uint8]:
-    with Image.open(io.BytesIO(data)) as image:
+    with pictures.opened(data) as image:
         image.draft("L", (SIDE * 8, SIDE * 8))
         grey: npt.NDArray[np.uint8] = np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
         return grey

@@ -16,6 +16,7 @@ from annotation.recording.bundle import Box
 from annotation.recording.exclusions import fill
 from annotation.recording.redaction import Redactor
 from annotation.recording.text_reader import SeenWord
+from warehouse import pictures
 
 EDGE_PX = 2
 """Boxes are a little larger than what they hide."""
@@ -86,5 +87,5 @@ def png_of(pixels: np.ndarray) -> bytes:
 
 
 def pixels_of(png: bytes) -> np.ndarray:
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+    return np.asarray(pictures.decoded(png))
 

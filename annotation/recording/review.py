@@ -17,7 +17,6 @@ import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +25,7 @@ from annotation.recording.bundle import MAX_QUERY, SAMPLE_RATE_HZ, Box, Manifest
 from annotation.recording.finish import stretches_of_parts
 from annotation.recording.store import Store
 from sandbox.server.guard import SECURITY_HEADERS
+from warehouse import pictures
 from warehouse.errors import FlywheelError, RecordingRefused
 
 PAGE = Path(__file__).with_name("review_page")
@@ -238,7 +238,7 @@ def peaks_of(store: Store, manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def thumbnail(png: bytes) -> bytes:
-    image, buffer = Image.open(io.BytesIO(png)).convert("RGB"), io.BytesIO()
+    image, buffer = pictures.decoded(png), io.BytesIO()
     image.thumbnail((THUMBNAIL_PX, THUMBNAIL_PX))
     image.save(buffer, "PNG")
     return buffer.getvalue()

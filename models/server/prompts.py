@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,10 +14,10 @@ from models.server.problems import wrong
 from models.server.tools import template_call
 from models.server.wire import ChatMessage, ImagePart
 from models.templates import Tools
-from warehouse.errors import ModelError, RequestRefused
+from warehouse.errors import ModelError, RequestRefused, UnreadablePicture
 from warehouse.identity import bytes_id
+from warehouse.pictures import header
 
-FORMATS = ("PNG", "JPEG", "WEBP")
 
 class Encode(Protocol):
     def __call__(self, messages: Sequence[Message], images: Mapping[str, bytes], tools: Tools) -> EncodedChat: ...
@@ -85,14 +84,14 @@ class _Pictures:
 
 def _picture(url: str) -> tuple[bytes, int]:
     """The bytes of a picture and how many pixels it has, of which only its header tells."""
-    from PIL import Image
-
     head, comma, data = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
         raise wrong(f"a picture is given as data:image/…;base64,…, not as {url[:40]!r}; the server fetches nothing", param="messages")
     try:
         image = base64.b64decode(data, validate=True)
-        with Image.open(io.BytesIO(image), formats=FORMATS) as opened:
-            return image, opened.width * opened.height
-    except (binascii.Error, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise wrong(f"a picture cannot be read as {', '.join(FORMATS)}: {type(error).__name__}", param="messages") from error
+        found = header(image)
+    except binascii.Error as error:
+        raise wrong("a picture is not base64", param="messages") from error
+    except UnreadablePicture as error:
+        raise wrong(str(error), param="messages") from error
+    return image, found.width_px * found.height_px

@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from agent.replay import RecordedEpisode, Replay
 from pipelines.replay.marks import Mark
 from pipelines.replay.page import Frame, frames_of
+from warehouse import pictures
 from warehouse.errors import ConfigError
 from warehouse.home import atomic_write
 
@@ -63,15 +64,10 @@ def _pictures(episode: RecordedEpisode, replayed: Replay | None) -> list[Image.I
     if not frames:
         advice = "replay it (without --no-run) and there may be some" if replayed is None else "write a page with --html"
         raise ConfigError(f"{episode.episode_id} has no screenshots to make a film of: {advice}.")
-    screens = [_opened(frame.screen) for frame in frames if frame.screen is not None]
+    screens = [pictures.decoded(frame.screen) for frame in frames if frame.screen is not None]
     width, height = max(screen.width for screen in screens), max(screen.height for screen in screens)
     scale = min(max(LEAST_WIDTH / width, 1.0), MOST_WIDTH / width)
     return [_picture(frame, screen, (width, height), scale, replayed) for frame, screen in zip(frames, screens, strict=True)]
-
-
-def _opened(screen: bytes) -> Image.Image:
-    with Image.open(io.BytesIO(screen)) as image:
-        return image.convert("RGB")
 
 
 def _picture(frame: Frame, screen: Image.Image, size: tuple[int, int], scale: float, replayed: Replay | None) -> Image.Image:

@@ -17,6 +17,7 @@ from sandbox import actions
 from sandbox.actions import Action
 from sandbox.browser.cdp import Params
 from sandbox.session import Element
+from warehouse import pictures
 
 LINE_PX, MARGIN_PX, BUTTON_PX, WIDTH_PX, CHAR_PX = 16, 12, (64, 22), 300, 6
 MAX_LINES = 8
@@ -75,8 +76,7 @@ class Dialog:
 
     def draw(self, png: bytes | None) -> bytes:
         """The last screenshot, or a white one, with the dialog over it."""
-        with Image.open(io.BytesIO(png)) if png else Image.new("RGB", self.area_px, "white") as behind:
-            image = behind.convert("RGB")
+        image = pictures.decoded(png) if png else Image.new("RGB", self.area_px, "white")
         pen, font = ImageDraw.Draw(image), ImageFont.load_default()
         boxes = self._boxes()
         pen.rectangle(boxes["frame"], fill="white", outline="black")

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from PIL import Image
-
 from sandbox.actions import Action
 from sandbox.browser.input import Phase
 from sandbox.session import Element
+from warehouse import pictures
 from warehouse.errors import SandboxError, SandboxTimeout
 
 SELECT_SCRIPT = Path(__file__).with_name("select.js").read_text(encoding="utf-8")
@@ -153,7 +152,7 @@ FORGET_COMMAND: tuple[str, dict[str, Any]] = ("Page.resetNavigationHistory", {})
 
 def crop_png(png: bytes, size_px: tuple[int, int]) -> bytes:
     """The top left part of an image, pixels unchanged, as a lightly compressed PNG."""
-    with Image.open(io.BytesIO(png)) as image:
+    with pictures.opened(png) as image:
         if image.size == size_px:
             return png
         part = image.convert("RGB").crop((0, 0, *size_px))

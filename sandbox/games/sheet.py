@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from PIL import Image
 from sandbox.games.source import SIZE_PX, GamesSource, entry_of, load_tasks
 from sandbox.pool import SessionPool
 from sandbox.task import Task
+from warehouse import pictures
 
 NUM_COLUMNS = 5
 NUM_STEPS = 12
@@ -47,7 +47,7 @@ async def screens(tasks: Sequence[Task], num_steps: int = NUM_STEPS) -> list[Ima
                     if transition is None or transition.terminated or transition.truncated:
                         break
                     shot = transition.observation.screenshot
-            shots.append(Image.open(io.BytesIO(shot or b"")).convert("RGB"))
+            shots.append(pictures.decoded(shot or b""))
     return shots
 
 

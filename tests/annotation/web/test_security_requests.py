@@ -48,7 +48,7 @@ def test_no_address_leads_out_of_the_pages(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path) as there:
             for path in OUTSIDE:
-                answer = await raw(there, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+                answer = await raw(there, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
                 assert int(answer.split(b" ", 2)[1]) in (400, 401, 404), (path, answer)
                 assert b"root:" not in answer and b"FastAPI" not in answer and b"<!doctype" not in answer.lower(), path
 
@@ -91,7 +91,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     async def run() -> None:
         async with site(tmp_path, settings=WebSettings(body_timeout_s=0.2)) as there:
-            head = b"POST /api/v1/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+            head = b"POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
             assert (await raw(there, head)).startswith(b"HTTP/1.1 408")
 
     asyncio.run(run())
