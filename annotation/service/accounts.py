@@ -30,6 +30,9 @@ class Opened:
     """A login that has just been made: what the browser is given."""
 
     secret: str = field(repr=False)
+    device: str = field(repr=False)
+    """The device cookie: proof, at later logins, that the account got in with this browser before."""
+    device_s: float
     csrf_token: str = field(repr=False)
     user: User
     longest_s: float
@@ -58,19 +61,25 @@ class Accounts:
             await self.database.writing(logins.touch, found.digest, now_s=now_s)
         return found
 
-    async def log_in(self, name: str, password: str, address: str, *, instead_of: str | None = None) -> Opened:
-        """`instead_of`: digest of the login that the browser had, which ends. Raises LoginRefused, TooManyAttempts."""
+    async def log_in(
+        self, name: str, password: str, address: str, *, instead_of: str | None = None, device: str | None = None
+    ) -> Opened:  # fmt: skip
+        """`instead_of`: digest of the login that the browser had, which ends. `device`: its device cookie. Raises LoginRefused,
+        TooManyAttempts."""
         kept = name.strip().lower()[:64]
-        attempt_id = await self.database.writing(attempts.begin, kept, address, self.limits, now_s=self.clock())
+        attempt_id = await self.database.writing(attempts.begin, kept, address, self.limits, now_s=self.clock(), device=device)
         user = await self.database.reading(accounts.by_name, kept)
         is_right = await self.passwords.matches(user.password_hash if user is not None else None, password[:1024])
         if user is None or not is_right or user.disabled_at_s is not None:
             await self.database.writing(_refuse, user, address, self.clock())
             raise LoginRefused(REFUSED)
         rehashed = await self.passwords.hashed(password) if self.passwords.needs_rehash(str(user.password_hash)) else None
-        return await self.database.writing(self._open, user, attempt_id, address, instead_of, rehashed)
+        return await self.database.writing(self._open, user, attempt_id, address, instead_of, rehashed, device)
 
-    def _open(self, session: Session, seen: User, attempt_id: int, address: str, instead_of: str | None, rehashed: str | None) -> Opened:
+    def _open(
+        self, session: Session, seen: User, attempt_id: int, address: str, instead_of: str | None, rehashed: str | None,
+        device: str | None,
+    ) -> Opened:  # fmt: skip
         now_s = self.clock()
         user = accounts.get(session, seen.user_id, for_update=True)
         if user.disabled_at_s is not None or user.password_hash != seen.password_hash:
@@ -81,11 +90,14 @@ class Accounts:
         if instead_of is not None:
             logins.end(session, instead_of, now_s=now_s)
         audit.record(session, "login.opened", now_s=now_s, user_id=user.user_id, subject=user.user_id, address=address)
-        return self._opened(session, user, now_s)
+        return self._opened(session, user, device, now_s)
 
-    def _opened(self, session: Session, user: User, now_s: float) -> Opened:
+    def _opened(self, session: Session, user: User, device: str | None, now_s: float) -> Opened:
         secret, login = logins.open_browser(session, user, self.lifetimes, now_s=now_s)
-        return Opened(secret=secret, csrf_token=str(login.csrf_token), user=user, longest_s=self.lifetimes.longest_s)
+        return Opened(
+            secret=secret, csrf_token=str(login.csrf_token), user=user, longest_s=self.lifetimes.longest_s,
+            device=attempts.trust(session, user.name, device, now_s=now_s), device_s=self.limits.known_s,
+        )  # fmt: skip
 
     async def log_out(self, who: Principal, address: str) -> None:
         def work(session: Session) -> None:
@@ -119,26 +131,23 @@ class Accounts:
 
         return await self.database.writing(work)
 
-    async def invitation(self, secret: str, address: str) -> tuple[Invitation, str | None]:
-        """One that may be used, and the name of the account that it is for. Raises UnknownSubject, TooManyAttempts."""
+    async def invitation(self, secret: str) -> tuple[Invitation, str | None]:
+        """One that may be used, and the name of the account that it is for. Raises UnknownSubject."""
 
-        def work(session: Session, attempt_id: int) -> tuple[Invitation, str | None]:
+        def work(session: Session) -> tuple[Invitation, str | None]:
             found = accounts.invitation_of(session, secret, now_s=self.clock())
-            attempts.succeed(session, attempt_id)
             return found, accounts.get(session, found.user_id).name if found.user_id else None
 
-        attempt_id = await self.database.writing(attempts.begin, "", address, self.limits, now_s=self.clock())
-        return await self.database.writing(work, attempt_id)
+        return await self.database.reading(work)
 
-    async def accept(self, secret: str, name: str, password: str, address: str) -> Opened:
-        """Make the account of an invitation, or set the password that it is for, and log in. Raises ConfigError, UnknownSubject,
-        TooManyAttempts."""
-        _, given = await self.invitation(secret, address)
+    async def accept(self, secret: str, name: str, password: str, address: str, *, device: str | None = None) -> Opened:
+        """Make the account of an invitation, or set the password that it is for, and log in. Raises ConfigError, UnknownSubject."""
+        _, given = await self.invitation(secret)
         kept = given or accounts.checked_name(name)
         check_password(password, kept)
-        return await self.database.writing(self._accept, secret, kept, await self.passwords.hashed(password), address)
+        return await self.database.writing(self._accept, secret, kept, await self.passwords.hashed(password), address, device)
 
-    def _accept(self, session: Session, secret: str, name: str, password_hash: str, address: str) -> Opened:
+    def _accept(self, session: Session, secret: str, name: str, password_hash: str, address: str, device: str | None) -> Opened:
         now_s = self.clock()
         invitation = accounts.invitation_of(session, secret, now_s=now_s, for_update=True)
         if invitation.user_id is not None:
@@ -151,9 +160,9 @@ class Accounts:
             user = accounts.add_user(session, name, invitation.role, password_hash, now_s=now_s)
             invitation.used_by = user.user_id
         audit.record(session, "invitation.used", now_s=now_s, user_id=user.user_id, subject=user.user_id, address=address, role=user.role)
-        return self._opened(session, user, now_s)
+        return self._opened(session, user, device, now_s)
 
-    async def change_password(self, who: Principal, old: str, new: str, address: str) -> Opened:
+    async def change_password(self, who: Principal, old: str, new: str, address: str, *, device: str | None = None) -> Opened:
         """End every login and token of the account, and open a new login. Raises ConfigError, LoginRefused, TooManyAttempts."""
         seen = await self._check_password(who, old, address)
         check_password(new, who.name)
@@ -168,7 +177,7 @@ class Accounts:
             audit.record(
                 session, "password.changed", now_s=now_s, user_id=user.user_id, subject=user.user_id, address=address, num_ended=num_ended
             )
-            return self._opened(session, user, now_s)
+            return self._opened(session, user, device, now_s)
 
         return await self.database.writing(work)
 

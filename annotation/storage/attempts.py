@@ -1,10 +1,14 @@
-"""Attempts to log in, and how many of them may fail: few of one name from one address, so that nobody tries the passwords of one account;
-more of an address, so that nobody tries one password on all; and many of a name from anywhere, so that nobody does it from everywhere.
-They are counted in the database: a restart forgives nothing.
+"""Attempts to log in, and how many of them may fail: few of one name from one source before each further one waits longer, and many of a
+name from anywhere. They are counted in the database: a restart forgives nothing.
 
-Whoever knows a name must not be able to lock its owner out: what fails elsewhere does not count against an address from which the name
-got in lately. Names are kept as digests: people type their password there by mistake. An attempt counts as failed from when it begins, so
-that a hundred at once are a hundred. A success forgives what failed under its name from its address before it; the rest stays.
+Nobody can lock another person out. What fails counts against a name and the source that it came from, never against a source alone: an
+address may stand for a whole office. A browser from which a name got in before has a device cookie, and is a source of its own: what
+others do from its address, under the same name too, does not count against it (OWASP, "Slow Down Online Guessing Attacks with Device
+Cookies"). Nor does what fails elsewhere count against an address from which the name got in lately. An invitation's secret has 256 bits:
+nobody guesses it, and nothing is counted.
+
+Names are kept as digests: people type their password there by mistake. An attempt counts as failed from when it begins, so that a hundred
+at once are a hundred. A success forgives what failed under its name from its source before it; the rest stays.
 
 An address of IPv6 counts as its network of 64 bits: whoever has one address there has all of them.
 """
@@ -15,44 +19,47 @@ import ipaddress
 import math
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, func, select, update
+from sqlalchemy import and_, func, select, update
 from sqlalchemy.orm import Session
 
 from annotation.storage.database import lock
-from annotation.storage.ids import digest_of
+from annotation.storage.ids import digest_of, new_secret
 from annotation.storage.schema import LoginAttempt
 from warehouse.errors import TooManyAttempts
 
 NETWORK_BITS = 64
+DEVICE_PREFIX = "device "
+DEVICE_DIGITS = 48
+"""Hexadecimal, of the cookie's digest."""
+DAY_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Failures that are allowed within `window_s`. An address may stand for a whole office."""
+    """After `free` failures of a name from one source within a day the next has to wait `first_wait_s` after the last one, then twice as
+    long, up to `longest_wait_s`. Sources that a name never came from have to wait while `by_name` failed within `window_s`."""
 
-    by_name_and_address: int = 8
-    by_address: int = 100
+    free: int = 8
+    first_wait_s: float = 15.0
+    longest_wait_s: float = 900.0
     by_name: int = 200
     window_s: float = 900.0
-    known_s: float = 30 * 86400.0
-    """So long an address is known as one of a name's own."""
+    known_s: float = 30 * DAY_S
+    """So long a source is known as one of a name's own."""
 
 
-def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: float) -> int:
-    """Count an attempt, as failed for now; its id. Raises TooManyAttempts where one has to wait. An empty name counts by address only."""
-    name, address = digest_of(name) if name else "", source_of(address)
-    lock(session, f"attempts from {address}")
-    if name:
-        lock(session, f"attempts as {name}")
-    since_s = now_s - limits.window_s
-    _check(session, LoginAttempt.address == address, since_s, limits.by_address, limits, now_s)
-    if name:
-        here = and_(LoginAttempt.name == name, LoginAttempt.address == address)
-        won_s = session.scalar(select(func.max(LoginAttempt.at_s)).where(here, LoginAttempt.succeeded))
-        _check(session, here, max(since_s, won_s or 0.0), limits.by_name_and_address, limits, now_s)
-        if won_s is None or won_s < now_s - limits.known_s:
-            _check(session, LoginAttempt.name == name, since_s, limits.by_name, limits, now_s)
-    attempt = LoginAttempt(name=name, address=address, at_s=now_s, succeeded=False)
+def begin(session: Session, name: str, address: str, limits: Limits, *, now_s: float, device: str | None = None) -> int:
+    """Count an attempt, as failed for now; its id. `device`: the device cookie that came with it; one that the name never got in with
+    counts for nothing. Raises TooManyAttempts where one has to wait."""
+    name, source = digest_of(name), source_of(address)
+    if device is not None and _won_s(session, name, source_of_device(device), limits, now_s) is not None:
+        source = source_of_device(device)
+    lock(session, f"attempts as {name}")
+    won_s = _won_s(session, name, source, limits, now_s)
+    _check_source(session, name, source, won_s or 0.0, limits, now_s)
+    if won_s is None:
+        _check_name(session, name, limits, now_s)
+    attempt = LoginAttempt(name=name, address=source, at_s=now_s, succeeded=False)
     session.add(attempt)
     session.flush()
     return attempt.attempt_id
@@ -72,15 +79,55 @@ def source_of(address: str) -> str:
     return str(ipaddress.IPv6Network((int(found), NETWORK_BITS), strict=False))
 
 
+def source_of_device(device: str) -> str:
+    """As what a device cookie is kept."""
+    return DEVICE_PREFIX + digest_of(device)[:DEVICE_DIGITS]
+
+
 def succeed(session: Session, attempt_id: int) -> None:
     session.execute(update(LoginAttempt).where(LoginAttempt.attempt_id == attempt_id).values(succeeded=True))
 
 
-def _check(session: Session, whose: ColumnElement[bool], since_s: float, allowed: int, limits: Limits, now_s: float) -> None:
-    failed = select(LoginAttempt.at_s).where(whose, LoginAttempt.at_s > since_s, LoginAttempt.succeeded.is_(False))
-    newest = session.scalars(failed.order_by(LoginAttempt.at_s.desc()).limit(allowed)).all()
-    if len(newest) < allowed:
+def trust(session: Session, name: str, device: str | None, *, now_s: float) -> str:
+    """Note that a name got in with a browser; the device cookie for it. `device`: the one that it had, which stays where it is one of
+    ours, as other names may have got in with it: nobody's planted one becomes a source."""
+    if device is None or not _is_ours(session, source_of_device(device)):
+        device = new_secret()
+    session.add(LoginAttempt(name=digest_of(name), address=source_of_device(device), at_s=now_s, succeeded=True))
+    return device
+
+
+def _is_ours(session: Session, source: str) -> bool:
+    return session.scalar(select(LoginAttempt.attempt_id).where(LoginAttempt.address == source).limit(1)) is not None
+
+
+def _won_s(session: Session, name: str, source: str, limits: Limits, now_s: float) -> float | None:
+    """When a name last got in from a source; None where that was never, or too long ago to be known."""
+    here = and_(LoginAttempt.name == name, LoginAttempt.address == source, LoginAttempt.succeeded)
+    won_s = session.scalar(select(func.max(LoginAttempt.at_s)).where(here))
+    return won_s if won_s is not None and won_s >= now_s - limits.known_s else None
+
+
+def _check_source(session: Session, name: str, source: str, won_s: float, limits: Limits, now_s: float) -> None:
+    here = and_(LoginAttempt.name == name, LoginAttempt.address == source, LoginAttempt.succeeded.is_(False))
+    counted = select(func.count(), func.max(LoginAttempt.at_s)).where(here, LoginAttempt.at_s > max(won_s, now_s - DAY_S))
+    num, last_s = session.execute(counted).one()
+    if num < limits.free:
         return
-    wait_s = max(1.0, math.ceil(newest[-1] + limits.window_s - now_s))
-    told = f"{allowed} attempts failed within {limits.window_s / 60:.0f} minutes: try again in {math.ceil(wait_s / 60)} minutes"
-    raise TooManyAttempts(told, wait_s)
+    wait_s = min(limits.longest_wait_s, limits.first_wait_s * 2.0 ** min(num - limits.free, 64))
+    if last_s + wait_s > now_s:
+        raise _waiting(num, last_s + wait_s - now_s)
+
+
+def _check_name(session: Session, name: str, limits: Limits, now_s: float) -> None:
+    since_s = now_s - limits.window_s
+    failed = select(LoginAttempt.at_s).where(LoginAttempt.name == name, LoginAttempt.at_s > since_s, LoginAttempt.succeeded.is_(False))
+    newest = session.scalars(failed.order_by(LoginAttempt.at_s.desc()).limit(limits.by_name)).all()
+    if len(newest) >= limits.by_name:
+        raise _waiting(limits.by_name, newest[-1] + limits.window_s - now_s)
+
+
+def _waiting(num: int, wait_s: float) -> TooManyAttempts:
+    whole_s = max(1, math.ceil(wait_s))
+    after = f"{whole_s} seconds" if whole_s < 120 else f"{math.ceil(whole_s / 60)} minutes"
+    return TooManyAttempts(f"{num} attempts failed: try again in {after}", whole_s)

@@ -15,7 +15,7 @@ import time
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -30,6 +30,8 @@ from warehouse.errors import AccessDenied, ConfigError, FlywheelError, LoginRefu
 
 CSRF_HEADER = "x-csrf-token"
 LOGIN_PAGE = "/login"
+LOGIN, DEVICE = "annotation", "device"
+"""Kinds of cookies."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 RECHECK_S = 15.0
 """How long a stream may go on after the login that opened it has ended."""
@@ -142,19 +144,24 @@ def _opens_page(scope: Scope, access: Access | None, *, is_bearer: bool) -> bool
     return access.role is not None and access.is_page and not is_bearer
 
 
-def cookie_name(scope: Scope) -> str:
+def cookie_name(scope: Scope, kind: str = LOGIN) -> str:
     """Cookies are shared by all ports of a host, and two servers must not overwrite each other's; encrypted, the name alone forbids
     browsers to take it from anywhere but this host."""
     if scope["scheme"] == "https":
-        return "__Host-flywheel_annotation"
-    return f"flywheel_annotation_{(scope.get('server') or ('', 0))[1]}"
+        return f"__Host-flywheel_{kind}"
+    return f"flywheel_{kind}_{(scope.get('server') or ('', 0))[1]}"
 
 
-def cookie_header(scope: Scope, secret: str, longest_s: float) -> str:
+def device_of(request: Request) -> str | None:
+    """The device cookie of a browser (storage/attempts.py), whatever is in it."""
+    return _cookie(request.headers.get("cookie", ""), cookie_name(request.scope, DEVICE)) or None
+
+
+def cookie_header(scope: Scope, secret: str, longest_s: float, kind: str = LOGIN) -> str:
     """Set-Cookie of a new login; an empty secret takes it back."""
     secure = "; Secure" if scope["scheme"] == "https" else ""
     age_s = round(longest_s) if secret else 0
-    return f"{cookie_name(scope)}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}"
+    return f"{cookie_name(scope, kind)}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age_s}{secure}"
 
 
 def _secret_of(scope: Scope, headers: dict[str, str]) -> tuple[str, str]:
@@ -163,11 +170,15 @@ def _secret_of(scope: Scope, headers: dict[str, str]) -> tuple[str, str]:
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         return (token if scheme.lower() == "bearer" and token.startswith(TOKEN_PREFIX) else "", "program")
+    return _cookie(headers.get("cookie", ""), cookie_name(scope)), "browser"
+
+
+def _cookie(header: str, name: str) -> str:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(cookie_name(scope))
+        found = SimpleCookie(header).get(name)
     except CookieError:
         found = None
-    return (found.value if found is not None else "", "browser")
+    return found.value if found is not None else ""
 
 
 def _check_origin(headers: dict[str, str], *, is_changing: bool) -> None:

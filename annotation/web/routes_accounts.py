@@ -12,7 +12,7 @@ from annotation.storage import accounts as stored
 from annotation.storage import audit, logins
 from annotation.storage.schema import Login, User
 from annotation.web.access import Address, MaybeWho, Who, needs, office_of, open_to_all
-from annotation.web.guard import cookie_header
+from annotation.web.guard import DEVICE, cookie_header, device_of
 from annotation.wire import accounts as bodies
 from annotation.wire.accounts import AuditView, Me, Role, TokenView, UserView
 from warehouse.errors import NotNow
@@ -39,17 +39,19 @@ def _add_logins(app: FastAPI) -> None:
         body: bodies.LogIn, request: Request, response: Response, who: MaybeWho, address: Address, accounts: AllAccounts
     ) -> Me:
         """A login that the browser had is ended: nobody's cookie outlives a login."""
-        instead_of = who.digest if who is not None and who.kind == "browser" else None
-        return _opened(request, response, await accounts.log_in(body.name, body.password, address, instead_of=instead_of))
+        instead_of, device = who.digest if who is not None and who.kind == "browser" else None, device_of(request)
+        opened = await accounts.log_in(body.name, body.password, address, instead_of=instead_of, device=device)
+        return _opened(request, response, opened)
 
     @app.post("/api/v1/invitation", tags=["accounts"], summary="Look at an invitation", **open_to_all(max_body_bytes=LOGIN_BODY_BYTES))
-    async def invitation(body: bodies.Invited, address: Address, accounts: AllAccounts) -> bodies.InvitationView:
-        found, name = await accounts.invitation(body.token, address)
+    async def invitation(body: bodies.Invited, accounts: AllAccounts) -> bodies.InvitationView:
+        found, name = await accounts.invitation(body.token)
         return bodies.InvitationView(role=cast(Role, found.role), name=name, expires_at_s=found.expires_at_s)
 
     @app.post("/api/v1/join", tags=["accounts"], summary="Accept an invitation", **open_to_all(max_body_bytes=LOGIN_BODY_BYTES))
     async def join(body: bodies.Join, request: Request, response: Response, address: Address, accounts: AllAccounts) -> Me:
-        return _opened(request, response, await accounts.accept(body.token, body.name, body.password, address))
+        opened = await accounts.accept(body.token, body.name, body.password, address, device=device_of(request))
+        return _opened(request, response, opened)
 
     @app.post("/api/v1/logout", status_code=204, tags=["accounts"], summary="Log out", **needs("annotator"))
     async def log_out(request: Request, who: Who, address: Address, accounts: AllAccounts) -> Response:
@@ -70,7 +72,8 @@ def _add_own(app: FastAPI) -> None:
     async def password(
         body: bodies.ChangePassword, request: Request, response: Response, who: Who, address: Address, accounts: AllAccounts
     ) -> Me:
-        return _opened(request, response, await accounts.change_password(who, body.old, body.new, address))
+        opened = await accounts.change_password(who, body.old, body.new, address, device=device_of(request))
+        return _opened(request, response, opened)
 
     @app.get("/api/v1/me/tokens", tags=["accounts"], summary="One's own tokens", **own)
     async def tokens(who: Who, accounts: AllAccounts) -> list[TokenView]:
@@ -133,7 +136,11 @@ def _add_users(app: FastAPI) -> None:
 
 
 def _opened(request: Request, response: Response, opened: Opened) -> Me:
-    response.headers["Set-Cookie"] = cookie_header(request.scope, opened.secret, opened.longest_s)
+    for header in (
+        cookie_header(request.scope, opened.secret, opened.longest_s),
+        cookie_header(request.scope, opened.device, opened.device_s, kind=DEVICE),
+    ):
+        response.headers.append("Set-Cookie", header)
     user = opened.user
     return Me(user_id=user.user_id, name=user.name, role=cast(Role, user.role), kind="browser", csrf_token=opened.csrf_token)
 
