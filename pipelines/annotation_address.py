@@ -15,6 +15,7 @@ from typing import Annotated
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from warehouse.durable import make_folder
 from warehouse.home import Home, atomic_write
 
 STARTED_WITHIN_S = 2.0
@@ -43,7 +44,7 @@ def told(home: Home, url: str, public_url: str | None, database: str) -> Iterato
     """Say in the home, for as long as the block lasts, that this process serves."""
     own = psutil.Process().create_time()
     said = Served(url=url, public_url=public_url, database=database, pid=os.getpid(), started_at_s=own)
-    _path(home).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(_path(home).parent)
     atomic_write(_path(home), said.model_dump_json(indent=2).encode())
     try:
         yield said

@@ -248,7 +248,7 @@ def check_home(home: Home) -> Check:
     name, mend = "home", f"Name a folder that you may write to in {HOME_VARIABLE}"
     is_new = not home.root.exists()
     try:
-        home.root.mkdir(parents=True, exist_ok=True)
+        home.make()
         with tempfile.TemporaryDirectory(dir=home.root, prefix=".doctor-") as scratch:
             probe = Path(scratch) / "probe"
             probe.write_bytes(b"flywheel")

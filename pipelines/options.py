@@ -42,6 +42,8 @@ def home_of(path: Path | None) -> Home:
     by itself (task sets)."""
     home = Home(path.absolute()) if path is not None else Home.from_env()
     os.environ[HOME_VARIABLE] = str(home.root)
+    if home.root.is_dir():
+        home.make()
     return home
 
 

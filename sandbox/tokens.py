@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from warehouse.durable import make_folder
 from warehouse.errors import ConfigError
 
 MIN_LENGTH = 16
@@ -85,7 +86,7 @@ def _read_private(path: Path) -> str:
 
 def _make(path: Path) -> None:
     """Written aside and linked, so that another server of this home finds no token or a whole one; the first that links is everyone's."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent)
     descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")  # only its owner may read it
     try:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:

@@ -10,6 +10,8 @@ import os
 import zlib
 from pathlib import Path
 
+PRIVATE = 0o700
+"""The mode of a folder that is its owner's alone."""
 DIGEST_LENGTH = 32
 """Hexadecimal digits of a digest."""
 _AT_ONCE = 8 * 2**20
@@ -31,8 +33,9 @@ def sync(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder with its parents, and make all their names survive a power cut, also those that a killed process made just before."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a folder with its parents, their owner's alone where they are made, and make all their names survive a power cut, also those
+    that a killed process made just before."""
+    _make_private(folder)
     while folder.parent != folder:
         found = folder.stat()
         key = (str(folder), found.st_dev, found.st_ino)
@@ -41,6 +44,12 @@ def make_folder(folder: Path) -> None:
         sync(folder.parent)
         _KEPT.add(key)
         folder = folder.parent
+
+
+def _make_private(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
 
 
 def sync_file(path: Path) -> None:

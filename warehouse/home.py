@@ -13,23 +13,31 @@ FLYWHEEL_HOME
 ├── locks/         one small file a lock
 ├── report_split.jsonl  when the report split was looked at, and for which release
 └── profile.yaml   the profile that it was last turned under
+
+The root is its owner's alone (mode 0700): screens, people's words and servers' tokens are below it. Who shares a home with a group gives
+the group its rights and others none. What programs of other users read (browsers, jails) is copied to where they may read it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from warehouse.durable import make_folder, sync
+from warehouse.durable import PRIVATE, make_folder, sync
 from warehouse.errors import ConfigError, StorageFull
 
 HOME_VARIABLE = "FLYWHEEL_HOME"
 DEFAULT_HOME = ".flywheel"
 FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,20 @@ class Home:
         """Raises ConfigError where there is no such folder: a mistyped one is no empty home."""
         if not self.root.is_dir():
             raise ConfigError(f"there is no home {self.root}: name one with --home or {HOME_VARIABLE}, or make one with `flywheel run`")
+
+    def make(self) -> Path:
+        """The root folder, made where it is missing; one that every user of the machine may enter is closed to them, and that is logged.
+        Raises ConfigError, StorageFull."""
+        try:
+            make_folder(self.root)
+        except OSError as error:
+            raise _not_made(self.root, error) from error
+        with contextlib.suppress(OSError):  # somebody else's home, or one that is only to be read
+            mode = stat.S_IMODE(self.root.stat().st_mode)
+            if mode & stat.S_IRWXO:
+                self.root.chmod(PRIVATE)
+                log.warning("%s was open to every user of this machine (mode %o): closed to them now (%o)", self.root, mode, PRIVATE)
+        return self.root
 
     @property
     def tables(self) -> Path:
@@ -90,14 +112,18 @@ class Home:
         return self._folder("locks")
 
     def _folder(self, name: str) -> Path:
-        folder = self.root / name
+        folder = self.make() / name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
         except OSError as error:
-            if is_full_disk(error):
-                raise StorageFull(f"no room for the folder {folder}: free space on its disk") from error
-            raise ConfigError(f"{folder} cannot be made ({error}): set {HOME_VARIABLE} to a folder that you may write to") from error
+            raise _not_made(folder, error) from error
         return folder
+
+
+def _not_made(folder: Path, error: OSError) -> StorageFull | ConfigError:
+    if is_full_disk(error):
+        return StorageFull(f"no room for the folder {folder}: free space on its disk")
+    return ConfigError(f"{folder} cannot be made ({error}): set {HOME_VARIABLE} to a folder that you may write to")
 
 
 def page_name(iteration: str, run: str | None = None) -> str:

@@ -34,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from annotation.recording.bundle import Manifest, RecordingId
 from annotation.recording.vault import OpenVault, Seal, Vault, new_vault, open_vault
 from annotation.recording.wiping import OLD, wipe, wipe_old
+from warehouse.durable import make_folder
 from warehouse.errors import RecordingRefused
 from warehouse.home import atomic_write
 
@@ -243,7 +244,7 @@ def create(root: Path, name: str, passphrase: str | None = None) -> Store:
     check_new(root, name)
     folder = root / name
     vault, seal = new_vault(passphrase)
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError as error:

@@ -21,6 +21,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from warehouse.durable import make_folder
 from warehouse.errors import ConfigError, DatabaseUnusable
 from warehouse.home import Home
 from warehouse.identity import stable_seed
@@ -42,7 +43,7 @@ _WRITES = "flywheel_writes"
 def default_url(home: Home) -> str:
     """The SQLite file of a home, whose folder is made."""
     file = _default_file(home)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(file.parent)
     return URL.create("sqlite", database=str(file)).render_as_string()
 
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from warehouse.durable import sync
+from warehouse.durable import make_folder, sync
 from warehouse.errors import BadUpload, StorageFull, UnknownSubject, UploadTooLarge
 from warehouse.home import Home, is_full_disk
 
@@ -54,7 +54,7 @@ class PartStore:
     @property
     def incoming(self) -> Path:
         folder = self._folder / "incoming"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder)
         return folder
 
     def check_room(self, num_bytes: int) -> None:
@@ -165,7 +165,7 @@ class Answers:
 
     def put(self, asked: str, answer: str) -> None:
         known = self._read()
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(self.path.parent)
         with self.path.open("ab") as file:
             file.write(b"\n" + json.dumps([asked, answer]).encode())
         known[asked] = answer
@@ -194,6 +194,6 @@ def _write(file: BinaryIO, digest: hashlib._Hash, data: bytes) -> None:
 def _keep(file: BinaryIO, aside: Path, path: Path) -> None:
     file.flush()
     os.fsync(file.fileno())
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent)
     aside.replace(path)
     sync(path.parent)

@@ -27,7 +27,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sandbox.imported.spec import ImportedTask
-from warehouse.durable import sync
+from warehouse.durable import make_folder, sync
 from warehouse.errors import ConfigError, StorageFull
 from warehouse.home import Home, atomic_write, is_full_disk
 from warehouse.identity import content_id
@@ -146,7 +146,7 @@ def _record_line(record: Record) -> str:
 
 def _write_version(folder: Path, set_id: str, content: Mapping[str, str], assets: Mapping[str, bytes]) -> None:
     """Aside in the same folder, flushed, then renamed into place."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     aside = Path(tempfile.mkdtemp(prefix=f".{set_id}.", dir=folder))
     try:
         (aside / ASSETS).mkdir()

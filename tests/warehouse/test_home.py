@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
+from sandbox.tokens import own_token
 from warehouse.errors import StorageFull
 from warehouse.home import Home, atomic_write
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
@@ -50,6 +52,7 @@ def test_atomic_write_on_a_full_disk_keeps_the_old_file(tmp_path: Path) -> None:
     code = """
 import resource, sys
 from pathlib import Path
+from sandbox.tokens import own_token
 from warehouse.errors import StorageFull
 from warehouse.home import atomic_write
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -70,6 +73,7 @@ def test_a_lock_excludes_other_processes_and_names_its_holder(tmp_path: Path) ->
     path = tmp_path / "one.lock"
     code = """
 import sys
+import tempfile
 from pathlib import Path
 from warehouse.locks import FileLock
 lock = FileLock(Path(sys.argv[1]))
@@ -141,3 +145,33 @@ def test_a_lock_is_not_taken_twice_by_one_object(tmp_path: Path) -> None:
         lock.acquire()
     lock.release()
     lock.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_of_the_machine_reads_nothing_of_a_home(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Made here, and found open: tables, tokens and pictures are their owner's alone."""
+    with tempfile.TemporaryDirectory() as place:  # which everybody may pass, as pytest's own folders are not
+        Path(place).chmod(0o755)
+        made, found = Home(Path(place) / "deep" / "made"), Home(Path(place) / "found")
+        made.tables.joinpath("secret").write_text("rows")
+        own_token(made.root / "policy" / "token")
+        (found.root / "tables").mkdir(parents=True)
+        (found.root / "tables" / "secret").write_text("rows")
+        found.root.chmod(0o755)
+        seen = "import os, sys\nfor path in sys.argv[1:]:\n  try: print(os.listdir(path) if os.path.isdir(path) else open(path).read())\n"
+        seen += "  except OSError as error: print(type(error).__name__)"
+        paths = [*(home.root / part for home in (made, found) for part in ("", "tables", "tables/secret")), made.root / "policy" / "token"]
+
+        def other_user() -> list[str]:
+            command = ["/usr/bin/env", "python3", "-c", seen, *map(str, paths)]
+            told = subprocess.run(command, user=65534, group=65534, extra_groups=[], cwd="/", capture_output=True, text=True, timeout=60)
+            return told.stdout.splitlines()
+
+        before = other_user()
+        assert before == [*["PermissionError"] * 3, "['tables']", "['secret']", "rows", "PermissionError"], "what is open is read"
+        found.tables  # noqa: B018 # a home is corrected when it is used
+        assert other_user() == ["PermissionError"] * len(paths)
+        assert "closed to them now" in caplog.text and oct(found.root.stat().st_mode)[-3:] == "700"
+        found.root.chmod(0o750)
+        found.tables  # noqa: B018 # shared with a group on purpose
+        assert oct(found.root.stat().st_mode)[-3:] == "750"
