@@ -17,6 +17,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from sandbox.http_connection import Connection
 from sandbox.http_hosts import KnownHosts
 from warehouse.errors import ConfigError, FlywheelError
 
@@ -40,6 +41,7 @@ class Server(uvicorn.Server):
         beside loopback names and IP addresses (http_hosts.py)."""
         config = uvicorn.Config(
             KnownHosts(app, hosts),
+            http=Connection,
             log_level="warning",
             access_log=False,
             server_header=False,
