@@ -16,9 +16,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from models.model_files import CARD_FILE, WEIGHT_SUFFIX
+from models.model_files import CARD_FILE, WEIGHT_SUFFIX, is_plain_name, links_out
 from models.safetensors_stream import read_layout
 from warehouse.durable import sync
 from warehouse.errors import CheckpointError, StorageFull
@@ -49,6 +49,13 @@ class Card(BaseModel):
     versions: Annotated[dict[str, str], Field(description="packages that wrote it")] = {}
     created_at: Annotated[datetime, Field(description="UTC; not part of the id")]
     files: Annotated[dict[str, str], Field(description="file name to SHA-256")]
+
+    @field_validator("files")
+    @classmethod
+    def _files_lie_beside_it(cls, files: dict[str, str]) -> dict[str, str]:
+        if climbing := [name for name in files if not is_plain_name(name)]:
+            raise ValueError(f"it names the file {climbing[0][:80]!r}: a checkpoint's files lie beside its card, under plain names")
+        return files
 
 
 def write(
@@ -123,8 +130,9 @@ def read_card(folder: Path) -> Card:
 
 
 def verify(folder: Path, *, weights: bool = True) -> Card:
-    """The card of a checkpoint whose files are all there and unchanged. Raises CheckpointError naming the first bad file. Without
-    `weights` only the small files are read."""
+    """The card of a checkpoint whose files are all there, in its folder and unchanged. Raises CheckpointError naming the first bad file.
+    Without `weights` only the small files are read."""
+    check_links(folder)
     card = read_card(folder)
     if not any(name.endswith(WEIGHT_SUFFIX) for name in card.files):
         raise CheckpointError(f"{folder} has no {WEIGHT_SUFFIX} file on its card: it holds no weights. Rebuild the stage {card.stage!r}")
@@ -141,6 +149,12 @@ def verify(folder: Path, *, weights: bool = True) -> Card:
                 f"{expected[:16]}…: the file was cut off or changed. Rebuild the stage {card.stage!r} of iteration {card.iteration}"
             )
     return card
+
+
+def check_links(folder: Path) -> None:
+    """Raises CheckpointError for a link that leads out of a model's folder."""
+    if leading := links_out(folder):
+        raise CheckpointError(f"{leading[0]} is a link to a file outside of its folder: copy the file there, if it is the model's")
 
 
 def stored_dtype(folder: Path) -> str | None:

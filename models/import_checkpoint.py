@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoint import Card, quiet, write
+from models.checkpoint import Card, check_links, quiet, write
 from models.families import load_policy, read_config
 from models.model_files import HUB_PATTERNS, IMAGE_PROCESSOR_FILES, INDEX_FILE, TOKENIZERS, companions, is_tokenizer_there
 from models.safetensors_stream import read_layout
@@ -78,6 +78,7 @@ def check_importable(folder: Path) -> None:
     """Raises CheckpointError that says what a folder lacks to be taken in."""
     if not folder.is_dir():
         raise CheckpointError(f"there is no folder {folder}: policy.model names a folder as save_pretrained writes it")
+    check_links(folder)
     read_config(folder)
     pickled = sorted(path.name for path in folder.glob("*.bin"))
     if pickled and not any(folder.glob("*.safetensors")):

@@ -50,5 +50,20 @@ def companions(folder: Path, *, code: bool) -> list[Path]:
     ]  # fmt: skip
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name is one of a file in a folder, and not a way to another folder."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
+def links_out(folder: Path) -> list[Path]:
+    """What of a model's folder is a link that leads out of it: whoever opens it reads a file that is not the model's. A snapshot of the
+    hub's cache consists of links to the blobs beside it."""
+    places = [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":
+        places.append(folder.resolve().parent.parent / "blobs")
+    links = (path for path in sorted(folder.glob("*")) if path.is_symlink())
+    return [path for path in links if not any(path.resolve().is_relative_to(place) for place in places)]
+
+
 def is_tokenizer_there(folder: Path) -> bool:
     return any((folder / name).is_file() for name in TOKENIZERS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.model_files import INDEX_FILE, SINGLE_FILE
+from models.model_files import INDEX_FILE, SINGLE_FILE, is_plain_name
 from warehouse.errors import CheckpointError
 
 _BITS = {
@@ -58,10 +58,12 @@ def read_layout(folder: Path) -> Layout:
     index = folder / INDEX_FILE
     if index.is_file():
         try:
-            named: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
+            named: dict[str, str] = dict(json.loads(index.read_text())["weight_map"])
+            names = sorted({str(name) for name in named.values()})
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{index} is not an index of shards ({error!r}): copy or train the checkpoint again") from error
-        names = sorted(set(named.values()))
+        if climbing := [name for name in names if not is_plain_name(name)]:
+            raise CheckpointError(f"{index} names the shard {climbing[0][:80]!r}: shards lie beside their index, under plain names")
     elif (folder / SINGLE_FILE).is_file():
         named, names = {}, [SINGLE_FILE]
     else:
@@ -84,7 +86,7 @@ def _read_header(path: Path) -> SafetensorsFile:
             header_bytes = file.read(length)
         header: dict[str, Any] = json.loads(header_bytes)
         tensors = [_tensor(name, entry, path.name, 8 + length) for name, entry in header.items() if name != "__metadata__"]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise CheckpointError(f"{path} is not a readable safetensors file ({error}): copy or train the checkpoint again") from error
     if any(tensor.end > size for tensor in tensors):
         raise CheckpointError(f"{path} is cut off: {size} bytes, its header describes more; copy or train the checkpoint again")

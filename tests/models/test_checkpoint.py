@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 
 from models.checkpoint import load_tokenizer, read_card, save, verify, write
 from models.families import load_policy
-from models.model_files import CARD_FILE
+from models.model_files import CARD_FILE, INDEX_FILE
+from models.safetensors_stream import read_layout
 from warehouse.errors import CheckpointError
 
 
@@ -86,3 +88,33 @@ def test_a_failed_writing_leaves_what_was_there(checkpoint: Path) -> None:
         write(checkpoint, fail, stage="sft_model", iteration="0001")
     assert verify(checkpoint) == before
     assert [path.name for path in checkpoint.parent.iterdir()] == [checkpoint.name]
+
+
+@pytest.mark.parametrize("name", ["../../secret.json", "/etc/hostname", "..", "run/../../secret.json", "..\\secret.json", "a\0b", ""])
+def test_a_card_names_files_of_its_folder_only(checkpoint: Path, name: str) -> None:
+    """Nothing outside is opened: not to compare it, nor to say in an error whether it is there."""
+    (checkpoint.parent.parent / "secret.json").write_text("secret")
+    card = json.loads((checkpoint / CARD_FILE).read_text())
+    card["files"][name] = "0" * 64
+    (checkpoint / CARD_FILE).write_text(json.dumps(card))
+    with pytest.raises(CheckpointError, match="under plain names") as told:
+        verify(checkpoint)
+    assert "SHA-256" not in str(told.value) and "missing" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", CARD_FILE, "added_tokens.json"])
+def test_a_link_that_leads_out_of_a_checkpoint_is_refused(checkpoint: Path, tmp_path: Path, name: str) -> None:
+    outside, place = tmp_path / "secret", checkpoint / name
+    outside.write_bytes(place.read_bytes() if place.exists() else b"secret")
+    place.unlink(missing_ok=True)
+    place.symlink_to(outside)
+    with pytest.raises(CheckpointError, match=rf"{name} is a link to a file outside") as told:
+        load_policy(checkpoint)
+    assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/dev/zero", "..", "a/b.safetensors"])
+def test_shards_lie_beside_their_index(checkpoint: Path, name: str) -> None:
+    (checkpoint / INDEX_FILE).write_text(json.dumps({"weight_map": {"weight": name}}))
+    with pytest.raises(CheckpointError, match="under plain names"):
+        read_layout(checkpoint)

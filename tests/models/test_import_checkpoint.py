@@ -118,3 +118,22 @@ def test_pickles_missing_folders_and_text_models_with_image_limits_are_refused(t
             import_checkpoint(folder, tmp_path / "c", stage="seed_policy", iteration="0000")
     with pytest.raises(CheckpointError, match="max_image_pixels"):
         import_checkpoint(text_model, tmp_path / "c", stage="seed_policy", iteration="0000", max_image_pixels=401408)
+
+
+def test_a_link_out_of_a_folder_is_not_taken_in(text_model: Path, tmp_path: Path) -> None:
+    """A model from elsewhere may link to a file of this machine, which would go into the checkpoint and to whoever it is given to. The
+    hub's own cache links to its blobs."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    source = Path(shutil.copytree(text_model, tmp_path / "source"))
+    (source / "notes.txt").symlink_to(secret)
+    with pytest.raises(CheckpointError, match=r"notes\.txt is a link"):
+        import_checkpoint(source, tmp_path / "made", stage="seed_policy", iteration="0000")
+    cached = tmp_path / "models--a" / "snapshots" / "0123"
+    blobs = tmp_path / "models--a" / "blobs"
+    cached.mkdir(parents=True)
+    shutil.copytree(text_model, blobs)
+    for path in blobs.iterdir():
+        (cached / path.name).symlink_to(Path("..") / ".." / "blobs" / path.name)
+    import_checkpoint(cached, tmp_path / "made", stage="seed_policy", iteration="0000")
+    assert not any(path.is_symlink() for path in (tmp_path / "made").iterdir())
