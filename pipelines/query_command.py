@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +26,7 @@ from warehouse.tables import Warehouse
 if TYPE_CHECKING:
     from pipelines.annotation_withdrawal import TakenBack
 
+AskToPurge = Callable[[int, int], None]
 ROWS_SHOWN = 200
 CELL_CHARS = 80
 CUT = "…"
@@ -120,18 +122,40 @@ def _newest(warehouse: Warehouse) -> str:
 
 def withdraw_rows(
     warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, *,
-    ask_to_purge: Callable[[int, int], None] | None = None,
+    ask_to_purge: AskToPurge | None = None,
 ) -> None:  # fmt: skip
     """Withdraw and say of which tables, all of `ids` or none; then purge, if `ask_to_purge` is given. It gets the number of rows, and of
     recordings that the annotation server still holds, before anything is done, and raises to refuse.
 
     Raises ConfigError, UnknownId, or IterationLocked for a purge while the wheel turns, which would take files from under its writers.
     """
+    if not ids and ask_to_purge is None:
+        raise ConfigError("nothing to withdraw: name samples or annotations, or give --purge to erase what was withdrawn before")
+    with _purging(warehouse) if ask_to_purge is not None else nullcontext():
+        _withdraw_rows(warehouse, ids, iteration, console, ask_to_purge)
+
+
+@contextmanager
+def _purging(warehouse: Warehouse) -> Iterator[None]:
+    """Raises IterationLocked while the wheel turns, before anything is withdrawn."""
+    from pipelines.executor import lock_path
+
+    lock = FileLock(lock_path(warehouse.home))
+    if not lock.acquire(timeout_s=LOOKED_AT_S):
+        raise IterationLocked(
+            f"process {lock.holder()} is turning the wheel on {warehouse.home.root}: nothing was withdrawn. Withdraw without --purge, and "
+            "purge when it has ended"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _withdraw_rows(warehouse: Warehouse, ids: list[str], iteration: str | None, console: Console, ask_to_purge: AskToPurge | None) -> None:
     from pipelines.annotation_withdrawal import taken_back
     from warehouse.withdrawal import num_to_purge, withdraw, withdrawn_ids
 
-    if not ids and ask_to_purge is None:
-        raise ConfigError("nothing to withdraw: name samples or annotations, or give --purge to erase what was withdrawn before")
     with connect(warehouse) as con:
         by_table = _withdrawable(con, ids)
     back = taken_back(warehouse) if ask_to_purge is not None else None
@@ -168,17 +192,10 @@ def _withdrawable(con: DuckDBPyConnection, ids: list[str]) -> dict[str, set[str]
 def _purge(warehouse: Warehouse, back: TakenBack, console: Console) -> None:
     """Rows, and what the annotation server holds of recordings that people took back."""
     from pipelines.annotation_withdrawal import erase_taken_back
-    from pipelines.executor import lock_path
     from warehouse.withdrawal import purge
 
-    lock = FileLock(lock_path(warehouse.home))
-    if not lock.acquire(timeout_s=LOOKED_AT_S):
-        raise IterationLocked(f"process {lock.holder()} is turning the wheel on {warehouse.home.root}: purge when it has ended")
-    try:
-        purged = purge(warehouse, taken_back=back.episodes)
-        num_files = erase_taken_back(warehouse.home) if back.recordings else 0
-    finally:
-        lock.release()
+    purged = purge(warehouse, taken_back=back.episodes)
+    num_files = erase_taken_back(warehouse.home) if back.recordings else 0
     for erased in purged:
         console.print(f"{counted(erased.num_rows, 'row')} of {erased.table} erased, {counted(erased.num_files, 'file')} removed")
     if back.recordings:

@@ -25,6 +25,7 @@ from warehouse.mixing import MixtureConfig, Pool, mixed
 from warehouse.query import connect
 from warehouse.samples import sample_row
 from warehouse.tables import Warehouse
+from warehouse.withdrawal import withdrawn_ids
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("run", "ui", "status", "eval", "sql", "lineage", "export", "withdraw", "merge", "report", "doctor")
@@ -218,6 +219,8 @@ def test_what_is_withdrawn_joins_no_dataset_and_is_erased_on_demand(fails: Say, 
         assert [row["sample_id"] for row in mixed(con, "sft", "0001", MixtureConfig(demonstration=Pool())).rows.to_pylist()] == [kept]
     with FileLock(lock_path(warehouse.home)):
         assert fails("withdraw", "--purge", "--yes").startswith("IterationLocked:")
+        assert "nothing was withdrawn" in fails("withdraw", kept, "--purge", "--yes")
+    assert kept not in withdrawn_ids(warehouse, "sft_samples"), "what refuses does nothing before"
     assert "to erase for good: 2" in say("--purge", input="n\n")
     assert warehouse.read("sft_samples", version=written).num_rows == 3
     assert "2 rows of sft_samples erased" in say("--purge", "--yes")
