@@ -281,6 +281,14 @@ class Completed(_Model):
     num_actions: int
 
 
+class Checking(_Model):
+    """Its pictures are being looked at: ask again."""
+
+    recording_id: RecordingId
+    num_checked: int
+    num_pictures: int
+
+
 def parts_named(manifest: Manifest) -> dict[str, MediaType]:
     """Media type of every part that a manifest names, by digest; the manifest itself is not among them."""
     pictures: dict[str, MediaType] = {screen.sha256: "image/png" for screen in manifest.screens}

@@ -18,6 +18,7 @@ from annotation.recording.bundle import (
     ANNOUNCE_PATH,
     Announced,
     Announcement,
+    Checking,
     Completed,
     Incomplete,
     MediaType,
@@ -33,8 +34,10 @@ from warehouse.errors import AccessDenied, RecordingRefused, UploadFailed
 LIMIT_S = 60.0
 ATTEMPTS = 5
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 8.0
+ACCEPTED = 202
+"""The server looks at the pictures; it answers when it has, or after some seconds."""
 Progress = Callable[[int, int], None]
-Answer = TypeVar("Answer", Announced, Incomplete, Completed)
+Answer = TypeVar("Answer", Announced, Incomplete, Checking, Completed)
 
 
 class Bundle:
@@ -116,7 +119,12 @@ class Uploader:
 
     def _complete(self, announcement: Announcement) -> tuple[str, ...]:
         """What the server still lacks; empty when the recording is whole there."""
-        answer = self._call("POST", complete_path(announcement.recording_id), b"", "application/json")
+        while True:
+            answer = self._call("POST", complete_path(announcement.recording_id), b"", "application/json")
+            if answer.status_code != ACCEPTED:
+                break
+            self._read(answer, Checking)
+            time.sleep(self._wait_s)
         if answer.status_code == 409:
             return self._read(answer, Incomplete).missing
         self._read(answer, Completed)

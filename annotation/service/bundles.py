@@ -1,41 +1,47 @@
 """Whether an uploaded bundle is what it says: nothing of it is believed. The manifest is read with every bound that its model has, and the
-all that it names is decoded, a picture at a time, after its header said that it does not fill the memory. Blocks, for a minute or two where
-a recording has thousands of pictures: call it in a thread.
+speech that it names is decoded; its pictures are picture_check.py's. Blocks: call it in a thread.
 """
 
 from __future__ import annotations
 
 import io
-import struct
 import wave
-import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image
 from pydantic import ValidationError
 
 from annotation.recording.bundle import Manifest, Part, Screen, SpeechPart, parts_named
+from annotation.service.picture_check import Wanted
 from annotation.storage.parts import Parts
-from warehouse.errors import BadUpload
-from warehouse.identity import ID_HEX_DIGITS
+from warehouse.errors import BadUpload, UnreadablePicture
+from warehouse.pictures import check_size
 
-PNG_HEAD = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
-PNG_TAIL = b"\x00\x00\x00\x00IEND\xaeB`\x82"
-MAX_PIXELS = 64 * 1024 * 1024
-"""Of one picture: two 8K screens side by side. A small file may say that it is larger than any memory."""
-
-BROKEN_PICTURE = (
-    OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, OverflowError, struct.error, zlib.error,
-    Image.DecompressionBombError,
-)  # fmt: skip
-"""What PIL raises for a PNG that is none to its end."""
+MAX_RECORDING_PIXELS = 16 * 10**9
+"""Of all pictures of a recording: 7,700 of full HD."""
 MOST_NAMED, LONGEST_NAME = 12, 100
 """Applications in a list's line."""
 
 
-def checked(parts: Parts, digest: str, recording_id: str, announced: Iterable[Part]) -> Manifest:
-    """The manifest of a recording, all of whose parts have arrived. Raises BadUpload."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What is kept of a manifest while its pictures are looked at: itself is many times its bytes."""
+
+    track: str
+    summary: dict[str, Any]
+    node: str
+    consent: str
+    num_actions: int
+    pictures: tuple[Wanted, ...]
+
+    @property
+    def num_pixels(self) -> int:
+        return sum(one.width_px * one.height_px for one in self.pictures)
+
+
+def checked(parts: Parts, digest: str, recording_id: str, announced: Iterable[Part]) -> Checked:
+    """What a recording is, all of whose parts have arrived; its pictures are still to be looked at. Raises BadUpload."""
     manifest = read_manifest(parts, digest)
     if manifest.recording_id != recording_id:
         raise BadUpload(f"the manifest is of {manifest.recording_id}, not of {recording_id}")
@@ -48,11 +54,15 @@ def checked(parts: Parts, digest: str, recording_id: str, announced: Iterable[Pa
             f"{len(strange)} parts were not announced as the manifest names them, e.g. {strange[0][:12]}…: announced as "
             f"{kinds.get(strange[0], 'nothing')}, named as {named.get(strange[0], 'nothing')}"
         )
-    for screen in manifest.screens:
-        _check_picture(parts, screen)
+    found = Checked(
+        track=manifest.track, summary=summary_of(manifest), node=manifest.task.node, consent=manifest.consent.text_sha256,
+        num_actions=len(manifest.actions), pictures=tuple(dict.fromkeys(_wanted(parts, screen) for screen in manifest.screens)),
+    )  # fmt: skip
+    if found.num_pixels > MAX_RECORDING_PIXELS:
+        raise BadUpload(f"the pictures of {recording_id} have {found.num_pixels} pixels: {MAX_RECORDING_PIXELS} are taken at most: trim it")
     for speech in manifest.speech:
         _check_speech(parts, speech)
-    return manifest
+    return found
 
 
 def read_manifest(parts: Parts, digest: str) -> Manifest:
@@ -74,45 +84,15 @@ def summary_of(manifest: Manifest) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _check_picture(parts: Parts, screen: Screen) -> None:
-    """Its name is that of its bytes, its header is a PNG's of the size that was told, it is there to its end, and it can be drawn."""
-    if screen.screen_id != f"screen-{screen.sha256[:ID_HEX_DIGITS]}":
-        raise BadUpload(f"{screen.screen_id} is not the id of the picture {screen.sha256[:12]}…: ids are made of the digest's beginning")
-    with parts.path(screen.sha256).open("rb") as file:
-        head = file.read(len(PNG_HEAD) + 17)
-        file.seek(-min(len(PNG_TAIL), file.seek(0, io.SEEK_END)), io.SEEK_END)
-        tail = file.read()
-    if len(head) < len(PNG_HEAD) + 17 or not head.startswith(PNG_HEAD) or tail != PNG_TAIL:
-        raise BadUpload(f"the part {screen.sha256[:12]}… of {screen.screen_id} is no whole PNG picture")
-    width, height = struct.unpack(">II", head[16:24])
-    if zlib.crc32(head[12:29]) != struct.unpack(">I", head[29:33])[0]:
-        raise BadUpload(f"the part {screen.sha256[:12]}… of {screen.screen_id} is no PNG picture: its header is broken")
-    if (width, height) != (screen.width_px, screen.height_px):
-        raise BadUpload(f"{screen.screen_id} has {width} by {height} pixels, its manifest says {screen.width_px} by {screen.height_px}")
-    if width * height > MAX_PIXELS:
-        raise BadUpload(f"{screen.screen_id} has {width} by {height} pixels: {MAX_PIXELS} in all are taken at most")
-    _decode(parts, screen)
-
-
-def _decode(parts: Parts, screen: Screen) -> None:
-    """What is broken is found here, not by whoever trains on it. A file may have several headers: the size is compared again."""
+def _wanted(parts: Parts, screen: Screen) -> Wanted:
     try:
-        with _opened(parts, screen) as picture:
-            picture.verify()  # the checksums of all chunks
-        with _opened(parts, screen) as picture:
-            picture.load()
-    except BROKEN_PICTURE as error:
-        raise BadUpload(
-            f"the part {screen.sha256[:12]}… of {screen.screen_id} cannot be drawn ({error}): take this picture out of the recording"
-        ) from None
-
-
-def _opened(parts: Parts, screen: Screen) -> Image.Image:
-    picture = Image.open(parts.path(screen.sha256), formats=("PNG",))
-    if picture.size != (screen.width_px, screen.height_px):
-        picture.close()
-        raise ValueError(f"it has two sizes, one of them {picture.width} by {picture.height}")
-    return picture
+        check_size((screen.width_px, screen.height_px))
+    except UnreadablePicture as error:
+        raise BadUpload(f"{screen.screen_id}: {error}") from None
+    return Wanted(
+        path=str(parts.path(screen.sha256)), sha256=screen.sha256, screen_id=screen.screen_id, width_px=screen.width_px,
+        height_px=screen.height_px,
+    )  # fmt: skip
 
 
 def _check_speech(parts: Parts, speech: SpeechPart) -> None:

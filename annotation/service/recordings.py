@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete, Manifest, Part
+from annotation.recording.bundle import MAX_PART_BYTES, Announced, Announcement, Checking, Completed, Incomplete, Part
 from annotation.service import bundles
+from annotation.service.bundles import Checked
+from annotation.service.picture_workers import PictureWorkers
 from annotation.service.recorded_steps import sounds_of_manifest, steps_of_manifest
 from annotation.service.recording_lists import item_of
 from annotation.service.review import MAY_REVIEW, steps_of, view_of, withdrawal_of
@@ -25,23 +28,35 @@ from annotation.storage.logins import Principal
 from annotation.storage.parts import Parts, PartStore
 from annotation.storage.schema import Recording
 from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdrawal
-from warehouse.errors import AccessDenied, BadUpload, ConfigError, NotNow, UnknownSubject, UploadTooLarge
+from warehouse.errors import AccessDenied, BadUpload, ConfigError, NotNow, TooManyAttempts, UnknownSubject, UploadTooLarge
 from warehouse.identity import ID_HEX_DIGITS
 
 MAX_RECORDING_BYTES = 4 * 1024**3
 MOST_LISTED = 500
+DAY_S = 86400.0
+ANSWER_S = 10.0
+"""Whoever completes a recording hears after so long that its pictures are being looked at."""
 
 
 class Recordings:
     """`clock` gives seconds since 1970."""
 
     def __init__(
-        self, database: Database, store: PartStore, limits: UploadLimits | None = None, *, clock: Callable[[], float] = time.time
-    ) -> None:
+        self, database: Database, store: PartStore, limits: UploadLimits | None = None, *, clock: Callable[[], float] = time.time,
+        on_complete: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """`on_complete` is called with the id of a recording that has become complete."""
         self._database, self._store, self._clock = database, store, clock
         self.unfinished = Unfinished(database, store, limits, clock=clock)
-        self._checking, self._looking = asyncio.Semaphore(1), asyncio.Semaphore(1)
+        self._reading, self._looking = asyncio.Semaphore(1), asyncio.Semaphore(1)
         """One at a time of each: a manifest in memory is many times its bytes. Who looks does not wait for a check."""
+        self._pictures = PictureWorkers()
+        self._on_complete = on_complete
+        self._checks: dict[str, _Check] = {}
+        """By recording, until its uploader has heard of the end. A server that ends leaves them: they are asked for again."""
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._spent: defaultdict[str, deque[tuple[float, int]]] = defaultdict(deque)
+        """Of each person: the lock of their check, and pixels with the time when they were decoded."""
 
     # --- uploading ---
 
@@ -94,23 +109,71 @@ class Recordings:
             self._store.of(user_id).erase([sha256])
             raise NotNow(f"{recording_id} does not name the part {sha256[:12]}… any more: announce it anew")
 
-    async def complete(self, recording_id: str, *, by: Principal, address: str | None = None) -> Completed | Incomplete:
-        """All parts are here: check them, and let it wait for a reviewer; or what is missing. Raises UnknownSubject, BadUpload, NotNow."""
-        parts = self._store.of(by.user_id)
-        async with self._checking:
-            found = await self._database.reading(recordings.of_user, recording_id, by.user_id)
-            if found.state in recordings.COMPLETE:
-                return Completed(recording_id=recording_id, num_actions=int(found.summary["num_actions"]))
-            _check_uploading(found)
-            missing = await asyncio.to_thread(parts.missing, [part["sha256"] for part in found.parts])
+    async def complete(
+        self, recording_id: str, *, by: Principal, address: str | None = None, answer_s: float = ANSWER_S
+    ) -> Completed | Incomplete | Checking:
+        """All parts are here: check them, and let it wait for a reviewer; or what is missing. After `answer_s` it says how far it is, and
+        goes on. Raises UnknownSubject, BadUpload, NotNow, TooManyAttempts."""
+        found = await self._database.reading(recordings.of_user, recording_id, by.user_id)
+        if found.state in recordings.COMPLETE:
+            self._checks.pop(recording_id, None)
+            return Completed(recording_id=recording_id, num_actions=int(found.summary["num_actions"]))
+        _check_uploading(found)
+        check = self._checks.get(recording_id)
+        if check is None or check.digest != found.digest:
+            missing = await asyncio.to_thread(self._store.of(by.user_id).missing, [part["sha256"] for part in found.parts])
             if missing:
                 return Incomplete(recording_id=recording_id, missing=missing)
-            announced = [Part.model_validate(part) for part in found.parts]
-            manifest = await asyncio.to_thread(bundles.checked, parts, found.digest, recording_id, announced)
-            await self._database.writing(self._completed, found, manifest, by, address)
-        return Completed(recording_id=recording_id, num_actions=len(manifest.actions))
+            check = self._checks.get(recording_id)
+            if check is None or check.digest != found.digest:
+                check = self._checks[recording_id] = _Check(self, found, by, address)
+        await asyncio.wait({check.task}, timeout=answer_s)
+        if not check.task.done():
+            return Checking(recording_id=recording_id, num_checked=check.num_checked, num_pictures=check.num_pictures)
+        if self._checks.get(recording_id) is check:
+            del self._checks[recording_id]
+        return check.task.result()
 
-    def _completed(self, session: Session, seen: Recording, manifest: Manifest, by: Principal, address: str | None) -> None:
+    async def close(self) -> None:
+        """Whoever was uploading asks the next server."""
+        tasks = {check.task for check in self._checks.values() if not check.task.done()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._pictures.close()
+
+    async def _check(self, check: _Check, found: Recording, by: Principal, address: str | None) -> Completed:
+        """One recording of a person at a time."""
+        parts, announced = self._store.of(by.user_id), [Part.model_validate(part) for part in found.parts]
+        async with self._turns[by.user_id]:
+            async with self._reading:
+                checked = await asyncio.to_thread(bundles.checked, parts, found.digest, found.recording_id, announced)
+            self._spend(by.user_id, checked)
+            check.num_pictures = len(checked.pictures)
+            for wanted in checked.pictures:
+                if (fault := await self._pictures.fault_of(wanted)) is not None:
+                    raise BadUpload(fault)
+                check.num_checked += 1
+        await self._database.writing(self._completed, found, checked, by, address)
+        self._on_complete(found.recording_id)
+        return Completed(recording_id=found.recording_id, num_actions=checked.num_actions)
+
+    def _spend(self, user_id: str, checked: Checked) -> None:
+        """Raises TooManyAttempts where a person had so much decoded within a day that this would be too much."""
+        spent, now_s, most = self._spent[user_id], time.monotonic(), self.unfinished.limits.max_pixels_a_day
+        while spent and spent[0][0] < now_s - DAY_S:
+            spent.popleft()
+        before = sum(num for _, num in spent)
+        if spent and before + checked.num_pixels > most:
+            raise TooManyAttempts(
+                f"with the {checked.num_pixels} pixels of this recording's pictures more than {most} of yours would be looked at within a "
+                "day: complete it tomorrow",
+                spent[0][0] + DAY_S - now_s,
+            )
+        spent.append((now_s, checked.num_pixels))
+
+    def _completed(self, session: Session, seen: Recording, checked: Checked, by: Principal, address: str | None) -> None:
         recordings.lock_parts(session, by.user_id)
         found, now_s = recordings.of_user(session, seen.recording_id, by.user_id, for_update=True), self._clock()
         if found.state in recordings.COMPLETE and found.digest == seen.digest:
@@ -118,12 +181,12 @@ class Recordings:
         _check_uploading(found)
         if (found.digest, found.parts) != (seen.digest, seen.parts):
             raise NotNow(f"{seen.recording_id} was announced anew meanwhile: complete it once more")
-        found.track, found.summary, found.completed_at_s = manifest.track, bundles.summary_of(manifest), now_s
-        found.query_id = recordings.existing_query(session, manifest.task.node)
+        found.track, found.summary, found.completed_at_s = checked.track, checked.summary, now_s
+        found.query_id = recordings.existing_query(session, checked.node)
         recordings.set_state(session, found, "pending", now_s=now_s)
         audit.record(
             session, "recording.completed", now_s=now_s, user_id=by.user_id, subject=found.recording_id, address=address,
-            num_actions=len(manifest.actions), consent=manifest.consent.text_sha256,
+            num_actions=checked.num_actions, consent=checked.consent,
         )  # fmt: skip
 
     # --- looking at it ---
@@ -260,6 +323,15 @@ class Recordings:
     async def withdrawn(self) -> tuple[str, ...]:
         """Ids of what was withdrawn and is not erased yet."""
         return tuple(await self._database.reading(recordings.withdrawn))
+
+
+class _Check:
+    """A recording whose parts are being checked."""
+
+    def __init__(self, recordings_: Recordings, found: Recording, by: Principal, address: str | None) -> None:
+        self.digest, self.num_checked, self.num_pictures = found.digest, 0, 0
+        self.task = asyncio.create_task(recordings_._check(self, found, by, address), name=f"check {found.recording_id}")
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever asks hears it; nobody may ask
 
 
 def parts_of(store: PartStore, recording: Recording) -> Parts:

@@ -19,11 +19,12 @@ SWEEP_EVERY_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadLimits:
-    """Of each person. `kept_s` counts from the last announcement."""
+    """Of each person. `kept_s` counts from the last announcement; `max_pixels_a_day` is of pictures that are decoded."""
 
     max_bytes: int = 8 * 1024**3
     max_recordings: int = 64
     kept_s: float = 7 * 86400.0
+    max_pixels_a_day: int = 64 * 10**9
 
 
 class Unfinished:

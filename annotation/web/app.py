@@ -98,19 +98,21 @@ def create_app(
     accounts = Accounts(
         database, passwords, clock=clock, lifetimes=Lifetimes(idle_s=settings.idle_s, longest_s=settings.longest_s),
         limits=Limits(
-            by_name_and_address=settings.failures_by_name_and_address, by_address=settings.failures_by_address,
+            free=settings.free_failures, first_wait_s=settings.first_wait_s, longest_wait_s=settings.longest_wait_s,
             by_name=settings.failures_by_name, window_s=settings.window_s,
         ),
     )  # fmt: skip
     queue, store = Queue(database, standing, clock=clock), parts or PartStore(blobs.folder.with_name("parts"))
     uploads = UploadLimits(
-        max_bytes=settings.max_unfinished_bytes, max_recordings=settings.max_unfinished, kept_s=settings.unfinished_days * 86400.0
+        max_bytes=settings.max_unfinished_bytes, max_recordings=settings.max_unfinished, kept_s=settings.unfinished_days * 86400.0,
+        max_pixels_a_day=settings.max_pixels_a_day,
     )
+    executability = Executability(database, store, pool)
     office = Office(
         database=database, blobs=blobs, runs=runs, accounts=accounts, queue=queue,
         campaigns=Campaigns(database, standing, runs.policies, clock=clock),
         standing=standing, settings=settings, clock=clock, reviews=Reviews(database, clock=clock), quality=Quality(database, clock=clock),
-        recordings=Recordings(database, store, uploads, clock=clock), executability=Executability(database, store, pool),
+        recordings=Recordings(database, store, uploads, clock=clock, on_complete=executability.later), executability=executability,
         design=Design(database, clock=clock), finished=FinishedRuns(database),
     )  # fmt: skip
 
@@ -120,6 +122,7 @@ def create_app(
         await office.recordings.unfinished.sweep()
         await office.executability.recover()
         yield
+        await office.recordings.close()
         await office.executability.close()
         await runs.close()
         await queue.close()

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
-from annotation.recording.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced, Announcement, Completed, Incomplete
+from annotation.recording.bundle import ANNOUNCE_PATH, MAX_PART_BYTES, Announced, Announcement, Checking, Completed, Incomplete
 from annotation.web.access import Address, Who, needs, office_of
 from annotation.web.problems import problem
 from annotation.wire.review import RecordingDetail, RecordingItem, ReviewView, SubmitReview, Withdraw
@@ -42,14 +42,11 @@ def _add_upload(app: FastAPI) -> None:
 
     @app.post(
         ANNOUNCE_PATH + "/{recording_id}/complete", tags=["recordings"], summary="All parts are there", response_model=Completed,
-        responses={409: {"model": Incomplete}}, **ANNOTATOR,
+        responses={202: {"model": Checking}, 409: {"model": Incomplete}}, **ANNOTATOR,
     )  # fmt: skip
     async def complete(recording_id: str, request: Request, who: Who, address: Address) -> Response:
-        office = office_of(request)
-        found = await office.recordings.complete(recording_id, by=who, address=address)
-        if isinstance(found, Completed):
-            office.executability.later(recording_id)
-        return JSONResponse(found.model_dump(mode="json"), 409 if isinstance(found, Incomplete) else 200)
+        found = await office_of(request).recordings.complete(recording_id, by=who, address=address)
+        return JSONResponse(found.model_dump(mode="json"), {Incomplete: 409, Checking: 202}.get(type(found), 200))
 
 
 def _add_looking(app: FastAPI) -> None:

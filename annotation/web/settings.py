@@ -18,14 +18,18 @@ class WebSettings(BaseModel):
     burst: Annotated[int, Field(ge=1, description="requests at once before that counts")] = 300
     idle_s: Annotated[float, Field(gt=0, description="a browser's login ends so long after its last request")] = 4 * 3600.0
     longest_s: Annotated[float, Field(gt=0, description="a browser's login ends so long after it began")] = 16 * 3600.0
-    failures_by_name_and_address: Annotated[int, Field(ge=1, description="failed logins of one name from one address, in the window")] = 8
-    failures_by_address: Annotated[int, Field(ge=1, description="failed logins from one address, within the window")] = 100
+    free_failures: Annotated[
+        int, Field(ge=1, description="failed logins of one name from one address or browser before each further one has to wait longer")
+    ] = 8
+    first_wait_s: Annotated[float, Field(gt=0, description="the first such wait; each is twice the one before")] = 15.0
+    longest_wait_s: Annotated[float, Field(gt=0, description="the longest")] = 900.0
     failures_by_name: Annotated[
-        int, Field(ge=1, description="failed logins of one name from anywhere, within the window; holds for addresses it never came from")
+        int, Field(ge=1, description="failed logins of one name from anywhere, within the window; holds where it never came from")
     ] = 200
-    window_s: Annotated[float, Field(gt=0, description="how long a failed login counts")] = 900.0
+    window_s: Annotated[float, Field(gt=0, description="the window of failures_by_name")] = 900.0
     max_unfinished_bytes: Annotated[int, Field(ge=1024**2, description="of one person's uploads that are not complete")] = 8 * 1024**3
     max_unfinished: Annotated[int, Field(ge=1, description="how many such uploads one person may have")] = 64
+    max_pixels_a_day: Annotated[int, Field(ge=1, description="of pictures in one person's recordings that are decoded")] = 64 * 10**9
     unfinished_days: Annotated[float, Field(gt=0, description="an upload that nobody goes on with is dropped after so many days")] = 7.0
     behind_proxy: Annotated[
         bool, Field(description="a proxy of one's own on this machine ends TLS: believe its X-Forwarded-For and -Proto, and nobody else's")

@@ -85,7 +85,8 @@ def upload(work: Work, home: Home, store: Store) -> tuple[Recordings, Bundle]:
     async def send() -> None:
         for digest in (await there.announce(bundle.announcement(), by=ann)).missing:
             await there.receive(bundle.manifest.recording_id, digest, _chunks(bundle.read(digest)), num_bytes=None, by=ann)
-        await there.complete(bundle.manifest.recording_id, by=ann)
+        await there.complete(bundle.manifest.recording_id, by=ann, answer_s=600)
+        await there.close()
 
     asyncio.run(send())
     return there, bundle

@@ -4,30 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
 import os
+import signal
 import struct
 import threading
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import httpx
 import pytest
+from PIL import Image
 from sqlalchemy import select
 
 from agent.prompt import PromptBuilder
 from annotation.recording.bundle import MAX_PART_BYTES, part_path
 from annotation.recording.upload import Bundle
+from annotation.service import bundles
 from annotation.service.intake import take_recording
+from annotation.service.picture_check import Wanted
+from annotation.service.picture_workers import PictureWorkers
 from annotation.service.recordings import Recordings
 from annotation.storage import parts
 from annotation.storage.parts import PartStore
 from annotation.storage.schema import AuditEntry, Landing, Recording
+from annotation.web.settings import WebSettings
 from tests.annotation.web.recording_parts import reviewed, uploaded
 from tests.annotation.web.web_parts import Site, site
+from warehouse.pictures import check_size
 
 PATH = "/api/v1/recordings"
 
@@ -49,6 +58,13 @@ def kept(folder: Path) -> set[str]:
 
 def torn(folder: Path) -> list[Path]:
     return list((folder / "parts" / "incoming").iterdir())
+
+
+async def completed(program: httpx.AsyncClient, recording_id: str) -> httpx.Response:
+    """The last word, however long the pictures take."""
+    while (answer := await program.post(f"{PATH}/{recording_id}/complete")).status_code == 202:
+        assert answer.json()["num_checked"] <= answer.json()["num_pictures"]
+    return answer
 
 
 async def announced(program: httpx.AsyncClient, bundle: Bundle, **changes: Any) -> httpx.Response:
@@ -342,11 +358,12 @@ def _spoiled(bundle: Bundle) -> Iterator[tuple[str, dict[str, bytes]]]:
     yield "no whole PNG", with_part(screen["sha256"], b"GIF89a" + b"\0" * 100)
     yield "no whole PNG", with_part(screen["sha256"], b"\x89PNG")
     middle = png.index(b"IDAT") + 40
-    yield "cannot be drawn (b", with_part(screen["sha256"], png[:middle] + bytes([png[middle] ^ 255]) + png[middle + 1 :])
+    spoiled = png[:middle] + bytes([png[middle] ^ 255]) + png[middle + 1 :]
+    yield "cannot be drawn (the picture cannot be read as PNG", with_part(screen["sha256"], spoiled)
     short = _chunk(b"IDAT", zlib.compress(b"\0" * 999))
     yield "cannot be drawn", with_part(screen["sha256"], png[: png.index(b"IDAT") - 4] + short + png[-12:])
     yield "cannot be drawn (it has two sizes", with_part(
-        screen["sha256"], png[:33] + _chunk(b"IHDR", struct.pack(">II", 9000, 9000) + png[24:29]) + png[33:]
+        screen["sha256"], png[:33] + _chunk(b"IHDR", struct.pack(">II", 5000, 5000) + png[24:29]) + png[33:]
     )  # fmt: skip
     yield "header is broken", with_part(screen["sha256"], png[:20] + b"\0\0\0\1" + png[24:])
     yield "pixels", changed(screens=[{**screen, "width_px": 20_000}, *manifest["screens"][1:]])
@@ -379,7 +396,7 @@ def test_nothing_of_a_bundle_is_believed(tmp_path: Path) -> None:
                 missing = (await ann.post(PATH, json={"recording_id": recording_id, "manifest": digest, "parts": plain})).json()["missing"]
                 for key in missing:
                     assert (await ann.put(part_path(recording_id, key), content=data[key])).status_code == 204
-                answer = await ann.post(f"{PATH}/{recording_id}/complete")
+                answer = await completed(ann, recording_id)
                 assert answer.status_code == 422 and why in answer.json()["detail"], (why, answer.text)
                 assert rows(there)[recording_id].state == "uploading"
             assert await uploaded(there, ann, store) <= 2, "the true manifest and the last part that was spoiled are all that is missing"
@@ -389,9 +406,7 @@ def test_nothing_of_a_bundle_is_believed(tmp_path: Path) -> None:
 
 
 def test_a_picture_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from annotation.service import bundles
-
-    monkeypatch.setattr(bundles, "MAX_PIXELS", 100)
+    monkeypatch.setattr(bundles, "check_size", lambda size_px: check_size(size_px, 100))
 
     async def run() -> None:
         async with site(tmp_path) as there:
@@ -400,8 +415,12 @@ def test_a_picture_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path, mo
             await announced(ann, bundle)
             for part in bundle.announcement().parts:
                 await ann.put(part_path(bundle.manifest.recording_id, part.sha256), content=bundle.read(part.sha256))
-            answer = await ann.post(f"{PATH}/{bundle.manifest.recording_id}/complete")
-            assert answer.status_code == 422 and "at most" in answer.json()["detail"]
+            answer = await completed(ann, bundle.manifest.recording_id)
+            assert answer.status_code == 422 and "1 to 100 in all" in answer.json()["detail"]
+            monkeypatch.setattr(bundles, "check_size", check_size)
+            monkeypatch.setattr(bundles, "MAX_RECORDING_PIXELS", 100)
+            answer = await completed(ann, bundle.manifest.recording_id)
+            assert answer.status_code == 422 and "100 are taken at most" in answer.json()["detail"]
 
     asyncio.run(run())
 
@@ -415,9 +434,97 @@ def test_a_recording_completed_twice_at_once_is_taken_once(tmp_path: Path) -> No
             puts = (ann.put(part_path(bundle.manifest.recording_id, part.sha256), content=bundle.read(part.sha256))
                     for part in bundle.announcement().parts for _ in range(3))  # fmt: skip
             assert {one.status_code for one in await asyncio.gather(*puts)} == {204}
-            done = await asyncio.gather(*(ann.post(f"{PATH}/{bundle.manifest.recording_id}/complete") for _ in range(4)))
+            done = await asyncio.gather(*(completed(ann, bundle.manifest.recording_id) for _ in range(4)))
             assert [one.status_code for one in done] == [200] * 4 and threading.active_count() < 100
             with there.database.read() as session:
                 assert sum(one.action == "recording.completed" for one in session.scalars(select(AuditEntry))) == 1
 
     asyncio.run(run())
+
+
+def a_recording(folder: Path, num_pictures: int, size_px: tuple[int, int]) -> tuple[str, dict[str, bytes], list[dict[str, Any]]]:
+    """Its id, its parts by digest with the manifest first, and their announcement: with so many more pictures, a colour each."""
+    bundle = Bundle(reviewed(folder))
+    manifest = json.loads(bundle.read(bundle.manifest_sha256))
+    kinds = {part.sha256: part.media_type for part in bundle.announcement().parts}
+    data = {digest: bundle.read(digest) for digest in kinds if digest != bundle.manifest_sha256}
+    for number in range(num_pictures):
+        png = io.BytesIO()
+        Image.new("RGB", size_px, (number, 0, 0)).save(png, "PNG", compress_level=1)
+        digest = hashlib.sha256(png.getvalue()).hexdigest()
+        more = {"screen_id": f"screen-{digest[:16]}", "sha256": digest, "width_px": size_px[0], "height_px": size_px[1]}
+        manifest["screens"].append({**manifest["screens"][0], **more})
+        data[digest], kinds[digest] = png.getvalue(), "image/png"
+    whole = _whole(json.dumps(manifest).encode(), data)
+    kinds[next(iter(whole))] = "application/json"
+    parts = [{"sha256": digest, "num_bytes": len(content), "media_type": kinds[digest]} for digest, content in whole.items()]
+    return manifest["recording_id"], whole, parts
+
+
+async def sent(program: httpx.AsyncClient, recording_id: str, data: dict[str, bytes], parts: list[dict[str, Any]]) -> None:
+    announced = await program.post(PATH, json={"recording_id": recording_id, "manifest": next(iter(data)), "parts": parts})
+    assert announced.status_code == 200, announced.text
+    for digest, content in data.items():
+        assert (await program.put(part_path(recording_id, digest), content=content)).status_code == 204
+
+
+@pytest.mark.slow
+def test_a_recording_of_large_pictures_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Another person's recording is whole while the large one is still looked at, and so is every other request answered."""
+
+    async def run() -> tuple[int, int]:
+        async with site(tmp_path) as there:
+            eve, ann = await there.program("eve"), await there.program("ann")
+            large = a_recording(tmp_path / "large", 12, (5760, 5760))
+            small = a_recording(tmp_path / "small", 0, (1, 1))
+            await sent(eve, *large)
+            await sent(ann, *small)
+            first = asyncio.create_task(completed(eve, large[0]))
+            while not (check := there.recordings._checks.get(large[0])) or not check.num_pictures:
+                await asyncio.sleep(0.01)
+            assert (await completed(ann, small[0])).status_code == 200
+            num_before = check.num_checked
+            assert (await first).status_code == 200
+            return num_before, check.num_checked
+
+    before, after = asyncio.run(run())
+    assert before < after, "the small one did not wait for the large one"
+
+
+def test_one_person_has_so_many_pixels_looked_at_in_a_day(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with site(tmp_path, settings=WebSettings(max_pixels_a_day=1)) as there:
+            eve, ann = await there.program("eve"), await there.program("ann")
+            for program, name, status in ((eve, "one", 200), (eve, "two", 429), (ann, "three", 200)):
+                recording = a_recording(tmp_path / name, 1, (8, 8))
+                await sent(program, *recording)
+                answer = await completed(program, recording[0])
+                assert answer.status_code == status, answer.text
+            assert rows(there)[recording[0]].state == "pending"
+
+    asyncio.run(run())
+
+
+def test_a_picture_that_its_decoder_does_not_survive_is_refused(tmp_path: Path) -> None:
+    """More processor time than a picture may take ends the process, not the server; the next picture gets another."""
+    png = tmp_path / "one.png"
+    Image.new("RGB", (8, 8)).save(png)
+    digest = hashlib.sha256(png.read_bytes()).hexdigest()
+    wanted = Wanted(path=str(png), sha256=digest, screen_id=f"screen-{digest[:16]}", width_px=8, height_px=8)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    async def run() -> list[str | None]:
+        workers = PictureWorkers(num=1)
+        found = [await workers.fault_of(wanted)]
+        (process,) = workers._idle
+        asking = asyncio.create_task(workers.fault_of(replace(wanted, path=str(pipe))))  # which never comes to an end
+        await asyncio.sleep(0.1)
+        os.kill(process.pid, signal.SIGXCPU)
+        found += [await asking, await workers.fault_of(wanted), await workers.fault_of(replace(wanted, path=str(tmp_path / "gone")))]
+        await workers.close()
+        return found
+
+    first, second, third, fourth = asyncio.run(run())
+    assert first is None and third is None
+    assert second is not None and "takes more than" in second and fourth is not None and "no longer here" in fourth

@@ -12,6 +12,7 @@ from argon2 import PasswordHasher
 
 from annotation.service.accounts import Accounts
 from annotation.service.passwords import Passwords
+from annotation.service.recordings import Recordings
 from annotation.service.runs import LiveRuns
 from annotation.service.standing import StandingReader
 from annotation.storage.blobs import Blobs
@@ -66,6 +67,7 @@ class Site:
         self.policies: OneSource = runs.policies
         self.address, self.database, self.blobs, self.runs, self.guard, self._stack = address, database, blobs, runs, guard, stack
         self.accounts: Accounts = guard._accounts
+        self.recordings: Recordings = guard._app.state.office.recordings
 
     async def stranger(self) -> Person:
         client = httpx.AsyncClient(base_url=self.address, trust_env=False, timeout=30)
