@@ -8,8 +8,6 @@ the checkpoint's image processor (`size` in preprocessor_config.json). Text arou
 from __future__ import annotations
 
 import re
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,8 +26,6 @@ from warehouse.errors import ModelError, UnreadablePicture
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, struct.error, zlib.error)
-"""What Pillow raises for a file that is cut off or damaged."""
 PATCH_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 TILE_FAMILIES = ("idefics3", "smolvlm")
 ReadImage = Callable[[str], bytes]
