@@ -440,8 +440,12 @@ def test_another_configuration_is_another_run_and_a_damaged_state_is_named(weak:
     assert sum(other.asked.values()) == 16
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("algorithm", "streaming"), [("reinforce", False), ("ppo", False), ("reinforce", True), ("ppo", True)])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("algorithm", "streaming"),
+    [pytest.param("reinforce", False, marks=pytest.mark.slow),
+     *(pytest.param(*each, marks=pytest.mark.long) for each in (("ppo", False), ("reinforce", True), ("ppo", True)))],
+)
 def test_learning_finds_the_right_button_and_the_control_does_not(weak: Weak, tmp_path: Path, algorithm: str, streaming: bool) -> None:
     """In rounds and streaming alike, after equal samples."""
     settings = {

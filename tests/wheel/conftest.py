@@ -24,6 +24,7 @@ import duckdb
 import psutil
 import pytest
 
+from tests.wheel.reported import poison
 from warehouse.home import Home
 from warehouse.locks import FileLock
 from warehouse.query import connect
@@ -205,22 +206,41 @@ class Turned(Wheel):
 @pytest.fixture(scope="session")
 def turned_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
     """`flywheel run --iterations 1 --profile smoke` in an empty home; once, whichever worker of the suite comes first."""
+    yield from _shared(tmp_path_factory, "turned", lambda: _turn(_new_base(), 1))
+
+
+@pytest.fixture(scope="session")
+def turned_twice(turned_home: Turned, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
+    """The same home turned a second time, over a first iteration whose reported rows say the contrary of what was measured (reported.py).
+    Read it, do not write."""
+
+    def turn() -> Turned:
+        base = _new_base()
+        shutil.copytree(turned_home.home.root, base / "home", ignore=shutil.ignore_patterns("locks", "server.json"))
+        poison(Wheel(base).warehouse, "0001")
+        return _turn(base, 2)
+
+    yield from _shared(tmp_path_factory, "turned-twice", turn)
+
+
+def _shared(tmp_path_factory: pytest.TempPathFactory, name: str, turn: Callable[[], Turned]) -> Iterator[Turned]:
+    """One home for all workers of the suite, made by the first and removed by the last."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        turned = _turn(_new_base())
+        turned = turn()
         yield turned
         turned.remove()
         return
     shared = tmp_path_factory.getbasetemp().parent
-    with FileLock(shared / "turned.lock"):
-        record = shared / "turned.json"
+    record = shared / f"{name}.json"
+    with FileLock(shared / f"{name}.lock"):
         if not record.exists():
-            turned = _turn(_new_base())
+            turned = turn()
             record.write_text(json.dumps({"base": str(turned.base), "output": turned.output, "seconds": turned.seconds, "users": 0}))
         kept = json.loads(record.read_text())
         record.write_text(json.dumps({**kept, "users": kept["users"] + 1}))
     turned = Turned(Path(kept["base"]), output=kept["output"], seconds=kept["seconds"])
     yield turned
-    with FileLock(shared / "turned.lock"):
+    with FileLock(shared / f"{name}.lock"):
         kept = json.loads(record.read_text())
         record.write_text(json.dumps({**kept, "users": kept["users"] - 1}))
         if kept["users"] == 1:
@@ -228,10 +248,10 @@ def turned_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Turned]:
             record.unlink()
 
 
-def _turn(base: Path) -> Turned:
+def _turn(base: Path, num_iterations: int) -> Turned:
     wheel = Turned(base)
     started = time.monotonic()
-    ran = wheel.flywheel("run", "--iterations", "1", "--profile", PROFILE, timeout_s=TURN_TIMEOUT_S)
+    ran = wheel.flywheel("run", "--iterations", str(num_iterations), "--profile", PROFILE, timeout_s=TURN_TIMEOUT_S)
     seconds = time.monotonic() - started
     if ran.returncode != 0:
         logs = "\n".join(f"{path}:\n{path.read_text(errors='replace')[-3000:]}" for path in wheel.home.work.glob("*.log"))

@@ -191,6 +191,18 @@ def test_killed_three_times_the_wheel_goes_on(target: str, turned_home, copy_of,
     assert trial.wheel.left_after(GONE_S) == []
 
 
+@pytest.mark.slow
+def test_killed_once_the_wheel_goes_on(turned_home, copy_of, stage_seconds):
+    """The one trial of every day: the run that works the stages, killed in the first half of the iteration."""
+    halves = {stage: seconds / 2 for stage, seconds in stage_seconds.items()}
+    trial = Trial(copy_of(turned_home), ["run"], random.Random("faults once"), halves)
+    trial.run()
+    print("\n".join(trial.log))
+    assert not trial.kills and trial.promised
+    assert_nothing_lost(trial.wheel, trial.promised)
+    assert trial.wheel.left_after(GONE_S) == []
+
+
 @pytest.mark.long
 def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of):
     """The worker of one RL stage by itself, killed in the midst of its first round."""

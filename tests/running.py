@@ -1,0 +1,114 @@
+"""How the suite is run: the tests of every day come before the slow ones, and with `--strict-skips` (continuous integration) a test that is
+skipped and not in EXPECTED_SKIPS fails. A machine without a desktop, a microphone or Postgres would else skip hundreds without a word.
+
+Hooks of pytest, loaded by tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from fnmatch import fnmatch
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+
+EXPECTED_SKIPS = (
+    ("tests/annotation/recording/test_recorder_failing.py::*", "pynput is not installed", "on Linux the recorder reads X11 itself"),
+    ("tests/sandbox/test_episode_isolation.py::test_what_was_copied_*", "its pages share the clipboard", "pages of that kind do"),
+    ("tests/sandbox/test_terminal_isolation.py::*", "no control group for processor time", "a container may have none of its own"),
+    ("tests/sandbox/test_desktop.py::*", "may make no control groups", "a container may have none of its own"),
+    ("tests/sandbox/test_machine_parts.py::*", "apt-get install qemu-system-x86", "virtual machines are tested by hand"),
+    ("tests/sandbox/test_browsing*.py::*", "could not be had", "Debian's archive may be out of reach"),
+    ("tests/sandbox/test_agent_desktop.py::*", "pip could not install pyautogui", "the package registry may be out of reach"),
+    ("tests/*", "only root mounts a small disk", "a container's root may not be allowed to mount"),
+    ("tests/warehouse/test_tables.py::*", "cannot mount a small disk here", "a container's root may not be allowed to mount"),
+    ("tests/warehouse/test_power_cut.py::*", "no disk can be logged here", "it takes the kernel's device mapper"),
+    ("tests/annotation/web/test_page_measured.py::*", "npm cannot fetch", "the package registry may be out of reach"),
+    ("tests/models/test_gpu_training.py::*", "torch sees no accelerator", "there is no GPU in continuous integration"),
+)  # fmt: skip
+"""Test (a pattern), words of the reason that pytest is given, and why it may be so in continuous integration."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--strict-skips", action="store_true", help="fail each test that is skipped and not expected to be (tests/running.py)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=place)
+
+
+def place(item: pytest.Item) -> tuple[int, bool]:
+    """Unmarked, then slow, then long. Of the slow ones whole turns of the wheel come first: a last file of minutes would keep one worker
+    busy while the others have nothing to do."""
+    rank = 2 if item.get_closest_marker("long") else 1 if item.get_closest_marker("slow") else 0
+    return rank, bool(rank) and PurePosixPath(item.nodeid).parts[1:2] != ("wheel",)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile`, but in the order of `place`: a file whose tests are of several kinds is as many pieces of work."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class InOrder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            if not hasattr(self, "_pieces"):
+                self._pieces = pieces(self.collection or [])
+            return self._pieces[nodeid]
+
+    config.option.loadscopereorder = False
+    return InOrder(config, log)
+
+
+def pieces(nodeids: list[str]) -> dict[str, str]:
+    """Node id → the piece of work that it is in: those of one file that stand one after the other."""
+    found: dict[str, str] = {}
+    begun: dict[str, int] = {}
+    before = None
+    for nodeid in nodeids:
+        file = nodeid.split("::", 1)[0]
+        if file != before:
+            begun[file] = begun.get(file, 0) + 1
+        before = file
+        found[nodeid] = f"{file} {begun[file]}"
+    return found
+
+
+def is_expected(nodeid: str, reason: str) -> bool:
+    return any(fnmatch(nodeid, pattern) and words in reason for pattern, words, _ in EXPECTED_SKIPS)
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """As the test gave it."""
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return re.sub(r"^Skipped: ", "", told)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        fail_unexpected(item.config, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        fail_unexpected(collector.config, report)
+    return report
+
+
+def fail_unexpected(config: pytest.Config, report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = reason_of(report)
+    if config.getoption("--strict-skips") and not is_expected(report.nodeid, reason):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{report.nodeid} was skipped, and EXPECTED_SKIPS in tests/running.py does not say that it may be: {reason}. Install what it "
+            "needs (scripts/setup.sh), or add it there with the reason"
+        )

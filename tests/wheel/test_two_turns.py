@@ -1,0 +1,115 @@
+"""A second iteration: what the first one left chooses it, and nothing that is only reported does.
+
+The second turn works on reported rows that say the contrary of what was measured; then its own are turned around as well and everything
+that chooses is asked again. What it should have chosen is worked out here from the rows it may read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import comb
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.partitions import ITERATIONS
+from assets.profile import Profile
+from assets.release import released_policy
+from assets.resources import ProfileResource, WarehouseResource
+from assets.task_pool import make_pool
+from pipelines import profiles
+from tests.wheel.reported import poison
+from warehouse import registry
+from warehouse.mixing import mixed
+from warehouse.query import connect
+from warehouse.routing import route
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+
+
+class Smoke(ProfileResource):
+    def load(self) -> Profile:
+        return profiles.load("smoke")
+
+
+def solved(wheel: Any, checkpoint_id: str, split: str) -> dict[tuple[str, int], bool]:
+    query = "select task_id, seed, outcome from episodes where purpose = 'evaluation' and policy_id = ? and split = ?"
+    rows = wheel.sql(query, checkpoint_id, split)
+    return {(task, seed): outcome == "success" for task, seed, outcome in rows if outcome != "crashed"}
+
+
+def loses(candidate: dict[tuple[str, int], bool], incumbent: dict[tuple[str, int], bool]) -> bool:
+    """Worse on average over tasks, and by more than 0.03 or more often than a fair coin would have it in one of twenty."""
+    gains: dict[str, list[int]] = defaultdict(list)
+    for key in candidate.keys() & incumbent.keys():
+        gains[key[0]].append(candidate[key] - incumbent[key])
+    mean = sum(sum(each) / len(each) for each in gains.values()) / len(gains)
+    wins, losses = (sum(gain == sign for each in gains.values() for gain in each) for sign in (1, -1))
+    chance = sum(comb(wins + losses, k) for k in range(wins + 1)) / 2 ** (wins + losses)
+    return mean < -0.03 or (mean < 0 and chance < 0.05)
+
+
+def released(wheel: Any) -> str:
+    return registry.made_by(wheel.warehouse, "0002", "released_policy").checkpoint_id
+
+
+def gate(wheel: Any) -> str:
+    """The second iteration's gate, asked again."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions(str(ITERATIONS.name), ["0002"])
+        resources = {"tables": WarehouseResource(root=str(wheel.home.root)), "profile": Smoke()}
+        assert dg.materialize([released_policy], partition_key="0002", instance=instance, resources=resources).success
+    return released(wheel)
+
+
+def test_the_second_release_is_what_the_eval_rows_say(turned_twice: Any) -> None:
+    candidate = registry.made_by(turned_twice.warehouse, "0002", "merged_policy")
+    incumbent = registry.made_by(turned_twice.warehouse, "0001", "released_policy")
+    of_candidate, of_incumbent = (solved(turned_twice, one.checkpoint_id, "eval") for one in (candidate, incumbent))
+    assert len(of_candidate) == len(of_incumbent) == 20, "4 instances of 5 tasks"
+    is_same = candidate.checkpoint_id == incumbent.checkpoint_id
+    keeps = is_same or loses(of_candidate, of_incumbent)
+    assert released(turned_twice) == (incumbent if keeps else candidate).checkpoint_id
+    (note,) = (row["note"] for row in turned_twice.warehouse.read("checkpoints", iteration="0002", stage="released_policy").to_pylist())
+    assert "first release" not in note
+
+
+def test_the_merge_is_the_candidate_that_solves_most_of_eval(turned_twice: Any) -> None:
+    """In both iterations: every mixture was tried on eval instances, and none that is chosen is beaten."""
+    for iteration in ("0001", "0002"):
+        rows = turned_twice.sql(
+            """select candidate, method, is_chosen, avg(rate) from (
+                 select candidate, method, bool_or(is_chosen) as is_chosen, task_id, sum(num_success) / sum(num_episodes) as rate
+                 from merge_candidates where iteration = ? group by all) group by all""", iteration,
+        )  # fmt: skip
+        (chosen,) = (success for _, _, is_chosen, success in rows if is_chosen)
+        assert chosen == max(success for _, method, _, success in rows if method != "specialist")
+
+
+def test_evaluations_are_greedy_and_on_splits_that_nothing_learns_from(turned_twice: Any) -> None:
+    rows = turned_twice.sql("select distinct temperature, split from episodes where purpose = 'evaluation'")
+    assert {temperature for temperature, _ in rows} == {0.0} and "train" not in {split for _, split in rows}
+    assert turned_twice.sql("select distinct split from episodes where purpose <> 'evaluation'") == [("train",)]
+    assert turned_twice.sql("select count(*) from episodes where iteration = '0002' and purpose = 'rollout'")[0][0] > 0
+
+
+def test_nothing_that_chooses_reads_what_is_only_reported(turned_twice: Any, copy_of: Any) -> None:
+    """The gate, the task pool, the datasets and the routes, asked again when every reported row says the contrary."""
+    wheel, settings = copy_of(turned_twice), profiles.load("smoke", {"tasks.self_challenge.enabled": True})
+
+    def choices() -> dict[str, Any]:
+        with connect(wheel.warehouse) as con:
+            mixtures = {"ct": settings.ct_mixture, "sft": settings.sft_mixture}
+            datasets = {kind: mixed(con, kind, "0003", mixture).dataset_id for kind, mixture in mixtures.items()}  # type: ignore[arg-type]
+            routes = route(con, settings.routing).to_pylist()
+        pool = [(choice.task.name, choice.num, choice.why) for choice in make_pool(wheel.warehouse, settings, "0003")[0]]
+        return {"release": gate(wheel), "pool": pool, "datasets": datasets, "routes": routes}
+
+    before = choices()
+    assert before["release"] == released(turned_twice) and before["pool"] and before["routes"]
+    candidate = registry.made_by(wheel.warehouse, "0002", "merged_policy").checkpoint_id
+    reported = solved(wheel, candidate, "holdout")
+    assert poison(wheel.warehouse, "0002") >= len(reported) > 0
+    assert solved(wheel, candidate, "holdout") == {key: not won for key, won in reported.items()}, "the poison is there"
+    assert choices() == before
