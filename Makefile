@@ -13,7 +13,7 @@ FLYWHEEL       = .venv/bin/flywheel
 PYTEST         = $(PYTHON_IN_VENV) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run ui doctor test test-slow test-ci test-long test-all check lint types imports bench lock clean
+.PHONY: help setup run ui doctor test test-slow test-ci test-long test-all check lint types imports bench mutants lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ imports: setup
 
 bench: setup ## the benchmarks, one after the other: a table each; hours, most of them for wheel_curves
 	@for name in env_steps game_frames terminal leases recording recording_intake desktop_steps soak memory wheel_curves overhead reproducibility generation serving packing sft_throughput streaming merge rl_conformance rl_curves rl_beside_trl pixels plan_accuracy importing near_duplicates routing_scale sampling_scale orm gpu_training annotators; do echo "== benchmarks/$$name.py"; $(PYTHON_IN_VENV) -m benchmarks.$$name || exit 1; done
+
+mutants: setup ## mutation testing of what decides, module by module: hours (ARGS=--list says which, ARGS="losses gate" some)
+	nice -n 10 $(PYTHON_IN_VENV) scripts/mutants.py $(ARGS)
 
 lock: ## renew constraints.txt from pyproject.toml (ARGS=--upgrade: take newer versions)
 	@scripts/lock.sh $(ARGS)

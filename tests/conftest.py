@@ -21,6 +21,7 @@ sys.dont_write_bytecode = False
 # How long one example takes says how busy the machine is; tests that hang meet the suite's own limit.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
 from tests.running import (  # noqa: E402,F401 - hooks, once the environment stands
     pytest_addoption,
     pytest_collection_modifyitems,

@@ -370,7 +370,12 @@ def test_what_cannot_be_written_is_refused(grammar: Grammar) -> None:
     "piece", [" ", "a", "\t\n", "Action", "Action ", "Action: a(", "click(a='", "(", "'    ", '" "', "<thinkt>", "<function=a>"]
 )
 def test_long_nonsense_is_read_in_good_time(grammar: Grammar, piece: str) -> None:
-    started_s = time.process_time()
-    grammar.parse("Action: click(" + piece * (10_000 // len(piece)), screen())
-    grammar.parse(piece * (10_000 // len(piece)), screen())
-    assert time.process_time() - started_s < 1.0
+    """Processor time, the least of three: what others do on the machine does not count, work that grows with the square does."""
+
+    def took_s() -> float:
+        started_s = time.process_time()
+        grammar.parse("Action: click(" + piece * (10_000 // len(piece)), screen())
+        grammar.parse(piece * (10_000 // len(piece)), screen())
+        return time.process_time() - started_s
+
+    assert min(took_s() for _ in range(3)) < 1.0

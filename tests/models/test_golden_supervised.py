@@ -11,15 +11,19 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from agent.tutorials import tutorials
 from agent.vocabulary import words
-from models.checkpoint import save
+from models.batching import plan_batches
+from models.checkpoint import load_tokenizer, save
+from models.families import load_policy
 from models.metrics import read_metrics
 from models.seed_policy import seed_policy
 from models.supervised.config import SupervisedConfig
 from models.supervised.run import train_supervised
-from models.supervised.training_set import TrainingSample
+from models.supervised.sample_file import sizes
+from models.supervised.training_set import TrainingSample, encode_samples
 
 GOLDEN = Path(__file__).with_name("golden_supervised.json")
 TOLERANCE = 1e-4
@@ -39,9 +43,12 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def made_samples() -> list[TrainingSample]:
+    return [TrainingSample(messages=messages, weight=1.0 + row % 3) for row, messages in enumerate(tutorials(60, 0))]
+
+
 def curve(config: SupervisedConfig, start: Path, folder: Path) -> list[float]:
-    samples = [TrainingSample(messages=messages, weight=1.0 + row % 3) for row, messages in enumerate(tutorials(60, 0))]
-    train_supervised(config, samples, init=start, output=folder / "end", stage="sft_model", iteration="0001")
+    train_supervised(config, made_samples(), init=start, output=folder / "end", stage="sft_model", iteration="0001")
     return [progress.metrics["loss"] for progress in read_metrics(folder / "end.run")]
 
 
@@ -50,6 +57,23 @@ def curve(config: SupervisedConfig, start: Path, folder: Path) -> list[float]:
 def test_the_loss_falls_as_it_always_has(name: str, start: Path, tmp_path: Path) -> None:
     golden = json.loads(GOLDEN.read_text())[name]
     assert curve(RUNS[name], start, tmp_path) == pytest.approx(golden, abs=TOLERANCE, rel=0)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_first_loss_is_the_plain_cross_entropy_of_the_first_batch(name: str, start: Path) -> None:
+    """Worked out beside the code that trains: each sample alone, in float64, from the logits of a plain forward pass."""
+    config, model, tokenizer = RUNS[name], load_policy(start), load_tokenizer(start)
+    kept = encode_samples(tokenizer, made_samples(), config.prompt_loss_weight, max_tokens=config.batch_tokens)
+    lengths, weights = sizes(kept)
+    (first,) = plan_batches(lengths, weights, batch_tokens=config.batch_tokens, steps=1, seed=config.seed, packing=config.packing)
+    loss = total = 0.0
+    for sample in (kept[row] for row in first):
+        ids, of_loss = torch.tensor([list(sample.token_ids)]), torch.tensor(list(sample.loss_weights)[1:], dtype=torch.float64)
+        with torch.no_grad():
+            logits = model(input_ids=ids[:, :-1]).logits[0].double()
+        chosen = logits.gather(1, ids[0, 1:, None])[:, 0] - logits.logsumexp(-1)
+        loss, total = loss - float(chosen @ of_loss), total + float(of_loss.sum())
+    assert json.loads(GOLDEN.read_text())[name][0] == pytest.approx(loss / total, abs=TOLERANCE, rel=0)
 
 
 def write_golden_curves(start: Path, tmp_path: Path) -> None:

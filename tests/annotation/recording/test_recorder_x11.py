@@ -155,7 +155,7 @@ def open_editor(desk: Desk) -> tuple[int, int]:
     window = desk.window("Mousepad")
     desk.hands("windowactivate", "--sync", window)
     place = dict(re.findall(r"(\w+)=(\d+)", desk.hands("getwindowgeometry", "--shell", window)))
-    time.sleep(0.8)
+    settle(0.8)
     return int(place["X"]) + int(place["WIDTH"]) // 2, int(place["Y"]) + int(place["HEIGHT"]) // 2
 
 
@@ -165,23 +165,23 @@ def test_a_session_in_an_editor_gives_the_right_actions_on_the_right_elements(tm
         x, y = open_editor(desk)
         with recording(desk, tmp_path) as session:
             desk.click(x, y)
-            time.sleep(0.7)
+            settle(0.7)
             desk.type("Dear Emma, see you at nin")
             desk.key("BackSpace", "BackSpace", "BackSpace")
             desk.type("noon")
             desk.key("Return")
-            time.sleep(0.5)
+            settle(0.5)
             desk.key("ctrl+a")
-            time.sleep(0.5)
+            settle(0.5)
             desk.key("ctrl+alt+p")
             wait_until(lambda: any(r["type"] == "pause" for r in session.store().journal()), 5, "the pause")
             desk.type("not for you")
             desk.key("ctrl+a", "Delete")
             desk.key("ctrl+alt+p")
             wait_until(lambda: any(r["type"] == "go on" for r in session.store().journal()), 5, "the end of the pause")
-            time.sleep(0.4)
+            settle(0.4)
             desk.key("ctrl+End")
-            time.sleep(0.4)
+            settle(0.4)
             manifest = session.end()
     assert [action.action for action in manifest.actions] == [
         Click(x=x, y=y), TypeText(text="Dear Emma, see you at noon\n"), Hotkey(keys=("ctrl", "a")), Hotkey(keys=("ctrl", "end")),
@@ -259,10 +259,15 @@ def secrets_in(stored: bytes) -> list[str]:
     return found
 
 
+LEGIBLE = ("user", "name", "safe", "remarks", "terminal", "hello", "there", "lena")
+"""Words that stand beside the secrets and are none."""
+
+
 def secrets_read_in(pictures: Iterable[bytes]) -> list[str]:
     """What of them can be read in pictures: the whole, or half of it. What is not secret must be legible there."""
     text, found = "|".join(read_aloud(png) for png in pictures), []
-    assert "noseoret" in text or "nosecret" in text or "terminal" in text, "what is not secret can still be read"
+    legible = [word for word in LEGIBLE if word in text]
+    assert len(legible) >= len(LEGIBLE) / 2, f"what is not secret can still be read, in the form and in the terminal: only {legible}"
     for kind, secret in SECRETS.items():
         compact = re.sub(r"\s", "", secret)
         half = len(compact) // 2
@@ -289,18 +294,18 @@ def test_what_is_excluded_leaves_no_event_and_no_pixel(tmp_path: Path):
         desk.spawn("/usr/bin/python3", str(FORM), "My Bank", "balance 12345")
         bank = desk.window("My Bank")
         desk.hands("windowmove", "--sync", bank, "10", "40")
-        time.sleep(0.8)
+        settle(0.8)
         with recording(desk, tmp_path, "--exclude-title", "*bank*", "--exclude-region", "900,700,124,68") as session:
             desk.click(100, 80)
-            time.sleep(0.6)
+            settle(0.6)
             desk.type("secret wish")
-            time.sleep(0.4)
+            settle(0.4)
             desk.click(1000, 740)
-            time.sleep(0.6)
+            settle(0.6)
             desk.click(x + 150, y + 100)
-            time.sleep(0.7)
+            settle(0.7)
             desk.type("open words")
-            time.sleep(0.4)
+            settle(0.4)
             manifest = session.end()
     assert [action.action for action in manifest.actions] == [Click(x=x + 150, y=y + 100), TypeText(text="open words")]
     assert manifest.hidden["excluded"] == 3
@@ -321,11 +326,11 @@ def test_a_killed_recorder_loses_at_most_the_last_action_and_stays_sealed(tmp_pa
         desk.env |= sealed
         with recording(desk, tmp_path, "--encrypt") as session:
             desk.click(x, y)
-            time.sleep(0.6)
+            settle(0.6)
             for line in ("one", "two", "three"):
                 desk.type(line)
                 desk.key("Return")
-                time.sleep(0.5)
+                settle(0.5)
             pictured = lambda: any(record["type"] == "screen" for record in session.store("correct horse").journal())  # noqa: E731
             wait_until(pictured, 60, "the first picture")
             desk.type("fou")
@@ -362,11 +367,11 @@ def test_thoughts_are_put_to_the_actions_they_announce(tmp_path: Path):
             acts = (lambda: desk.click(x, y), lambda: desk.type("Hello Emma"), lambda: desk.key("ctrl+a"))
             for thought, act in zip(SAID, acts, strict=True):
                 spoken.append(say(desk, thought, *VOICE_OPTIONS))
-                time.sleep(0.4)
+                settle(0.4)
                 began_s = time.monotonic()
                 act()
                 acted.append((began_s, time.monotonic()))
-                time.sleep(1.2)
+                settle(1.2)
             manifest = session.end()
     assert [type(action.action) for action in manifest.actions] == [Click, TypeText, Hotkey]
     thoughts = [action.thought for action in manifest.actions]
@@ -377,8 +382,8 @@ def test_thoughts_are_put_to_the_actions_they_announce(tmp_path: Path):
         assert thought is not None and thought.end_s <= action.start_s + 0.2
         assert start_s - 0.5 <= latest_s + thought.start_s and earliest_s + thought.end_s <= end_s + 0.5
     heard = [thought.raw if thought else "" for thought in thoughts]
-    rate = jiwer.wer(list(SAID), heard)
-    print(f"word error rate {rate:.2f}: {json.dumps(heard)}")
-    assert rate < 1.2, "pocketsphinx hears synthetic speech badly, but it hears"
+    told = jiwer.process_words(list(SAID), heard)
+    print(f"word error rate {told.wer:.2f}, {told.hits} of {sum(map(len, map(str.split, SAID)))} words: {json.dumps(heard)}")
+    assert told.wer < 0.95 and told.hits >= 4, "pocketsphinx hears synthetic speech badly; who hears nothing has a rate of 1, and no hit"
     length_s = sum(part.num_samples for part in manifest.speech) / 16_000
     assert manifest.speech[0].start_s < 3 and length_s > manifest.actions[-1].end_s - manifest.speech[0].start_s
