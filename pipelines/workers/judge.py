@@ -69,7 +69,7 @@ def run(request: JudgeRequest, context: WorkerContext) -> StageResult:
                 judged += batch
                 done += len(batch)
                 progress.update(done, len(wanted.rows), "episodes", {"score": sum(each.score for each in judged) / len(judged)})
-            words = _words(wanted, judged, "eval")
+            words = words_to_choose(wanted, judged)
             domains = {episode_id: str(row["domain"]) for episode_id, row in wanted.rows.items()}
             choices = choose_thresholds(words, domains.values(), request.verdicts.target_precision, request.verdicts.min_passed)
             rows += verdict_rows(judge, judged, choices, domains)
@@ -201,6 +201,11 @@ def _cases(
         )
         for episode_id in ids
     ]  # fmt: skip
+
+
+def words_to_choose(wanted: ToJudge, judged: Sequence[Judgement]) -> list[Word]:
+    """Those that thresholds are chosen by."""
+    return _words(wanted, judged, "eval")
 
 
 def _words(wanted: ToJudge, judged: Sequence[Judgement], part: str) -> list[Word]:

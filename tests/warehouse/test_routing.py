@@ -68,6 +68,17 @@ def test_success_that_passes_goes_to_sft() -> None:
     assert decision == ("sft", "V=1: verifier 1 >= 0.5, 1 filters passed")
 
 
+def test_a_score_at_the_threshold_passes() -> None:
+    decision = one(episode(), verdict("e1", "verifier", 0.5), verdict("e1", "loop", 0.5))
+    assert decision == ("sft", "V=1: verifier 0.5 >= 0.5, 1 filters passed")
+
+
+def test_a_judge_that_no_rule_names_speaks_after_those_that_are_named() -> None:
+    appraised = verdict("e1", "appraiser", 0, kind="verdict", origin="judge")
+    assert one(episode(), appraised, verdict("e1", "orm", 1)) == ("sft", "V=1: orm 1 >= 0.5, 0 filters passed")
+    assert one(episode(), appraised) == ("ct", "V=0: appraiser 0 < 0.5")
+
+
 def test_failure_goes_to_ct_whatever_the_quality() -> None:
     assert one(episode(), verdict("e1", "verifier", 0), verdict("e1", "loop", 0.1)) == ("ct", "V=0: verifier 0 < 0.5")
 
