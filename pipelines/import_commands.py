@@ -103,6 +103,9 @@ def import_demonstrations(
         list[Path] | None, typer.Option(help="A folder of screenshots; may be given several times \\[default: beside each file].")
     ] = None,
     grammar: Annotated[str, typer.Option(help="How thoughts and actions are written for training: uitars2, uitars15, …")] = "uitars2",
+    policy: Annotated[
+        str | None, typer.Option(help="Who acted, e.g. an agent's name \\[default: human for agentnet and mind2web, else unknown].")
+    ] = None,
     answers: Annotated[
         str | None,
         typer.Option(help="sharegpt: read the answers in this grammar and rebuild the trajectories \\[default: keep chats as they are]."),
@@ -127,6 +130,7 @@ def import_demonstrations(
 
     settings = settings_of(
         DemonstrationSettings, track=track, grammar=grammar, answers=answers, domain=domain, mode=mode, min_alignment=min_alignment,
+        policy=policy,
         keep_personal_data=keep_personal_data, scripts=tuple(script or ()),
     )  # fmt: skip
     report = import_demonstration_files(

@@ -29,8 +29,9 @@ from warehouse.errors import ConfigError
 from warehouse.identity import stable_seed
 from warehouse.samples import chat_row, sample_row
 
-HUMAN = "human"
-"""Who acted, in place of a policy."""
+ACTED_BY = {"agentnet": "human", "mind2web": "human"}
+"""Who acted, where the import does not say: the formats of recorded people. Of chats nobody knows."""
+UNKNOWN_ACTOR = "unknown"
 JUDGE_VERSION = "1"
 CT_ORIGIN = "annotation"
 """What people did, as CT takes it: the mixture's pool `in_situ`."""
@@ -61,6 +62,7 @@ class DemonstrationSettings(ScreeningSettings):
     domain: str = "desktop"
     mode: Mode = "computer"
     min_alignment: Annotated[int, Field(ge=0, le=10)] = 0
+    policy: Annotated[str, Field(min_length=1, max_length=200)] | None = None
 
 
 def settings_of(kind: type[S], **values: Any) -> S:
@@ -91,6 +93,7 @@ class RowMaker:
     def __init__(self, format: str, settings: DemonstrationSettings) -> None:
         """Raises ConfigError for an unknown grammar."""
         self._format, self._settings = format, settings
+        self._policy_id = settings.policy or ACTED_BY.get(format, UNKNOWN_ACTOR)
         self._grammar: Grammar = grammar_named(settings.grammar)
         self._builders = {
             is_listed: PromptBuilder(self._grammar, mode=settings.mode, list_elements=is_listed) for is_listed in (False, True)
@@ -101,7 +104,7 @@ class RowMaker:
         domain = demonstration.domain or self._settings.domain
         task = Task(source=self._format, name=slug(demonstration.task_id), domain=domain, max_steps=1000, version="demonstrations 1")
         attempt = stable_seed("demonstration", digest) % 2**31
-        return EpisodeRequest(purpose="seed", task=task, seed=task.seeds(Split.TRAIN, 1)[0], attempt=attempt, policy_id=HUMAN)
+        return EpisodeRequest(purpose="seed", task=task, seed=task.seeds(Split.TRAIN, 1)[0], attempt=attempt, policy_id=self._policy_id)
 
     def is_completed(self, demonstration: Demonstration) -> bool | None:
         """As the record says; where it does not, an expert's counts as completed."""
@@ -217,7 +220,7 @@ def _step_row(
     request: EpisodeRequest, index: int, step: DemonstratedStep, seen: Observation, messages: list[Row], response: str
 ) -> Row:
     return {
-        "episode_id": request.episode_id, "step_index": index, "policy_id": HUMAN, "observation": render_observation(seen),
+        "episode_id": request.episode_id, "step_index": index, "policy_id": request.policy_id, "observation": render_observation(seen),
         "screenshot_id": step.picture.screenshot_id if step.picture else None, "messages": messages, "response": response,
         "thought": step.thought, "action": action_json(step.actions), "prompt_token_ids": [], "response_token_ids": [],
         "response_logprobs": [], "reward": 0.0, "latency_ms": 0.0,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipelines import step_server
 from pipelines.instance import open_instance, prepare
@@ -34,6 +35,8 @@ def iteration() -> dg.JobDefinition:
     return defs.resolve_job_def("iteration")
 
 
+CODE_LOCATION, REPOSITORY = "pipelines.definitions", "__repository__"
+"""As `dagster dev -m pipelines.definitions` (pipelines/ui.py) names them."""
 JOBS = {"seed_wheel": seed_wheel, "iteration": iteration}
 
 
@@ -43,6 +46,7 @@ def main(job: str, key: str | None, run_tag: str) -> int:
     step_server.start()  # with the environment that its steps are to have
     import dagster as dg
     import psutil
+    from dagster._core.execution.api import execute_run
 
     from pipelines.executor import LAUNCH_TAG, LAUNCHED_TAG, reap_dead_runs
     from pipelines.jobs import TAGS
@@ -51,13 +55,28 @@ def main(job: str, key: str | None, run_tag: str) -> int:
     reap_dead_runs(instance, home)
     tags = {**TAGS, LAUNCH_TAG: run_tag, LAUNCHED_TAG: str(psutil.Process().create_time()), **({"dagster/partition": key} if key else {})}
     try:
-        with dg.execute_job(dg.reconstructable(JOBS[job]), instance=instance, tags=tags) as result:
+        definition = dg.reconstructable(JOBS[job])
+        with execute_run(definition, _create_run(instance, definition, job, tags), instance) as result:
             return 0 if result.success else 1
     except FlywheelError as error:
         for run in instance.get_runs(dg.RunsFilter(tags={LAUNCH_TAG: run_tag})):
             instance.report_run_failed(run, str(error))
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+
+
+def _create_run(instance: dg.DagsterInstance, definition: Any, job: str, tags: Mapping[str, str]) -> dg.DagsterRun:
+    """The run's record, with the code location that Dagster's page knows the job by: without it the page cannot re-execute the run.
+    `dg.execute_job` leaves it out, and has no argument for it."""
+    from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+
+    location = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(CODE_LOCATION), REPOSITORY)
+    return instance.create_run_for_job(
+        definition.get_definition(),
+        tags=tags,
+        remote_job_origin=location.get_job_origin(job),
+        job_code_origin=definition.get_python_origin(),
+    )
 
 
 if __name__ == "__main__":

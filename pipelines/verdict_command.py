@@ -28,14 +28,14 @@ def verdict(
 ) -> None:
     """Say whether an episode carried out its task. A person's word goes before the verifier's and every judge's, in the next routing."""
     made_home(home)
-    found, version = add_human_verdict(warehouse_of(home_of(home)), episode, is_good=is_good, reasons=reason or [], person=person)
+    warehouse = warehouse_of(home_of(home))
+    found, version = add_human_verdict(warehouse, episode, is_good=is_good, reasons=reason or [], person=person)
     word = "good" if is_good else "bad"
     console.print(
         f"{found['episode_id']} ({found['task_name']}, seed {found['seed']}) is {word}, says a person: verdicts version {version}. "
-        f"Its route of iteration {int(found['iteration'])} stands until that is routed again: "
-        f"flywheel reroute --iteration {found['iteration']}",
+        f"{_what_follows(warehouse, found)}",
         soft_wrap=True,
-    )  # fmt: skip
+    )
 
 
 def add_human_verdict(
@@ -53,6 +53,27 @@ def add_human_verdict(
         "reasons": said if person is None else [*said, f"by {person}"], "cost_tokens": None, "cost_ms": None,
     }  # fmt: skip
     return found, warehouse.append_partition("verdicts", [row], iteration=found["iteration"], stage=STAGE)
+
+
+def _what_follows(warehouse: Warehouse, found: dict[str, Any]) -> str:
+    """What has to be done for the verdict to be heard: only episodes that were routed can be routed again."""
+    from warehouse.query import connect
+
+    with connect(warehouse) as con:
+        episode = {"id": found["episode_id"]}
+        if con.execute("select 1 from routes where episode_id = $id limit 1", episode).fetchone():
+            return (
+                f"Its route of iteration {int(found['iteration'])} stands until that is routed again: "
+                f"flywheel reroute --iteration {found['iteration']}"
+            )
+        stands = "select sample_id from {}_samples where episode_id = $id and not withdrawn order by 1"
+        samples = [row[0] for kind in ("sft", "ct") for row in con.execute(stands.format(kind), episode).fetchall()]
+    if not samples:
+        return "It has no route and no sample: judges alone learn from the verdict"
+    return (
+        f"It was never routed, as demonstrations and imports are not: its {len(samples)} samples stay as they are until they are "
+        f"withdrawn: flywheel withdraw {' '.join(samples[:3])}{' …' if len(samples) > 3 else ''}"
+    )
 
 
 def _episode(warehouse: Warehouse, name: str) -> dict[str, Any]:

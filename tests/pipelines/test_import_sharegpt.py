@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pipelines.cli import app
 from tests.pipelines.demonstration_files import HEIGHT, WIDTH, agentnet, images, picture, write_lines
 from tests.pipelines.test_import_demonstrations import CODES, run
 from warehouse.export import export
@@ -102,6 +104,27 @@ def test_answers_of_a_known_grammar_become_a_trajectory(tmp_path: Path) -> None:
     )
     assert warehouse.read("episodes").to_pylist()[0]["instruction"] == "Open the menu."
     assert "Task:\nOpen the menu." in first["messages"][1]["content"], "asked as our own agents are"
+
+
+@pytest.mark.parametrize(("policy", "stored"), [(None, "unknown"), ("browser-agent 3", "browser-agent 3")])
+def test_an_agents_chat_is_nobodys_or_the_agents_whose_it_is(policy: str | None, stored: str, tmp_path: Path) -> None:
+    images(tmp_path, 2)
+    path = write_lines(tmp_path / "chats.jsonl", [chat()])
+    run(tmp_path / "home", "sharegpt", path, answers="uitars1", policy=policy)
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    assert {row["policy_id"] for table in ("episodes", "steps") for row in warehouse.read(table).to_pylist()} == {stored}
+
+
+def test_a_verdict_on_an_imported_episode_says_what_can_be_done(tmp_path: Path) -> None:
+    """It was never routed: `flywheel reroute` would refuse its iteration."""
+    images(tmp_path, 2)
+    run(tmp_path / "home", "sharegpt", write_lines(tmp_path / "chats.jsonl", [chat()]), answers="uitars1")
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    (episode,) = warehouse.read("episodes").to_pylist()
+    words = ["verdict", episode["episode_id"], "--bad", "--reason", "the menu stayed closed", "--home", str(tmp_path / "home")]
+    said = CliRunner().invoke(app, words, catch_exceptions=False).output
+    samples = warehouse.read("sft_samples")["sample_id"].to_pylist()
+    assert "reroute" not in said and f"its {len(samples)} samples stay" in said and f"flywheel withdraw {min(samples)}" in said
 
 
 @pytest.mark.parametrize("track", ["expert", "unreviewed"])

@@ -6,9 +6,11 @@ import contextlib
 import io
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 import pytest
 from PIL import Image
@@ -170,3 +172,27 @@ def command_lines(wheel) -> list[str]:
         with contextlib.suppress(psutil.Error):
             found.append(" ".join(process.cmdline()))
     return found
+
+
+REEXECUTE = """mutation ($run: String!) {
+  launchRunReexecution(reexecutionParams: {parentRunId: $run, strategy: ALL_STEPS}) {
+    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  }
+}"""
+TERMINATE = "mutation ($run: String!) { terminateRun(runId: $run, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY) { __typename } }"
+
+
+def test_a_run_of_the_command_line_can_be_re_executed(turned_home: Any, copy_of: Callable[..., Any], serve: Callable[..., Any]) -> None:
+    wheel = copy_of(turned_home)
+    with serve(wheel) as served:
+        runs = graphql(served.url, "{ runsOrError { ... on Runs { results { runId jobName } } } }")["runsOrError"]["results"]
+        (first,) = [run["runId"] for run in runs if run["jobName"] == "iteration"]
+        launched = graphql(served.url, REEXECUTE, run=first)["launchRunReexecution"]
+        assert launched["__typename"] == "LaunchRunSuccess", launched
+        graphql(served.url, TERMINATE, run=launched["run"]["runId"])
+
+
+def graphql(url: str, query: str, **variables: str) -> dict[str, Any]:
+    answer = httpx.post(f"{url}/graphql", json={"query": query, "variables": variables}, timeout=60, trust_env=False)
+    assert answer.status_code == 200, answer.text[-2000:]
+    return dict(answer.json()["data"])
