@@ -15,6 +15,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent.episode import Episode
+from warehouse.durable import make_folder
 from warehouse.errors import ModelError
 from warehouse.home import atomic_write
 
@@ -29,14 +30,13 @@ class EpisodeLog:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._screenshots = folder / "screenshots"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
 
     def append(self, index: int, episode: Episode) -> None:
-        """Write one episode that finished in round `index`; it survives the death of this process once this returns."""
+        """Write one episode that finished in round `index`; it survives the death of this process, and a power cut, once this returns."""
         for screenshot_id, data in episode.screenshots.items():
             path = self._screenshots / screenshot_id
             if not path.exists():
-                self._screenshots.mkdir(exist_ok=True)
                 atomic_write(path, data)
         self.write_line(f"round-{index:04d}.jsonl", episode)
 
@@ -44,6 +44,8 @@ class EpisodeLog:
         """Append to the file `name`, which ends in .jsonl."""
         with (self._folder / name).open("ab") as file:
             file.write(line.model_dump_json().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def lines(self, name: str, kind: type[LineType]) -> Iterator[LineType]:
         """The whole lines of a file, none where there is no file. Raises ModelError for one that is no `kind`."""

@@ -139,6 +139,7 @@ class StageResult(BaseModel):
     checkpoint_id: str | None = None
     read_versions: dict[str, int] = Field(default_factory=dict, description="version of each table that was read, when the work began")
     table_versions: dict[str, int] = Field(default_factory=dict, description="version of each table that was written")
+    commits: dict[str, str] = Field(default_factory=dict, description="digest of the commit of each of these versions")
     counts: dict[str, int] = Field(default_factory=dict)
     metrics: dict[str, float] = Field(default_factory=dict)
     notes: dict[str, str] = Field(default_factory=dict)

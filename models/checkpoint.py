@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from models.model_files import CARD_FILE, WEIGHT_SUFFIX, is_plain_name, links_out
 from models.safetensors_stream import read_layout
-from warehouse.durable import sync
+from warehouse.durable import make_folder, sync
 from warehouse.errors import CheckpointError, StorageFull
 from warehouse.home import is_full_disk
 from warehouse.identity import digests_id, file_digest
@@ -66,7 +66,7 @@ def write(
 
     Raises StorageFull when the disk is full; then `folder` is as it was before.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     aside = folder.parent / f".{folder.name}.{uuid.uuid4().hex[:8]}.partial"
     try:
         aside.mkdir()

@@ -17,10 +17,13 @@ import dagster as dg
 
 from assets.requests import StageRequest, StageResult
 from assets.resources import ERROR_TYPE, FINAL, StageRunner
+from pipelines.finished_work import find_loss
 from pipelines.step_server import RUN_PID_VARIABLE
-from pipelines.work_folder import ERROR, REQUEST, ROOM_FOR_A_WORD, finished_result, start_afresh, work_folder
+from pipelines.work_folder import ERROR, REQUEST, ROOM_FOR_A_WORD, finished_result, forget_result, start_afresh, work_folder
+from warehouse.errors import CorruptTable
 from warehouse.home import Home, atomic_write
 from warehouse.processes import die_with
+from warehouse.tables import Warehouse
 
 FRESH_TAG = "flywheel/fresh"
 """On a run that works its stages again, whatever earlier runs left of them."""
@@ -53,8 +56,12 @@ class PipesStageRunner(StageRunner):
         if FRESH_TAG in context.run.tags:
             start_afresh(folder, context.run.root_run_id or context.run.run_id)
         stored = finished_result(folder, request)
-        if stored is not None:
-            context.log.info(f"{request.stage} of iteration {request.iteration} was finished before; its result is reused")
+        what = f"{request.stage} of iteration {request.iteration}"
+        if stored is not None and (loss := self._find_loss(stored)) is not None:
+            context.log.warning(f"{what} was finished before, but {loss}: it is worked again")
+            forget_result(folder)
+        elif stored is not None:
+            context.log.info(f"{what} was finished before; its result is reused")
             return stored
         self._prepare(folder, request)
         if RUN_PID_VARIABLE in os.environ:
@@ -70,6 +77,13 @@ class PipesStageRunner(StageRunner):
         if result is None:
             raise dg.Failure(f"the worker of {request.stage} ended without a result; its folder is {folder}")
         return result
+
+    def _find_loss(self, result: StageResult) -> str | None:
+        try:
+            return find_loss(Warehouse(Home(Path(self.root))), result)
+        except CorruptTable as error:
+            told = {ERROR_TYPE: "CorruptTable", FINAL: True}
+            raise dg.Failure(description=f"CorruptTable: {error}", metadata=told, allow_retries=False) from error
 
     def forget(self, iteration: str, stage: str) -> None:
         shutil.rmtree(self._folder(iteration, stage), ignore_errors=True)

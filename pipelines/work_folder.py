@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from assets.requests import StageRequest, StageResult
 from warehouse.home import Home, atomic_write
 
@@ -26,8 +28,13 @@ def finished_result(folder: Path, request: StageRequest) -> StageResult | None:
         if (folder / REQUEST).read_text() != request.model_dump_json():
             return None
         return StageResult.model_validate_json((folder / RESULT).read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValidationError, UnicodeDecodeError):  # no result, or what a power cut of before left of one
         return None
+
+
+def forget_result(folder: Path) -> None:
+    """Have the stage worked again from its beginning: what it had put into its folder led to the result."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_afresh(folder: Path, run_id: str) -> None:

@@ -120,5 +120,5 @@ class Chain:
 
 
 def _is_sound(line: bytes, link: str) -> bool:
-    body, last = line[: -2 - DIGEST_LENGTH], line[-1 - DIGEST_LENGTH :]
-    return len(line) == RECORD_BYTES and last == f"{digest(link.encode() + b' ' + body)}\n".encode()
+    body, last = line[: -2 - DIGEST_LENGTH], line[-2 - DIGEST_LENGTH :]
+    return len(line) == RECORD_BYTES and last == f" {digest(link.encode() + b' ' + body)}\n".encode()

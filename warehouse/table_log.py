@@ -24,7 +24,7 @@ from deltalake.exceptions import DeltaError
 from warehouse.chain import UNKNOWN, Chain, Record
 from warehouse.data_files import check_file
 from warehouse.durable import digest, make_folder, sync, sync_file
-from warehouse.errors import CorruptTable
+from warehouse.errors import ConfigError, CorruptTable
 from warehouse.home import Home, atomic_write
 from warehouse.locks import FileLock
 
@@ -63,15 +63,22 @@ class TableLog:
         if head is None:
             return None
         if self._is_unsettled(head.version):
-            lock = self.lock()
-            with suppress(PermissionError):
-                if lock.acquire():
-                    try:
-                        self.settle()
-                    finally:
-                        lock.release()
-                    head = self.commits.head() or head
+            self._settle_if_alone()
+            head = self.commits.head() or head
         return head.version
+
+    def _settle_if_alone(self) -> None:
+        try:
+            lock = self.lock()
+            if lock.acquire():
+                try:
+                    self.settle()
+                finally:
+                    lock.release()
+        except CorruptTable:
+            raise
+        except (OSError, ConfigError):
+            return  # a reader that may not write reads what counts so far
 
     def _is_unsettled(self, version: int) -> bool:
         checkpoint = version // COMMITS_PER_CHECKPOINT * COMMITS_PER_CHECKPOINT

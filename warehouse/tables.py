@@ -25,14 +25,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from warehouse import writing
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.commits import naming_a_full_disk, retry_commit
-from warehouse.data_files import check_file, checked_files, write_files
+from warehouse.data_files import RERUN, check_file, checked_files, write_files
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
 from warehouse.integrity import describe_damage
 from warehouse.locks import FileLock
 from warehouse.partitions import check_iteration, check_partition, row_filter
 from warehouse.rows import check_key, to_arrow
-from warehouse.table_log import COMMITS_PER_CHECKPOINT, TableLog
+from warehouse.table_log import COMMITS_PER_CHECKPOINT, TableLog, added_files, read_log
 from warehouse.writing import RowsAside, Source, create
 
 NO_VERSION = -1
@@ -217,6 +217,7 @@ class Warehouse:
         delta = self._open(_known(table), None)
         if delta is None:
             return []
+        self._log(table).check_logs(0, delta.version())
         with self._reading(table):
             return [
                 Commit(
@@ -225,6 +226,22 @@ class Warehouse:
                 )
                 for entry in delta.history()
             ]  # fmt: skip
+
+    def commit_digest(self, table: str, version: int) -> str | None:
+        """Digest of the log file of one commit; None for a version that is not there, or of a table without a chain."""
+        found = self._log(_known(table).name).commits
+        records = found.records(version, version + 1) if 0 <= version < len(found) else []
+        return records[0].digest if records else None
+
+    def check_commit(self, table: str, version: int) -> None:
+        """Check those data files of one commit that the newest version still has. Raises CorruptTable naming the first damaged one."""
+        delta, log = self._open(_known(table), None), self._log(table)
+        held = {local_path(uri) for uri in delta.file_uris()} if delta is not None else set()
+        for name, size in added_files(read_log(log.file(version))):
+            if (path := log.folder / name) in held:
+                if not path.exists() or path.stat().st_size != size:
+                    raise CorruptTable(f"{path} is missing or cut off. To fix it: {RERUN}")
+                check_file(path)
 
     def delta(self, table: str) -> DeltaTable | None:
         """The Delta table itself, for maintenance; None when it does not exist yet."""
@@ -307,6 +324,7 @@ class Warehouse:
             self._known_screenshots.clear()
         for uri in there - self._read_screenshot_files:
             with self._reading("screenshots"):
+                check_file(local_path(uri))
                 self._known_screenshots.update(pq.read_table(uri, columns=["screenshot_id"], partitioning=None).column(0).to_pylist())
             self._read_screenshot_files.add(uri)
         return self._known_screenshots

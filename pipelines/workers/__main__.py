@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from assets import requests
 from assets.requests import StageRequest, StageResult
+from pipelines.finished_work import commits_of
 from pipelines.work_folder import ERROR, REQUEST, RESULT
 from pipelines.workers.context import WorkerContext
 from warehouse.errors import FlywheelError, StageFailed
@@ -84,7 +85,9 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
     except Exception as error:
         traceback.print_exc()
         return _leave_error(folder, refusal(error, Home.from_env().root) or error)
-    result = result.model_copy(update={"read_versions": read, "started_at": started_at, "duration_s": time.monotonic() - started})
+    commits = commits_of(context.warehouse, result.table_versions)
+    told = {"read_versions": read, "commits": commits, "started_at": started_at, "duration_s": time.monotonic() - started}
+    result = result.model_copy(update=told)
     atomic_write(folder / RESULT, result.model_dump_json().encode())
     if request.worker in PAGED:  # type: ignore[attr-defined]
         _write_pages(context)
