@@ -171,8 +171,34 @@ def report(
 
 
 @app.command()
-def doctor(home: HomeOption = None) -> None:
-    """Check every part this machine needs, and say how to mend what is missing."""
+def verify(
+    all_versions: Annotated[bool, typer.Option("--all-versions", help="Also files that only older versions of a table have.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what is damaged for a machine.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Read all tables, pictures and checkpoints, and compare every byte with what was committed. Exit status 1 where something differs."""
+    from pipelines.verify_command import verify as verify_home
+
+    sys.exit(verify_home(warehouse_of(made_home(home)), console, all_versions=all_versions, as_json=as_json))
+
+
+@app.command()
+def doctor(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair tables that cannot be read: damaged commits are moved aside, nothing is deleted.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Check every part this machine needs, and say how to fix what is missing."""
+    if repair:
+        from pipelines.verify_command import repair_alone
+
+        def ask(question: str) -> None:
+            if not yes:
+                typer.confirm(question, abort=True)
+
+        sys.exit(repair_alone(warehouse_of(made_home(home)), console, ask))
     from pipelines.doctor import run_doctor
 
     sys.exit(run_doctor(console, home_of(home)))

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from assets.requests import StageResult
 from models import checkpoint
+from pipelines.work_folder import RESULT, forget_result
 from warehouse import registry
+from warehouse.catalogue import WITHDRAWN_STAGE
 from warehouse.errors import CheckpointError, CorruptTable
+from warehouse.home import Home, atomic_write
 from warehouse.tables import Warehouse
+
+AGAIN = "again"
+"""File in the work folder of an iteration that is to be turned again, though it had been complete."""
+OF_PEOPLE = (WITHDRAWN_STAGE, "recordings", "withdrawals", "imported")
+"""Stages whose rows no stage of an iteration makes again."""
 
 
 def commits_of(warehouse: Warehouse, versions: Mapping[str, int]) -> dict[str, str]:
@@ -26,8 +34,10 @@ def find_loss(warehouse: Warehouse, result: StageResult) -> str | None:
     for table, version in result.table_versions.items():
         if version > warehouse.version(table):
             return f"version {version} of table {table} is gone"
-        expected = result.commits.get(table)
-        if expected is not None and warehouse.commit_digest(table, version) != expected:
+        expected, found = result.commits.get(table), warehouse.commit_digest(table, version)
+        if found is None:
+            continue  # of before there were chains, or a log file that a repair left out though its rows are there
+        if expected is not None and found != expected:
             return f"version {version} of table {table} is another commit now"
         try:
             warehouse.check_commit(table, version)
@@ -39,3 +49,31 @@ def find_loss(warehouse: Warehouse, result: StageResult) -> str | None:
         except CheckpointError as error:
             return str(error)
     return None
+
+
+def forget_lost_work(warehouse: Warehouse, lost: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """After a repair: have stages worked again whose rows are lost (`lost`: iteration and stage), or whose result names what is not there.
+    Returns them; iterations that they are of are turned again by `flywheel run`."""
+    home = warehouse.home
+    again = {(iteration, stage) for iteration, stage in lost if (home.work / iteration).is_dir() and stage not in OF_PEOPLE}
+    for path in home.work.glob(f"*/*/{RESULT}"):
+        place = (path.parent.parent.name, path.parent.name)
+        try:
+            is_lost = place in again or find_loss(warehouse, StageResult.model_validate_json(path.read_text())) is not None
+        except (ValueError, CorruptTable):
+            is_lost = True
+        if is_lost:
+            again.add(place)
+            forget_result(path.parent)
+    for iteration in {iteration for iteration, _ in again}:
+        atomic_write(home.work / iteration / AGAIN, b"")
+    return again
+
+
+def to_turn_again(home: Home) -> list[str]:
+    """Iterations that a repair has taken rows from, in order."""
+    return sorted(path.parent.name for path in home.work.glob(f"*/{AGAIN}"))
+
+
+def turned_again(home: Home, iteration: str) -> None:
+    (home.work / iteration / AGAIN).unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from assets.profile import Profile
 from assets.resources import FINAL
 from pipelines import kept_profile, prefect_server, profiles
 from pipelines.executor import driver_path, lock_path, reap_dead_runs
+from pipelines.finished_work import to_turn_again, turned_again
 from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
@@ -62,7 +63,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
             console.print(f"[yellow]{escape(OTHER_PROFILE.format(home=home.root, before=before, now=profile_name))}[/]", soft_wrap=True)
         kept_profile.keep(home, profile_name, overrides)
         reap_dead_runs(instance, home)
-        server = _prepare(home) if len(completed(instance)) < num_iterations else None
+        server = _prepare(home) if len(completed(instance)) < num_iterations or to_turn_again(home) else None
         try:
             _turn(num_iterations, home, instance, console)
         finally:
@@ -82,6 +83,11 @@ def _turn(num_iterations: int, home: Home, instance: dg.DagsterInstance, console
     done = completed(instance)
     if done:
         console.print(f"{len(done)} of {num_iterations} iterations are complete in {home.root}")
+    for key in to_turn_again(home):
+        title = f"{key} again, whose rows a repair could not bring back"
+        _launch_until_done("seed_wheel" if key == SEED_ITERATION else "iteration", None if key == SEED_ITERATION else key, title, home,
+                           instance, console)  # fmt: skip
+        turned_again(home, key)
     while len(completed(instance)) < num_iterations:
         key = first_incomplete(instance)
         title = "seed" if key is None else f"iteration {key} ({len(completed(instance)) + 1} of {num_iterations})"

@@ -82,8 +82,9 @@ class PipesStageRunner(StageRunner):
         try:
             return find_loss(Warehouse(Home(Path(self.root))), result)
         except CorruptTable as error:
-            told = {ERROR_TYPE: "CorruptTable", FINAL: True}
-            raise dg.Failure(description=f"CorruptTable: {error}", metadata=told, allow_retries=False) from error
+            raise dg.Failure(
+                description=f"CorruptTable: {error}", metadata={ERROR_TYPE: "CorruptTable", FINAL: True}, allow_retries=False
+            ) from error
 
     def forget(self, iteration: str, stage: str) -> None:
         shutil.rmtree(self._folder(iteration, stage), ignore_errors=True)

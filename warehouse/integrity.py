@@ -24,7 +24,7 @@ class Damage:
 
 def find_damage(folder: Path, delta: DeltaTable | None) -> list[Damage]:
     """Every damaged log file and data file of one Delta table; data files only when its log can be opened (`delta`)."""
-    return [*_log_damage(folder / "_delta_log"), *(_data_damage(folder, delta) if delta is not None else ())]
+    return [*_log_damage(folder / "_delta_log"), *(data_damage(folder, delta) if delta is not None else ())]
 
 
 def describe_damage(table: str, folder: Path, delta: DeltaTable | None, error: BaseException) -> str:
@@ -39,34 +39,31 @@ def describe_damage(table: str, folder: Path, delta: DeltaTable | None, error: B
 
 
 def _log_damage(log: Path) -> list[Damage]:
-    commits = sorted(log.glob("[0-9]*.json"))
-    damages = []
-    for index, path in enumerate(commits):
-        what = _log_file_damage(path, index)
-        if what is None:
-            continue
-        if index and index == len(commits) - 1:
-            mend = f"move this last log file away, so that the table ends at version {index - 1}, and run the stage that wrote it again"
-        else:
-            mend = "restore this log file from a backup"
-        damages.append(Damage(path=path, what=what, mend=mend))
-        if "missing" in what:
-            break
-    return damages
+    """By the log alone, for tables without a chain: a gap, or a file that is no log. What a chain says of them, table_log.py tells."""
+    versions = sorted(int(path.stem) for path in log.glob("[0-9]*.json"))
+    for version in range(versions[-1] + 1 if versions else 0):
+        path = log / f"{version:020d}.json"
+        what = _log_file_damage(path)
+        if what is not None:
+            mend = "set the commit aside with `flywheel doctor --repair`, and run the stage that wrote it again"
+            return [Damage(path=path, what=what, mend=f"restore it from a backup; without one, {mend}")]
+    return []
 
 
-def _log_file_damage(path: Path, expected_version: int) -> str | None:
-    if int(path.stem) != expected_version:
-        return f"follows a missing log file ({expected_version:020d}.json)"
+def _log_file_damage(path: Path) -> str | None:
     try:
-        for line in path.read_text().splitlines():
+        lines = path.read_text().splitlines()
+        for line in lines:
             json.loads(line)
+    except FileNotFoundError:
+        return "is missing, though later commits follow"
     except (ValueError, OSError) as error:
         return f"is not a readable log file ({error})"
-    return None
+    return None if lines else "is empty"
 
 
-def _data_damage(folder: Path, delta: DeltaTable) -> list[Damage]:
+def data_damage(folder: Path, delta: DeltaTable) -> list[Damage]:
+    """Every data file of this version that is missing, cut off or changed."""
     damages = []
     actions = pa.table(delta.get_add_actions(flatten=True))
     for relative, size in zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True):

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -101,16 +101,19 @@ class TableLog:
                 )
                 begin = record.version + 1
                 break
-        self.check_logs(begin, version)
+        if lost := self.check_logs(begin, version):
+            raise CorruptTable(f"table {self.table}: version {version} cannot be read, the log file of version {lost[0]} is lost")
 
-    def check_logs(self, begin: int, end: int) -> None:
-        """Compare the log files of versions `begin` to `end` with the chain. Raises CorruptTable naming the file."""
-        for record in self.commits.records(begin, end + 1):
-            self._check(self.file(record.version), record, _without(record.version))
+    def check_logs(self, begin: int, end: int) -> list[int]:
+        """Compare the log files of versions `begin` to `end` with the chain; returns the versions known to be lost. Raises CorruptTable
+        naming the file."""
+        records = self.commits.records(begin, end + 1)
+        for record in records:
+            if record.digest != UNKNOWN:
+                self._check(self.file(record.version), record, _without(record.version))
+        return [record.version for record in records if record.digest == UNKNOWN]
 
     def _check(self, path: Path, record: Record, mend: str) -> None:
-        if record.digest == UNKNOWN:
-            return
         try:
             found = path.stat()
             state = (found.st_size, found.st_mtime_ns, found.st_ino)
@@ -207,10 +210,20 @@ class TableLog:
         sync(self.path)
         make_folder(self.path)
         records = [self._record(version, self.file(version)) for version in range(newest + 1)]
+        if any(log.digest == UNKNOWN for log in records):
+            _log.warning("table %s: its log has gaps; versions that need them cannot be read", self.table)
         found = sorted(int(path.name.split(".")[0]) for path in self.path.glob("[0-9]*.checkpoint.parquet"))
         marks = [self._record(version, self.checkpoint(version)) for version in found if version <= newest]
         atomic_write(self.checkpoints.path, self.checkpoints.lines(marks))
         atomic_write(self.commits.path, self.commits.lines(records))
+
+    def entries(self, newest: int) -> list[dict[str, Any]]:
+        """What the commits that are there say of themselves, newest first."""
+        found = []
+        for version in range(newest, -1, -1):
+            if self.file(version).exists():
+                found.append({"timestamp": 0, "operation": "", **commit_info(read_log(self.file(version))), "version": version})
+        return found
 
     def is_said_to_have_a_chain(self, version: int) -> bool:
         """Whether the log says that its commits were in a chain."""
@@ -262,14 +275,36 @@ class TableLog:
         target = self.set_aside(moved)
         _log.warning("table %s: version %d was never acknowledged and %s; set aside in %s", self.table, version, what, target)
 
+    def rewrite_chain(self, records: Sequence[Record]) -> None:
+        """Have the chain say this. Call with the lock held."""
+        atomic_write(self.commits.path, self.commits.lines(records))
+        kept = [mark for mark in self.sound_checkpoints() if mark.version < len(records)]
+        atomic_write(self.checkpoints.path, self.checkpoints.lines(kept))
+
+    def sound_checkpoints(self) -> list[Record]:
+        """Records of the checkpoints; none where their chain was changed."""
+        try:
+            return self.checkpoints.records(0, len(self.checkpoints))
+        except CorruptTable:
+            return []
+
+    def is_sound(self, record: Record, path: Path) -> bool:
+        """Whether a file is as its record says."""
+        return self._record(record.version, path) == record
+
     def set_aside(self, paths: Iterable[Path]) -> Path:
         """Move files of the log away, for good; returns where they are now. Call with the lock held."""
-        target = self._home.set_aside / f"{self.table}-{time.time_ns()}"
-        make_folder(target)
+        target = self.aside()
         for path in paths:
             os.rename(path, target / path.name)
         sync(target)
         sync(self.path)
+        return target
+
+    def aside(self) -> Path:
+        """A new folder for what is moved away."""
+        target = self._home.set_aside / f"{self.table}-{time.time_ns()}"
+        make_folder(target)
         return target
 
     def _settle_checkpoints(self, version: int) -> None:
@@ -303,6 +338,11 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(action, dict) for action in actions):
         raise ValueError("a line holds no action")
     return actions
+
+
+def commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What a commit says of itself, its metadata included."""
+    return next((dict(action["commitInfo"]) for action in actions if "commitInfo" in action), {})
 
 
 def added_files(actions: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:

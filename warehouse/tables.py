@@ -24,6 +24,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from warehouse import writing
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
+from warehouse.chain import UNKNOWN
 from warehouse.commits import naming_a_full_disk, retry_commit
 from warehouse.data_files import RERUN, check_file, checked_files, write_files
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
@@ -217,21 +218,23 @@ class Warehouse:
         delta = self._open(_known(table), None)
         if delta is None:
             return []
-        self._log(table).check_logs(0, delta.version())
+        log = self._log(table)
+        lost = log.check_logs(0, delta.version())
         with self._reading(table):
+            entries = delta.history() if not lost else log.entries(delta.version())
             return [
                 Commit(
                     version=entry["version"], timestamp_ms=entry["timestamp"], operation=entry["operation"],
                     iteration=entry.get("iteration"), stage=entry.get("stage"), is_purge=entry.get("purge") == "true",
                 )
-                for entry in delta.history()
+                for entry in entries
             ]  # fmt: skip
 
     def commit_digest(self, table: str, version: int) -> str | None:
-        """Digest of the log file of one commit; None for a version that is not there, or of a table without a chain."""
+        """Digest of the log file of one commit; None for a version that is not there, whose log is lost, or of a table without a chain."""
         found = self._log(_known(table).name).commits
         records = found.records(version, version + 1) if 0 <= version < len(found) else []
-        return records[0].digest if records else None
+        return records[0].digest if records and records[0].digest != UNKNOWN else None
 
     def check_commit(self, table: str, version: int) -> None:
         """Check those data files of one commit that the newest version still has. Raises CorruptTable naming the first damaged one."""

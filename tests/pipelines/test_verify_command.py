@@ -1,0 +1,143 @@
+"""`flywheel verify` and `flywheel doctor --repair` on homes that were damaged by hand."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer import Abort
+
+from assets.requests import StageResult
+from pipelines.finished_work import commits_of, to_turn_again
+from pipelines.verify_command import repair_alone, verify
+from pipelines.work_folder import RESULT, work_folder
+from warehouse import query, table_log, tables
+from warehouse.errors import CorruptTable
+from warehouse.home import Home, atomic_write
+from warehouse.identity import bytes_id
+from warehouse.table_log import TableLog
+from warehouse.tables import Warehouse
+
+
+def route(name: str) -> dict[str, Any]:
+    return {"episode_id": name, "route": "ct", "reason": "V=0"}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Seven commits by stages of three iterations, a checkpoint of the log at the fourth; each stage has its result."""
+    monkeypatch.setattr(table_log, "COMMITS_PER_CHECKPOINT", 4)
+    monkeypatch.setattr(tables, "COMMITS_PER_CHECKPOINT", 4)
+    warehouse = Warehouse(Home(tmp_path))
+    for number in range(1, 8):
+        place = {"iteration": f"{(number + 2) // 3:04d}", "stage": f"stage_{number}"}
+        versions = {"routes": warehouse.replace_partition("routes", [route(f"ep-{number}")], **place)}
+        result = StageResult(table_versions=versions, commits=commits_of(warehouse, versions))
+        atomic_write(work_folder(warehouse.home, **place) / RESULT, result.model_dump_json().encode())
+    data = b"a picture"
+    row = {"screenshot_id": bytes_id("screen", data), "format": "png", "width_px": 1, "height_px": 1, "data": data}
+    warehouse.add_screenshots([row])
+    return warehouse.home
+
+
+def routed(home: Home) -> list[str]:
+    return sorted(Warehouse(home).read("routes").column("episode_id").to_pylist())
+
+
+def verified(home: Home, *, all_versions: bool = False) -> tuple[int, str]:
+    said = io.StringIO()
+    status = verify(Warehouse(home), Console(file=said, width=400), all_versions=all_versions, as_json=False)
+    return status, said.getvalue()
+
+
+def repaired(home: Home) -> tuple[int, str]:
+    said = io.StringIO()
+    return repair_alone(Warehouse(home), Console(file=said, width=400), lambda question: None), said.getvalue()
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 16
+    path.write_bytes(content)
+
+
+def log_file(version: int) -> Callable[[Home], Path]:
+    return lambda home: TableLog(home, "routes").file(version)
+
+
+def data_file(home: Home) -> Path:
+    return next(home.tables.glob("routes/iteration=0002/stage=stage_5/*.parquet"))
+
+
+def checkpoint_file(home: Home) -> Path:
+    return TableLog(home, "routes").checkpoint(4)
+
+
+def chain_file(home: Home) -> Path:
+    return home.chain / "routes.commits"
+
+
+ALL = [f"ep-{number}" for number in range(1, 8)]
+CASES = {
+    # what is damaged, how, which rows are there after the repair, which stages are worked again
+    "older log flipped": (log_file(2), flip, ALL, []),
+    "older log gone": (log_file(2), Path.unlink, ALL, []),
+    "newest log gone": (log_file(7), Path.unlink, ALL[:6], ["0003/stage_7"]),
+    "middle log emptied": (log_file(6), lambda path: path.write_bytes(b""), ALL[:5], ["0002/stage_6", "0003/stage_7"]),
+    "data flipped": (data_file, flip, [*ALL[:4], *ALL[5:]], ["0002/stage_5"]),
+    "data gone": (data_file, Path.unlink, [*ALL[:4], *ALL[5:]], ["0002/stage_5"]),
+    "checkpoint flipped": (checkpoint_file, flip, ALL, []),
+    "chain flipped": (chain_file, flip, ALL, []),
+    "chain gone": (lambda home: home.chain, shutil.rmtree, ALL, []),
+    "table gone": (lambda home: home.tables / "routes", shutil.rmtree, [], [f"{(n + 2) // 3:04d}/stage_{n}" for n in range(1, 8)]),
+}
+
+
+def test_a_sound_home_has_nothing_to_repair(home: Home) -> None:
+    assert verified(home) == (0, "everything that was committed is there and as it was written\n") == verified(home, all_versions=True)
+    assert repaired(home) == (0, "every table can be read\n") and not list(home.set_aside.iterdir())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
+    where, harm, rows, again = CASES[case]
+    path = where(home)
+    harm(path)
+    status, said = verified(home)
+    assert status == 1 and ("routes" in said), said
+    status, said = repaired(home)
+    assert status == 0, said
+    assert routed(home) == rows and query.run(Warehouse(home), "FROM routes").num_rows == len(rows)
+    Warehouse(home).history("routes")
+    told = sorted(line.split()[2] for line in said.splitlines() if line.endswith("works it again"))
+    assert told == again and to_turn_again(home) == sorted({place[:4] for place in again})
+    kept = {f"{path.parent.parent.name}/{path.parent.name}" for path in home.work.glob(f"*/*/{RESULT}")}
+    assert kept == {f"{(n + 2) // 3:04d}/stage_{n}" for n in range(1, 8)} - set(again)
+    Warehouse(home).replace_partition("routes", [route("ep-8")], iteration="0003", stage="stage_8")
+    assert routed(home) == sorted([*rows, "ep-8"])
+
+
+def test_nothing_is_moved_without_a_yes(home: Home) -> None:
+    log_file(7)(home).write_bytes(b"")
+
+    def no(question: str) -> None:
+        raise Abort
+
+    with pytest.raises(Abort):
+        repair_alone(Warehouse(home), Console(file=io.StringIO()), no)
+    with pytest.raises(CorruptTable, match="doctor --repair"):
+        routed(home)
+
+
+def test_files_of_older_versions_are_looked_at_when_asked(home: Home) -> None:
+    (path,) = home.tables.glob("routes/iteration=0001/stage=stage_1/*.parquet")
+    Warehouse(home).replace_partition("routes", [route("new")], iteration="0001", stage="stage_1")
+    flip(path)
+    assert verified(home)[0] == 0
+    status, said = verified(home, all_versions=True)
+    assert status == 1 and path.name in said
