@@ -187,4 +187,3 @@ def repair(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -
     left = find_steps(warehouse)
     console.print("every table can be read" if not left else f"{len(left)} tables are still damaged: restore them from a backup")
     return 1 if left else 0
-
