@@ -46,7 +46,7 @@ NOTICED, SAME, SILENT, OTHER = "noticed", "the same", "silent", "another error"
 def verdict(index: int) -> dict[str, Any]:
     return {
         "episode_id": f"ep-{index:06d}", "judge": "verifier", "judge_version": "1", "kind": "verdict", "origin": "verifier",
-        "score": index / 1000, "threshold": 0.5, "passed": index % 2 == 0, "reasons": [f"reason {index}"],
+        "score": index % 1000 / 1000, "threshold": 0.5, "passed": index % 2 == 0, "reasons": [f"reason {index}"],
     }  # fmt: skip
 
 
