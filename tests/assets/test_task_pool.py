@@ -21,6 +21,7 @@ from pipelines import profiles
 from pipelines.workers.context import requests_for
 from sandbox.sources import tasks_of
 from sandbox.task import Split, Task
+from tests.warehouse.judging import episode_row
 from warehouse import registry
 from warehouse.home import Home
 from warehouse.query import connect
@@ -113,6 +114,17 @@ def test_what_was_never_tried_and_what_is_always_or_never_solved_gets_exploratio
     assert all(choice.why.startswith("explore") for choice in explored) and given[TASKS[2].name].why.startswith("aim: solved 30 of 60")
     without = choose(TASKS, rates, CHALLENGE.model_copy(update={"explore": 0.0}), 12, room("rollout"))
     assert [choice.num for choice in without] == [0, 0, 60, 0, 0]
+
+
+def test_an_episode_on_a_reported_instance_says_nothing_of_a_family(warehouse: Warehouse, profile: Profile) -> None:
+    """Also where it was played as a rollout, which no stage does."""
+    task = TASKS[0]
+    for split in ("train", "holdout", "report"):
+        row = episode_row(f"episode-{split}", task_id=task.task_id, split=split)
+        bare = {name: value for name, value in row.items() if name not in ("iteration", "stage")}
+        warehouse.replace_partition("episodes", [bare], iteration="0001", stage=f"rollouts_{split}")
+    (tried, *_) = make_pool(warehouse, profile, "0002")[0]
+    assert tried.solved is not None and tried.solved.num_episodes == 1
 
 
 def test_few_episodes_do_not_decide() -> None:

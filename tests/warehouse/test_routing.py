@@ -79,6 +79,21 @@ def test_a_judge_that_no_rule_names_speaks_after_those_that_are_named() -> None:
     assert one(episode(), appraised) == ("ct", "V=0: appraiser 0 < 0.5")
 
 
+def test_of_two_filters_that_withhold_the_first_one_speaks_in_its_own_words() -> None:
+    duplicates = [verdict("e1", "near_duplicate", 0.1, threshold=0.3), verdict("e1", "duplicate", 0.4, threshold=0.9)]
+    failed = [*duplicates, verdict("e1", "leak", 0.25)]
+    for order in (failed, failed[::-1]):
+        assert one(episode(), verdict("e1", "verifier", 1), *order) == ("withheld", "leak 0.25 < 0.5: why leak")
+
+
+def test_only_filters_are_counted_among_what_was_passed() -> None:
+    decision = one(episode(), verdict("e1", "verifier", 1), *(verdict("e1", name, 1) for name in ("loop", "no_op", "format")))
+    assert decision == ("sft", "V=1: verifier 1 >= 0.5, 3 filters passed")
+    many = [verdict("e1", f"filter{number:02}", 1) for number in range(70)]
+    told = one(episode(), verdict("e1", "verifier", 1), *many)
+    assert told == ("sft", "V=1: verifier 1 >= 0.5, 70 filters passed"), "more than an integer has bits"
+
+
 def test_failure_goes_to_ct_whatever_the_quality() -> None:
     assert one(episode(), verdict("e1", "verifier", 0), verdict("e1", "loop", 0.1)) == ("ct", "V=0: verifier 0 < 0.5")
 
