@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.lessons import Lesson, fill_in, find
+from agent.lessons import Lesson, lesson_of, press, write
 from agent.pen import Pen
 from agent.practice_page import Widget
 from agent.practice_site import PracticeSite, SiteMove, answer, click, fill, run, scroll_down
@@ -293,6 +293,6 @@ def type_out(pen: Pen) -> Lesson:
 
 BROWSING_LESSONS: tuple[tuple[Callable[[Pen], Lesson], float], ...] = (
     (read, 0.80), (follow, 0.60), (open_entry, 0.60), (search, 0.50), (fill_fields, 0.40), (note_down, 0.30), (type_out, 0.35),
-    (find, 0.30), (fill_in, 0.20),
+    (lesson_of(press), 0.30), (lesson_of(write), 0.20),
 )  # fmt: skip
 """Each kind of lesson with its share, on the scale of the web's; the last ones are the web's own, short and full of copying."""

@@ -1,23 +1,27 @@
-"""Lessons: the kinds of worked examples that tutorials are made of. Each draws a page, an instruction in words of its own (never those of
-a benchmark task), and the moves that do what it says. How a lesson becomes a training text is agent/tutorials.py's business.
+"""Lessons: the worked examples that tutorials are made of. A lesson is a screen drawn at random (agent/practice_screen.py) and a few
+clauses about it, one after the other, with the moves that do what they say. How a lesson becomes a training text is agent/tutorials.py's
+business.
 
-A lesson teaches one skill of reading a screen: find what is named, count, fill in, look up, tick several, complete, calculate.
+What is taught is reading a screen: to find what a phrase refers to, by name, kind, order, neighbour or state; to copy words from the
+instruction or the screen into a field; to do several things in their order. Nothing here is taken from a task: screens mix kinds of
+controls, and any clause may stand beside any other. agent/resemblance.py measures how far lessons stay from tasks.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agent.pen import Pen
-from agent.practice_page import Move, PracticePage, Widget
+from agent.practice_page import Move, Widget
+from agent.practice_screen import PRESSED, PracticeScreen, draw_screen
 from sandbox.actions import Action
 from sandbox.session import Observation
 
-CLICKABLE = ("button", "link", "checkbox", "radio", "tab", "input", "item", "header", "textarea", "select", "image")
-ORDINALS = ("1st", "2nd", "3rd", "4th")
+MAX_CLAUSES = 3
+MAX_ALSO = 3
+"""So many more questions are asked of a screen at most: it is long, and read again for little."""
 
 
 class Practice(Protocol):
@@ -36,7 +40,7 @@ class Practice(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A page or shell at its beginning, what is asked, and how it is done, move by move. `crux` is the move that teaches most, if any
+    """A page or shell at its beginning, the instruction, and the moves that carry it out. `crux` is the move that teaches most, if any
     does; `also` has, by the number of a move, what else may be asked of the page that it is made on, with the move that answers."""
 
     instruction: str
@@ -46,216 +50,186 @@ class Lesson:
     also: Mapping[int, Sequence[tuple[str, Any]]] = field(default_factory=dict)
 
 
-def find(pen: Pen) -> Lesson:
-    """Click what is named, by name alone or by role and name."""
-    names = pen.names(pen.rng.randint(1, 6))
-    kinds = pen.rng.sample(CLICKABLE, pen.rng.choice((1, 1, 2, 3)))
-    widgets = [Widget(pen.rng.choice(kinds), name) for name in names]
-    goal = pen.rng.choice(widgets)
-    if pen.often(0.3):  # empty fields around it, which nobody asked for
-        for _ in range(pen.rng.randint(1, 3)):
-            widgets.insert(pen.rng.randint(0, len(widgets)), Widget(pen.rng.choice(("input", "input", "textarea"))))
-    by_role = ('Find the {role} "{name}".', 'Press the "{name}" {role}.', 'The {role} "{name}" is what you need.', "Use {role} {name}.")
-    by_name = ('Look for "{name}".', "Choose {name} here.", "Go to {name} now.", "Open {name}.", 'Where is "{name}"?', "Show {name}.")
-    twin = next((widget for widget in widgets if widget.text and widget.role != goal.role), None)
-    if twin is not None and pen.often(0.1):  # the same name twice: the role decides
-        twin.text = goal.text
-        return Lesson(pen.say(*by_role, role=goal.role, name=goal.text), pen.page(widgets), [Move("click", goal)])
-    return Lesson(pen.say(*by_role, *by_name, role=goal.role, name=goal.text), pen.page(widgets), [Move("click", goal)])
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A part of an instruction, with the moves that do it. `uses` are the widgets that no other clause may touch."""
+
+    text: str
+    moves: Sequence[Move]
+    uses: Sequence[Widget]
 
 
-def count(pen: Pen) -> Lesson:
-    """Click the n-th thing of a kind, or the only one."""
-    role = pen.rng.choice((*CLICKABLE, "input", "input", "textarea", "button"))
-    num = pen.rng.randint(1, 4)
-    widgets = [Widget(role, "" if role in ("input", "textarea") else pen.name()) for _ in range(num)]
-    place = pen.rng.randrange(num)
-    goal = widgets[place]
-    for other in pen.rng.sample(CLICKABLE, pen.rng.choice((0, 0, 0, 1, 2))):
-        if other != role:
-            widgets.insert(pen.rng.randint(0, len(widgets)), Widget(other, pen.name()))
-    if num == 1:
-        wordings: tuple[str, ...] = ("Use the {role} of the page.", "Press the {role} you see.", "There is one {role}: use it.")
-    else:
-        wordings = ("Use the {nth} {role} of the page.", "Press the {nth} {role} you see.", "Go to {role} {nth}.",
-                    "Point at the {nth} {role} here.")  # fmt: skip
-    return Lesson(pen.say(*wordings, nth=ORDINALS[place], role=role), pen.page(widgets, 0.15), [Move("click", goal)])
+_PRESS = ("press {}", "use {}", "go for {}", "tap {}", "point at {}", "hit {}", "take {}", "{} is to be pressed", "reach for {}")
+_WRITE = ("write {} {}", "put {} {}", "{} goes {}", "fill in {} {}", "have {} stand {}", "note {} {}")
+Skill = Callable[[Pen, PracticeScreen], Clause | None]
+"""Draws a clause about a screen; None where the screen has nothing that it could be about."""
 
 
-def leave(pen: Pen) -> Lesson:
-    """Close a window, or answer it: the small x, or the button that is named."""
-    widgets = [Widget("text", pen.name()), Widget("button", "x"), Widget("text", pen.words(2, 4, 7))]
-    widgets += [Widget("button", name) for name in pen.rng.sample(("Cancel", "OK", "Yes", "No", "Help"), pen.rng.randint(0, 2))]
-    if pen.often(0.5):
-        widgets = widgets[1:]
-    goal = pen.rng.choice([widget for widget in widgets if widget.role == "button"])
-    if goal.text == "x" and pen.often(0.6):
-        leaving = ("Leave this window.", "Close this message with its x.", "Make the window go away.", 'Push the small "x" on top.')
-        return Lesson(pen.say(*leaving), PracticePage(widgets), [Move("click", goal)])
-    wordings = ('Answer the message with "{name}".', 'Leave the window by "{name}".', 'Tell the window "{name}".')
-    return Lesson(pen.say(*wordings, name=goal.text), PracticePage(widgets), [Move("click", goal)])
+def press(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """One thing, however the phrase refers to it."""
+    kinds = sorted({widget.role for widget in screen.free})
+    pen.rng.shuffle(kinds)  # a screen has many of some kinds
+    for kind in kinds:
+        goal = pen.rng.choice([widget for widget in screen.free if widget.role == kind])
+        if phrases := screen.phrases(pen, goal):
+            return Clause(_said(pen, _PRESS, pen.rng.choice(phrases)), [Move("click", goal)], [goal])
+    return None
 
 
-def _fill(field: Widget, text: str) -> list[Move]:
-    return [Move("click", field), Move("type", field, text)]
+def press_several(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """Two to four things that are named, in the order that the clause says."""
+    goals = [widget for widget in screen.free if widget.role in PRESSED and screen.is_named(widget)]
+    if len(goals) < 2:
+        return None
+    chosen = pen.rng.sample(goals, min(len(goals), pen.rng.choice((2, 2, 3, 3, 4))))
+    names = [pen.quoted(widget.text) for widget in chosen]
+    moves = [Move("click", widget) for widget in chosen]
+    if len(chosen) == 2 and pen.often(0.4):
+        wordings = ("{a} before {b}", "{b}, yet {a} earlier", "{b} after {a}")
+        return Clause(_said(pen, _PRESS, pen.rng.choice(wordings).format(a=names[0], b=names[1])), moves, chosen)
+    listed = f"{', '.join(names[:-1])}{pen.rng.choice((' and ', ', ', ' plus '))}{names[-1]}"
+    return Clause(_said(pen, _PRESS, listed), moves, chosen)
 
 
-_FILL_IN = {
-    1: (
-        "Write {a} in the box, then push {ok}.",
-        "Fill in {a} and {ok}.",
-        "Put {a} there; finish with {ok}.",
-        "Say {a} in the field. Then {ok}.",
-    ),
-    2: (
-        "Fill the form with {a} and {b}, finish with {ok}.",
-        "Put the name {a} and the code {b} in the boxes, then push {ok}.",
-        "The boxes are for {a} and {b}. Then {ok}.",
-        "First write {a}, after that {b}, and push {ok}.",
-        "Sign in as {a} with {b} and push {ok}.",
-        "The {v} is {a} and the {w} is {b}; push {ok}.",
-        "Give {a} for {v} and {b} for {w}, finish with {ok}.",
-    ),
-    3: ("Fill the form with {a}, {b} and {c}, finish with {ok}.", "First write {a}, after that {b}, last {c}, and push {ok}."),
-}
+def press_all_but(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """Every one of a kind, or all but the named one, from top to bottom."""
+    kinds = [kind for kind in PRESSED if 2 <= len(screen.visible(kind)) <= 4 and set(screen.visible(kind)) <= set(screen.free)]
+    if not kinds:
+        return None
+    kind = pen.rng.choice(kinds)
+    members = screen.visible(kind)
+    left_out = pen.rng.choice([None, *members])
+    goals = [widget for widget in members if widget is not left_out]
+    if left_out is None:
+        return Clause(_said(pen, _PRESS, f"every {kind}"), [Move("click", widget) for widget in goals], members)
+    text = _said(pen, _PRESS, f"every {kind} but {pen.quoted(left_out.text)}")
+    return Clause(text, [Move("click", widget) for widget in goals], members)
 
 
-def fill_in(pen: Pen) -> Lesson:
-    """Write one to three texts into fields in their order, then confirm. Some fields show stars."""
-    num = pen.rng.choice((1, 1, 2, 2, 2, 2, 3))
-    values, labels = [pen.name().replace('"', "") for _ in range(num)], [pen.word() for _ in range(num)]
-    wordings = _FILL_IN[num]
-    if num == 2 and pen.often(0.12):
-        values, wordings = [values[0]] * 2, ("Write {a} in all boxes, then push {ok}.", "Repeat {a} in each box; finish with {ok}.")
-    fields = [Widget("input" if pen.often(0.9) else "textarea", is_secret=pen.often(0.25)) for _ in range(num)]
-    confirm, has_labels = pen.confirm(), pen.often(0.5)
-    widgets = [part for label, field in zip(labels, fields, strict=True) for part in [Widget("text", label)] * has_labels + [field]]
-    moves = [move for field, value in zip(fields, values, strict=True) for move in _fill(field, value)]
-    parts = dict(zip("abc", [f'"{value}"' for value in values], strict=False)) | dict(zip("vw", labels, strict=False))
-    return Lesson(pen.say(*wordings, ok=confirm.text, **parts), pen.page([*widgets, confirm], 0.1), [*moves, Move("click", confirm)])
+def switch(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """A box that has to be on, or off: it is pressed only where it is not so yet."""
+    boxes = [box for box in screen.visible("checkbox") if box in screen.free and screen.is_named(box)]
+    if not boxes:
+        return None
+    box, is_on_wanted = pen.rng.choice(boxes), pen.often(0.5)
+    is_on = "checked" in box.states
+    if is_on == is_on_wanted and pen.often(0.8):
+        is_on_wanted = not is_on
+    text = pen.rng.choice(("{} has to be {}", "let {} be {}", "leave {} {}", "turn {} {}")).format(
+        pen.quoted(box.text), "on" if is_on_wanted else "off"
+    )
+    return Clause(text, [Move("click", box)] if is_on != is_on_wanted else [], [box])
 
 
-def replace_text(pen: Pen) -> Lesson:
-    """A field already holds something else: select it all, write over it, confirm."""
-    field, confirm, value = Widget("input", pen.name()), pen.confirm(), pen.name()
-    field.states |= {"focused"} if pen.often(0.5) else set()
-    moves = [Move("triple_click", field), Move("type", field, value), Move("click", confirm)]
-    return Lesson(pen.say(*_FILL_IN[1], a=f'"{value}"', ok=confirm.text), pen.page([field, confirm], 0.1), moves, crux=0)
+def write(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """Words of the instruction into a field; over what is there, if it holds something."""
+    goal = _some_field(pen, screen)
+    if goal is None:
+        return None
+    text = pen.name().replace('"', "") if pen.often(0.75) else pen.words(2, 3)
+    return Clause(_said(pen, _WRITE, f'"{text}"', screen.place_of(pen, goal)), _fill(goal, text), [goal])
 
 
-def fact(rng: random.Random) -> tuple[str, str]:
-    """One single-digit problem and its result."""
-    left, right, sign = rng.randint(0, 9), rng.randint(0, 9), rng.choice("+-x")
-    return f"{left} {sign} {right}", str({"+": left + right, "-": left - right, "x": left * right}[sign])
+def copy(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """Words that stand on the screen, after or before others, into a field."""
+    goal = _some_field(pen, screen)
+    texts = [pair for pair in screen.pairs if pair[0].text and pair[1].text]
+    if goal is None or not texts:
+        return None
+    first, second = pen.rng.choice(texts)
+    is_after = pen.often(0.8)
+    shown, value = (first, second) if is_after else (second, first)
+    phrase = pen.rng.choice(("the text after {}", "the words next to {}") if is_after else ("the text before {}",)).format(
+        pen.quoted(shown.text)
+    )
+    return Clause(_said(pen, _WRITE, phrase, screen.place_of(pen, goal)), _fill(goal, value.text), [goal])
 
 
-def calculate(pen: Pen) -> Lesson:
-    """A sum of two digits on the page, its value into the box."""
-    problem, value = fact(pen.rng)
-    field, confirm = Widget("input"), pen.confirm()
-    wordings = ("Work out the value and write it in the box, then push {ok}.", "What is the result? Finish with {ok}.",
-                "Do the sum, write its result, then push {ok}.", "Calculate. Then {ok}.")  # fmt: skip
-    page = PracticePage([Widget("text", f"{problem} ="), field, confirm])
-    return Lesson(pen.say(*wordings, ok=confirm.text), page, [*_fill(field, value), Move("click", confirm)], crux=1)
+def choose(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """Another entry of a drop-down menu."""
+    menus = [menu for menu in screen.visible("select") if menu in screen.free]
+    if not menus:
+        return None
+    menu, entry = pen.rng.choice(menus), pen.name()
+    text = pen.rng.choice(("{phrase}: {entry}", "turn {phrase} to {entry}", "have {entry} in {phrase}")).format(
+        phrase=pen.rng.choice(screen.phrases(pen, menu) or ["the select"]), entry=pen.quoted(entry)
+    )
+    return Clause(text, [Move("select", menu, entry)], [menu])
 
 
-def mark_one(pen: Pen) -> Lesson:
-    """One of several options, then confirm."""
-    options = [Widget("radio", name) for name in pen.names(pen.rng.randint(2, 6))]
-    goal, confirm = pen.rng.choice(options), pen.confirm()
-    wordings = ("Mark {it}, then push {ok}.", "Tick {it} and finish with {ok}.", "Your answer is {it}; push {ok}.")
-    moves = [Move("click", goal), Move("click", confirm)]
-    return Lesson(pen.say(*wordings, it=goal.text, ok=confirm.text), PracticePage([*options, confirm]), moves)
+def unfold(pen: Pen, screen: PracticeScreen) -> Clause | None:
+    """Something that shows only once a part of the screen is unfolded."""
+    parts = [(header, inner) for header, inner in screen.parts if header in screen.free]
+    if not parts:
+        return None
+    header, inner = pen.rng.choice(parts)
+    goal = pen.rng.choice(inner)
+    text = pen.rng.choice(("in {} {}", "{1}, which {0} hides", "inside {} {}")).format(
+        pen.quoted(header.text), _said(pen, _PRESS, pen.quoted(goal.text))
+    )
+    return Clause(text, [Move("click", header), Move("click", goal)], [header, *inner])
 
 
-def mark_several(pen: Pen) -> Lesson:
-    """None to six of several boxes, in the order of the instruction, then confirm; sometimes a wrong one has to be cleared first."""
-    num = pen.rng.randint(2, 6)
-    texts = pen.names(num) if pen.often(0.4) else list(dict.fromkeys(pen.string(7, 2) for _ in range(num)))
-    boxes = [Widget("checkbox", text) for text in texts]
-    wanted = [box for box in boxes if pen.often(0.55)]
-    if pen.often(0.15):
-        pen.rng.shuffle(wanted)
-    confirm, moves = pen.confirm(), [Move("click", box) for box in wanted]
-    others = [box for box in boxes if box not in wanted]
-    if others and pen.often(0.05):
-        wrong = pen.rng.choice(others)
-        wrong.states.add("checked")
-        moves.insert(0, Move("click", wrong))
-    listed = ", ".join(box.text for box in wanted) or "nothing"
-    wordings = ("Mark {it}, then push {ok}.", "Tick {it} and finish with {ok}.", "Switch on {it} and push {ok}.",
-                "Only {it} should be on. Then {ok}.")  # fmt: skip
-    return Lesson(pen.say(*wordings, it=listed, ok=confirm.text), PracticePage([*boxes, confirm]), [*moves, Move("click", confirm)])
+def _said(pen: Pen, wordings: Sequence[str], *parts: str) -> str:
+    return pen.rng.choice(wordings).format(*parts)
 
 
-def complete(pen: Pen) -> Lesson:
-    """Type how a name begins, pick the suggestion that also finishes as asked, confirm."""
-    goal = pen.proper_name()
-    start, end = goal[: pen.rng.randint(2, 4)], goal[-pen.rng.randint(2, 4) :].strip()
-    is_ending_asked = pen.often(0.75)
-    texts = {start + pen.proper_name().lower()[pen.rng.randint(0, 4) :] for _ in range(pen.rng.randint(0, 5))}
-    texts = {text for text in texts if text != start and not (is_ending_asked and text.endswith(end))} | {goal}
-    field, confirm = Widget("input"), pen.confirm()
-    items = [Widget("item", text, shows_when=lambda: field.text == start, fills=field) for text in sorted(texts)]
-    picked = next(item for item in items if item.text == goal) if is_ending_asked else items[0]
-    if is_ending_asked:
-        wordings = ('Complete the name that begins "{a}" and finishes "{b}", then {ok}.', 'The name goes "{a}" to "{b}". Push {ok}.',
-                    'Find what begins "{a}" and has "{b}" last. Push {ok}.')  # fmt: skip
-    else:
-        wordings = ('Complete the name that begins "{a}", then {ok}.', 'The name goes "{a}". Push {ok}.',
-                    'Find what begins "{a}". Push {ok}.')  # fmt: skip
-    confirm.shows_when = lambda: field.text != start
-    label = [Widget("text", pen.word())] if pen.often(0.6) else []
-    moves = [*_fill(field, start), Move("click", picked), Move("click", confirm)]
-    return Lesson(pen.say(*wordings, a=start, b=end, ok=confirm.text), PracticePage([*label, field, *items, confirm]), moves, crux=2)
+def _some_field(pen: Pen, screen: PracticeScreen) -> Widget | None:
+    fields = [each for each in screen.fields if each in screen.free]
+    return pen.rng.choice(fields) if fields else None
 
 
-def in_order(pen: Pen) -> Lesson:
-    """Two or three things one after the other."""
-    role = pen.rng.choice(("button", "link", "tab"))
-    widgets = [Widget(role, name) for name in pen.names(pen.rng.randint(2, 4))]
-    goals = pen.rng.sample(widgets, min(len(widgets), pen.rng.choice((2, 2, 3))))
-    joined = pen.rng.choice((", and then ", ", after that ", ", next ", " before ")).join(goal.text for goal in goals)
-    return Lesson(pen.say("First press {it}.", "Push {it}.", it=joined), PracticePage(widgets), [Move("click", goal) for goal in goals])
+def _fill(goal: Widget, text: str) -> list[Move]:
+    return [Move("triple_click" if goal.text and not goal.is_hint else "click", goal), Move("type", goal, text)]
 
 
-def reveal(pen: Pen) -> Lesson:
-    """Open a section, then push what it held."""
-    header, button = Widget("header", pen.name()), pen.confirm()
-    text = Widget("text", pen.words(2, 4, 8), shows_when=lambda: "expanded" in header.states)
-    if pen.often(0.5):
-        button.shows_when = lambda: "expanded" in header.states
-    wordings = ("Open the part called {name}, then push {ok}.", "Unfold this part and push {ok}.", "See what is inside, then push {ok}.")
-    page = PracticePage([header, text, button])
-    return Lesson(pen.say(*wordings, name=header.text, ok=button.text), page, [Move("click", header), Move("click", button)])
+SKILLS: Mapping[Skill, float] = {
+    press: 0.34, press_several: 0.16, press_all_but: 0.05, switch: 0.05, write: 0.24, copy: 0.10, choose: 0.10, unfold: 0.06,
+}  # fmt: skip
+"""Each kind of clause, with how often it is the first of a lesson."""
 
 
-def choose(pen: Pen) -> Lesson:
-    """An entry of a drop-down menu, by its name, then confirm; now and then it is chosen already."""
-    first, goal = pen.names(2)
-    is_chosen = pen.often(0.15)
-    menu, confirm = Widget("select", goal if is_chosen else first), pen.confirm()
-    wordings = ("Set the menu to {it}, then push {ok}.", "Let the menu say {it} and finish with {ok}.",
-                "Pick {it} among the entries, push {ok}.", "Take {it} from what it offers. Then {ok}.")  # fmt: skip
-    moves = [Move("click", confirm)] if is_chosen else [Move("select", menu, goal), Move("click", confirm)]
-    return Lesson(pen.say(*wordings, it=goal, ok=confirm.text), pen.page([menu, confirm], 0.15), moves, crux=0)
+def lesson_of(skill: Skill) -> Callable[[Pen], Lesson]:
+    """Lessons whose first clause is of a skill; one or two of any may follow."""
+
+    def make(pen: Pen) -> Lesson:
+        while True:
+            screen = draw_screen(pen)
+            first = skill(pen, screen)
+            if first is not None and first.moves:
+                return _composed(pen, screen, first)
+
+    make.__name__ = skill.__name__
+    return make
 
 
-def look_up(pen: Pen) -> Lesson:
-    """A table of names and values: write the value that stands beside a name."""
-    keys = pen.names(pen.rng.randint(2, 5))
-    values = [pen.name() if pen.often(0.8) else str(pen.rng.randint(1900, 2030)) for _ in keys]
-    place = pen.rng.randrange(len(keys))
-    field, confirm = Widget("input"), pen.confirm()
-    table = [Widget("text", text) for pair in zip(keys, values, strict=True) for text in pair]
-    wordings = ("Look up {key} in the table and write it in the box, then push {ok}.", "What stands beside {key}? Write it and {ok}.",
-                "Copy what the table says of {key}; finish with {ok}.", "Which {key}? Write it, push {ok}.")  # fmt: skip
-    moves = [*_fill(field, values[place]), Move("click", confirm)]
-    return Lesson(pen.say(*wordings, key=keys[place], ok=confirm.text), PracticePage([*table, field, confirm]), moves, crux=1)
+def _composed(pen: Pen, screen: PracticeScreen, first: Clause) -> Lesson:
+    clauses = [first]
+    num = pen.rng.choice((1, 2, 2, MAX_CLAUSES))
+    while len(clauses) < num and not any(header in clauses[-1].uses for header, _ in screen.parts):  # what is unfolded moves the rest
+        screen.use(clauses[-1].uses)
+        (skill,) = pen.rng.choices(list(SKILLS), list(SKILLS.values()))
+        clause = skill(pen, screen)
+        if clause is None:
+            break
+        clauses.append(clause)
+    joined = clauses[0].text
+    for clause in clauses[1:]:
+        joined += pen.rng.choice((". Then ", ", then ", "; next ", ", after that ", " and ")) + clause.text
+    moves = [move for clause in clauses for move in clause.moves]
+    said = pen.say(joined[0].upper() + joined[1:] if pen.often(0.8) else joined)
+    return Lesson(said, screen.page(), moves, also=_also(pen, screen, moves))
 
 
-LESSONS: tuple[tuple[Callable[[Pen], Lesson], float], ...] = (
-    (find, 0.20), (count, 0.07), (leave, 0.02), (fill_in, 0.18), (replace_text, 0.01), (calculate, 0.09), (mark_one, 0.05),
-    (mark_several, 0.14), (complete, 0.07), (in_order, 0.03), (reveal, 0.02), (choose, 0.05), (look_up, 0.07),
-)  # fmt: skip
+def _also(pen: Pen, screen: PracticeScreen, moves: Sequence[Move]) -> dict[int, list[tuple[str, Move]]]:
+    """More things of the first screen to press."""
+    found: list[tuple[str, Move]] = []
+    for _ in range(pen.rng.randint(0, MAX_ALSO)):
+        clause = press(pen, screen)
+        if clause is not None and clause.moves[0].widget is not moves[0].widget:
+            found.append((pen.say(clause.text), clause.moves[0]))
+    return {0: found} if found else {}
+
+
+LESSONS: tuple[tuple[Callable[[Pen], Lesson], float], ...] = tuple((lesson_of(skill), share) for skill, share in SKILLS.items())
 """Each kind of lesson with its share of the worked examples."""

@@ -70,6 +70,11 @@ class Pen:
             parts.append(self.rng.choice((self.word(), self.string(5, 3).capitalize())))
         return " ".join(parts)
 
+    def quoted(self, name: str) -> str:
+        """A name as an instruction says it: between quotes or not, now and then in small letters."""
+        said = name.lower() if self.often(0.08) else name
+        return f'"{said}"' if self.often(0.4) and '"' not in said else said
+
     def confirm(self) -> Widget:
         return Widget("button", self.rng.choice(CONFIRM) if self.often(0.8) else self.name())
 

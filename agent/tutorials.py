@@ -1,7 +1,7 @@
-"""Tutorial texts: D_CT before the first iteration. Deterministic, written by rules, with no browser and no word of a task's instruction.
+"""Tutorial texts: D_CT before the first iteration. Deterministic, written by rules, with no browser and no task.
 
-Most are one step of a worked example (agent/lessons.py), acted out on a page in memory and written by the same prompt builder and grammar
-that the policy is asked with, history lines included. The rest are drills: short questions of arithmetic, one after the other.
+Each is one step of a worked example (agent/lessons.py), acted out on a page in memory and written by the same prompt builder and grammar
+that the policy is asked with, history lines included.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ from dataclasses import replace
 
 from agent.curricula import Lessons, lessons_of
 from agent.grammars.base import ParsedResponse
-from agent.lessons import Lesson, fact
+from agent.lessons import Lesson
 from agent.pen import Pen
 from agent.policy import Message
 from agent.prompt import PromptBuilder, training_messages
 from agent.vocabulary import words
 
-DRILL_SHARE = 0.06
-"""Share of conversations that drill arithmetic facts."""
-QUESTIONS_PER_DRILL = 10
 CRUX_SHARE = 0.6
 """How often a lesson's crux is the step that is shown; else any step is as likely."""
 
@@ -34,22 +31,11 @@ def tutorials(num: int, seed: int, curricula: Sequence[str] = ("web",), builder:
 
 def tutorial(rng: random.Random, lessons: Lessons, vocabulary: Sequence[str], builder: PromptBuilder) -> tuple[Message, ...]:
     """One conversation."""
-    if rng.random() < DRILL_SHARE:
-        return drill(rng)
     makers, shares = zip(*lessons, strict=True)
     lesson = rng.choices(makers, shares)[0](Pen(rng, vocabulary))
     is_crux = lesson.crux is not None and rng.random() < CRUX_SHARE
     shown = lesson.crux if is_crux else rng.randrange(len(lesson.moves))
     return next(step for place, step in enumerate(worked_example(lesson, builder, goes_on=True)) if place == shown)
-
-
-def drill(rng: random.Random) -> tuple[Message, ...]:
-    """Single-digit problems and their results, `7 x 3 =` and `21`, as turns of one conversation."""
-    turns: list[Message] = []
-    for _ in range(QUESTIONS_PER_DRILL):
-        problem, value = fact(rng)
-        turns += [Message(role="user", content=f"{problem} =", loss=1.0), Message(role="assistant", content=value, loss=1.0)]
-    return tuple(turns)
 
 
 def worked_example(lesson: Lesson, builder: PromptBuilder, *, goes_on: bool = False) -> Iterator[tuple[Message, ...]]:

@@ -29,20 +29,22 @@ GROUP = "release"
 def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...], ...] = ()) -> dg.AssetsDefinition:
     """Greedy success of every policy the iteration made; `joint` are the groups of domains that one policy each was trained on."""
     names = (*domains, *(joint_name(group) for group in joint))
-    roles = ("sft_model", *(rl_stage(name) for name in names), "merged_policy")
+    always = ("sft_model", *(rl_stage(name) for name in names), "merged_policy")
 
     @dg.asset(
         partitions_def=ITERATIONS,
         group_name=GROUP,
         retry_policy=RETRY,
         kinds={"chromium"},
-        deps=["sft_model", *(rl_asset_key(name) for name in names), "merged_policy"],
-        description="Greedy success on the fixed instances, per task, of the SFT, RL and merged policies.",
+        deps=["ct_model", "sft_model", *(rl_asset_key(name) for name in names), "merged_policy"],
+        description="Greedy success on the fixed instances, per task, of the SFT, RL and merged policies; of the first CT as well.",
     )
     def evaluations(
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:
         settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
+        # The first CT has seen no demonstration: what it solves, tutorials alone taught.
+        roles = (*(("ct_model",) if previous_key(iteration) == SEED_ITERATION else ()), *always)
         request = EvaluateRequest(
             iteration=iteration,
             stage="evaluation",

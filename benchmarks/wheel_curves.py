@@ -6,9 +6,12 @@
     no_failures   CT without the V=0 data (ct_weight 0)
     wide          the list of 40 and more tasks, with about as many episodes in all
 
+Every table begins with the two policies that a wheel starts from: *tutorials only*, the first CT, which has seen no demonstration, and
+*seed SFT*, after two demonstrations a task. What the wheel adds is over those.
+
 Every (variant, seed) is an ordinary home under .bench/wheel, turned by `flywheel run`; run again after an interruption and it goes on.
-The newest released policy of each home is also measured on the tasks of `unseen`, which are never trained on. All figures are on the
-holdout split; whole tasks that `wide` holds out are counted apart.
+Both starts and the newest released policy of each home are also measured on the tasks of `unseen`, which are never trained on. All
+figures are on the holdout split; whole tasks that `wide` holds out are counted apart.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +40,9 @@ from warehouse.svg import Axis, Drawing
 from warehouse.tables import Warehouse
 
 ROOT = Path(".bench/wheel")
+FIRST = "0001"
+STARTS = {"ct_model": "tutorials only", "sft_model": "seed SFT"}
+"""The policies of the first iteration that a wheel starts from, by role."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "wheel": {},
     "no_annotator": {"annotation.enabled": False},
@@ -98,9 +105,9 @@ def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
         yield _point(variant, seed, iteration, role, tasks, macro_average(counts))
     unseen = home.root / "unseen.json"
     if unseen.exists():
-        stored = json.loads(unseen.read_text())
-        counts = [TaskCount(**count) for count in stored["counts"]]
-        yield _point(variant, seed, stored["iteration"], "released_policy", "unseen", macro_average(counts))
+        for stored in json.loads(unseen.read_text()):
+            counts = [TaskCount(**count) for count in stored["counts"]]
+            yield _point(variant, seed, stored["iteration"], stored["role"], "unseen", macro_average(counts))
 
 
 def _point(variant: str, seed: int, iteration: str, role: str, tasks: str, found: Estimate) -> Point:
@@ -119,7 +126,7 @@ def _point(variant: str, seed: int, iteration: str, role: str, tasks: str, found
 
 
 def measure_unseen(home: Home, per_task: int) -> None:
-    """Greedy success of the newest released policy on the tasks nobody trained on; measured once for each policy."""
+    """Greedy success on the tasks nobody trained on, of both starts and of the newest released policy; each policy is measured once."""
     from models.engine import EmbeddedEngine
     from pipelines import profiles
     from pipelines.evaluate import run_evaluation
@@ -131,25 +138,29 @@ def measure_unseen(home: Home, per_task: int) -> None:
     released = sorted(row["iteration"] for row in warehouse.read("checkpoints", stage="released_policy").to_pylist())
     if not released:
         return
-    policy = registry.made_by(warehouse, released[-1], "released_policy")
     target = home.root / "unseen.json"
-    if target.exists() and json.loads(target.read_text())["checkpoint_id"] == policy.checkpoint_id:
-        return
-    profile = profiles.load("quickstart", {"tasks.lists": ["miniwob:unseen"]})
-    episodes = run_evaluation(profile, EmbeddedEngine.from_checkpoint(policy.folder), Split.HOLDOUT, per_task, Console(quiet=True))
-    counts = [asdict(count) for count in task_counts(episodes)]
-    atomic_write(target, json.dumps({"iteration": released[-1], "checkpoint_id": policy.checkpoint_id, "counts": counts}).encode())
+    measured = {row["checkpoint_id"]: row for row in json.loads(target.read_text())} if target.exists() else {}
+    profile, rows = profiles.load("quickstart", {"tasks.lists": ["miniwob:unseen"]}), []
+    for iteration, role in (*((FIRST, role) for role in STARTS), (released[-1], "released_policy")):
+        policy = registry.made_by(warehouse, iteration, role)
+        names = {"iteration": iteration, "role": role, "checkpoint_id": policy.checkpoint_id}
+        if (found := measured.get(policy.checkpoint_id)) is None:
+            with closing(EmbeddedEngine.from_checkpoint(policy.folder)) as engine:
+                episodes = run_evaluation(profile, engine, Split.HOLDOUT, per_task, Console(quiet=True))
+            found = {"counts": [asdict(count) for count in task_counts(episodes)]}
+        rows.append({**names, "counts": found["counts"]})
+        atomic_write(target, json.dumps(rows).encode())
 
 
-def gain(points: Sequence[Point]) -> dict[str, float] | None:
-    """From the seed SFT (iteration 0001's) to the last merged policy of one home."""
-    seed_sft = next((p for p in points if (p.iteration, p.role) == ("0001", "sft_model")), None)
-    merged = [p for p in points if p.role == "merged_policy"]
-    if seed_sft is None or not merged:
+def gain(points: Sequence[Point], start: str = "sft_model") -> dict[str, float] | None:
+    """From a start of a home to its last policy: the merged one, and the released one where only that was measured."""
+    first = next((p for p in points if (p.iteration, p.role) == (FIRST, start)), None)
+    ends = [p for p in points if p.role == "merged_policy"] or [p for p in points if p.role == "released_policy"]
+    if first is None or not ends:
         return None
-    last = max(merged, key=lambda p: p.iteration)
-    found = difference(_estimate(seed_sft), _estimate(last))
-    return {"seed_sft": seed_sft.mean, "last": last.mean, "gain": found.mean, "low": found.interval.low, "high": found.interval.high}
+    last = max(ends, key=lambda p: p.iteration)
+    found = difference(_estimate(first), _estimate(last))
+    return {"start": first.mean, "last": last.mean, "gain": found.mean, "low": found.interval.low, "high": found.interval.high}
 
 
 def _estimate(point: Point) -> Estimate:
@@ -180,26 +191,22 @@ def print_tables(points: Sequence[Point], console: Console) -> dict[str, Any]:
         )
     console.print(curves)
     gains: dict[str, Any] = {}
-    table = Table(title="From the seed SFT to the last merged policy")
-    for column in ("variant", "seed", "seed SFT", "last", "gain", "95 % interval"):
+    table = Table(title="From a start to the last policy: the merged one, of unseen tasks the released one")
+    for column in ("variant", "seed", "tasks", "from", "start", "last", "gain", "95 % interval"):
         table.add_column(column)
-    for variant, seed in dict.fromkeys((p.variant, p.seed) for p in points):
-        found = gain([p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")])
-        if found is not None:
-            gains[f"{variant}-{seed}"] = found
-            table.add_row(
-                variant,
-                str(seed),
-                f"{found['seed_sft']:.3f}",
-                f"{found['last']:.3f}",
-                f"{found['gain']:+.3f}",
-                f"{found['low']:+.3f} – {found['high']:+.3f}",
-            )
+    for variant, seed, tasks in dict.fromkeys((p.variant, p.seed, p.tasks) for p in points):
+        own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, tasks)]
+        for role, name in STARTS.items():
+            found = gain(own, role)
+            if found is not None:
+                gains[f"{variant}-{seed}, {tasks}, from {name}"] = found
+                change, interval = f"{found['gain']:+.3f}", f"{found['low']:+.3f} – {found['high']:+.3f}"
+                table.add_row(variant, str(seed), tasks, name, f"{found['start']:.3f}", f"{found['last']:.3f}", change, interval)
     console.print(table)
     return gains
 
 
-ROLES = ("sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy")
+ROLES = ("ct_model", "sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy")
 
 
 def markdown(points: Sequence[Point]) -> str:
@@ -207,8 +214,9 @@ def markdown(points: Sequence[Point]) -> str:
     lines = [
         "# Measured",
         "",
-        "Greedy success on the holdout split, mean over tasks ± standard error, (95 % interval), number of episodes. `sft_model` of",
-        "iteration 0001 is the seed SFT. What a variant is, says `benchmarks/wheel_curves.py`, which wrote this page.",
+        "Greedy success on the holdout split, mean over tasks ± standard error, (95 % interval), number of episodes. Of iteration 0001",
+        "`ct_model` is *tutorials only* and `sft_model` the *seed SFT*. What a variant is, says `benchmarks/wheel_curves.py`, which wrote",
+        "this page.",
         "",
         f"| variant | seed | tasks | iteration | {' | '.join(f'`{role}`' for role in ROLES)} |",
         "|---" * (4 + len(ROLES)) + "|",
@@ -226,7 +234,7 @@ def _cell(point: Point | None) -> str:
 
 
 def draw(points: Sequence[Point], path: Path) -> None:
-    """One line a home: seed SFT, then the merged policy of each iteration, each with one standard error to either side."""
+    """One line a home: both starts, then the merged policy of each iteration, each with one standard error to either side."""
     drawing = Drawing(660, 340, "Greedy success on the holdout split by iteration")
     lowest = math.floor(10 * min((p.mean - p.standard_error for p in points), default=0.0))
     axis = Axis(lowest / 10, 1.0, 290, 30)
@@ -237,14 +245,15 @@ def draw(points: Sequence[Point], path: Path) -> None:
     homes = list(dict.fromkeys((p.variant, p.seed) for p in points))
     for number, (variant, seed) in enumerate(homes):
         own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")]
-        chosen = [p for p in own if (p.iteration, p.role) == ("0001", "sft_model")] + [p for p in own if p.role == "merged_policy"]
+        starts = [p for role in STARTS for p in own if (p.iteration, p.role) == (FIRST, role)]
+        chosen = starts + [p for p in own if p.role == "merged_policy"]
         aside = 5 * (number - (len(homes) - 1) / 2)  # so that whiskers of different homes can be told apart
-        places = [(75 + 120 * index + aside, axis.px(p.mean)) for index, p in enumerate(chosen)]
+        places = [(75 + 92 * index + aside, axis.px(p.mean)) for index, p in enumerate(chosen)]
         drawing.polyline(places, styles[variant])
         for (x, _), p in zip(places, chosen, strict=True):
             drawing.line(x, axis.px(p.mean - p.standard_error), x, axis.px(p.mean + p.standard_error), f"line {styles[variant]}")
-    for index, label in enumerate(("seed SFT", "iteration 1", "iteration 2", "iteration 3")):
-        drawing.text(75 + 120 * index, 312, label, "small", "middle")
+    for index, label in enumerate((*STARTS.values(), "iteration 1", "iteration 2", "iteration 3")):
+        drawing.text(75 + 92 * index, 312, label, "small", "middle")
     for index, variant in enumerate(dict.fromkeys(variant for variant, _ in homes)):
         seeds = ", ".join(str(seed) for own, seed in homes if own == variant)
         drawing.line(490, 60 + 22 * index, 510, 60 + 22 * index, f"line {styles[variant]}")

@@ -1,13 +1,17 @@
-"""What benchmarks/wheel_curves.py reports: the reported split alone, and the last merged policy, whichever was the best."""
+"""What benchmarks/wheel_curves.py reports: the reported split alone, and the last merged policy, whichever was the best. Its tables begin
+with what a wheel starts from: tutorials only and seed SFT, on the tasks that are learned and on the unseen.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from benchmarks.wheel_curves import Point, gain, points_of
+from benchmarks.wheel_curves import Point, gain, markdown, points_of, print_tables
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
@@ -25,7 +29,7 @@ def test_the_gain_is_that_of_the_last_merge_and_not_of_the_best() -> None:
             ("0001", "sft_model", 0.4), ("0003", "released_policy", 0.9)]  # fmt: skip
     found = gain([point(*row) for row in rows])
     assert found is not None
-    assert (found["seed_sft"], found["last"], found["gain"]) == (0.4, 0.6, pytest.approx(0.2))
+    assert (found["start"], found["last"], found["gain"]) == (0.4, 0.6, pytest.approx(0.2))
     assert gain([point("0001", "merged_policy", 0.5)]) is None and gain([point("0001", "sft_model", 0.5)]) is None
 
 
@@ -43,3 +47,50 @@ def test_points_are_of_the_reported_split_alone(tmp_path: Path) -> None:
     Warehouse(home).replace_partition("evaluations", rows, iteration="0001", stage="evaluation")
     found = {(each.role, each.mean, each.num_episodes) for each in points_of("wheel", 0, home)}
     assert found == {("merged_policy", 0.3, 10), ("sft_model", 0.2, 10)}
+
+
+NUM = 12
+SOLVED = {("0001", "ct_model"): 3, ("0001", "sft_model"): 6, ("0001", "merged_policy"): 8, ("0002", "merged_policy"): 10}
+
+
+def turned(root: Path) -> Home:
+    home = Home(root)
+    for iteration in ("0001", "0002"):
+        rows = [
+            {
+                "checkpoint_id": f"checkpoint-{role}-{iteration}", "checkpoint_role": role, "task_id": f"task-{task}", "task_name": task,
+                "domain": "pointing", "split": "holdout", "num_episodes": NUM, "num_success": solved, "num_crashed": 0,
+            }
+            for (of, role), solved in SOLVED.items()
+            for task in ("click-button", "click-tab")
+            if of == iteration
+        ]  # fmt: skip
+        Warehouse(home).replace_partition("evaluations", rows, iteration=iteration, stage="evaluation")
+    unseen = [
+        {"iteration": of, "role": role, "checkpoint_id": role, "counts": [{"task": "click-test", "num_success": n, "num_episodes": 20}]}
+        for of, role, n in (("0001", "ct_model", 10), ("0001", "sft_model", 12), ("0002", "released_policy", 18))
+    ]
+    (root / "unseen.json").write_text(json.dumps(unseen))
+    return home
+
+
+def test_both_starts_have_a_row_and_gains_are_over_each(tmp_path: Path) -> None:
+    points = list(points_of("wheel", 0, turned(tmp_path)))
+    found = {(p.tasks, p.iteration, p.role): p.mean for p in points}
+    assert found[("trained on", "0001", "ct_model")] == 3 / NUM and found[("unseen", "0001", "ct_model")] == 0.5
+    assert found[("unseen", "0001", "sft_model")] == 0.6 and found[("unseen", "0002", "released_policy")] == 0.9
+    page = markdown(points)
+    assert "| `ct_model` | `sft_model` |" in page
+    assert "| wheel | 0 | trained on | 0.250 | 0.500 | 0.833 | +0.583 (" in page
+    assert "| wheel | 0 | unseen | 0.500 | 0.600 | 0.900 |" in page
+    gains = print_tables(points, Console(quiet=True))
+    assert {name: (round(each["start"], 3), round(each["last"], 3)) for name, each in gains.items()} == {
+        "wheel-0, trained on, from tutorials only": (0.25, 0.833), "wheel-0, trained on, from seed SFT": (0.5, 0.833),
+        "wheel-0, unseen, from tutorials only": (0.5, 0.9), "wheel-0, unseen, from seed SFT": (0.6, 0.9),
+    }  # fmt: skip
+
+
+def test_without_a_start_or_an_end_there_is_no_gain(tmp_path: Path) -> None:
+    points = list(points_of("wheel", 0, turned(tmp_path)))
+    assert gain([p for p in points if p.role != "ct_model"], "ct_model") is None
+    assert gain([p for p in points if p.iteration == "0001" and p.role != "merged_policy" and p.tasks == "unseen"]) is None

@@ -26,7 +26,7 @@ LINEAGE = {
     "rl_model/forms": ["sft_model"],
     "rl_model/pointing": ["sft_model"],
     "merged_policy": ["rl_model/forms", "rl_model/pointing"],
-    "evaluations": ["merged_policy", "rl_model/forms", "rl_model/pointing", "sft_model"],
+    "evaluations": ["ct_model", "merged_policy", "rl_model/forms", "rl_model/pointing", "sft_model"],
     "released_policy": ["evaluations", "merged_policy"],
     "task_pool": ["iteration_input", "tasks"],
     "rollouts": ["released_policy", "task_pool", "tasks"],

@@ -61,8 +61,9 @@ def test_work_is_what_the_profile_asks_for() -> None:
     assert works["ct_model"].training_tokens == profile.ct.steps * profile.ct.batch_tokens
     assert works["rollouts"].num_episodes == 6 * sum(map(len, tasks.values()))
     assert works["merged_policy"].num_episodes == 2 * 3 * len(workload._pool), "two candidates on a grid of one step"
-    assert works["evaluations"].num_episodes == (4 * 4 + 4) * len(workload._pool), "four policies on holdout, one on eval"
+    assert works["evaluations"].num_episodes == (5 * 4 + 4) * len(workload._pool), "five policies on holdout, one on eval"
     later = {work.stage: work for work in workload.iteration(2)}
+    assert later["evaluations"].num_episodes == (4 * 4 + 4) * len(workload._pool), "the first CT is not played again"
     assert later["sft_model"].training == profile.sft_refresh
     assert "ct_model" not in {work.stage for work in Workload(profiles.load("smoke", {"ct_every": 2}), TINY, NOTHING).iteration(2)}
 

@@ -186,7 +186,7 @@ def test_status_says_where_the_wheel_stands(turned_home):
     assert set(first["datasets"]) == {"ct_dataset", "sft_dataset"}
     assert sum(first["routes"].values()) == turned_home.sql("select count(*) from routes")[0][0]
     reported = {(item["role"], item["split"]) for item in first["success"]}
-    assert reported == {*((role, "holdout") for role in STAGES[2:6]), ("merged_policy", "eval")}
+    assert reported == {*((role, "holdout") for role in STAGES[1:6]), ("merged_policy", "eval")}
     for item in first["success"]:
         assert 0 <= item["low"] <= item["mean"] <= item["high"] <= 1
         assert item["num_episodes"] == item["num_tasks"] * profiles.load("smoke").evaluation.holdout_per_task
