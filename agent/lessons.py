@@ -4,7 +4,7 @@ business.
 
 What is taught is reading a screen: to find what a phrase refers to, by name, kind, order, neighbour or state; to copy words from the
 instruction or the screen into a field; to do several things in their order. Nothing here is taken from a task: screens mix kinds of
-controls, and any clause may stand beside any other. agent/resemblance.py measures how far lessons stay from tasks.
+controls, and any clause may stand beside any other. benchmarks/lessons_beside_tasks.py measures how far lessons stay from tasks.
 """
 
 from __future__ import annotations

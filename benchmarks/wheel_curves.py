@@ -218,6 +218,8 @@ def markdown(points: Sequence[Point]) -> str:
         "`ct_model` is *tutorials only* and `sft_model` the *seed SFT*. What a variant is, says `benchmarks/wheel_curves.py`, which wrote",
         "this page.",
         "",
+        *_from_starts(points),
+        "",
         f"| variant | seed | tasks | iteration | {' | '.join(f'`{role}`' for role in ROLES)} |",
         "|---" * (4 + len(ROLES)) + "|",
     ]
@@ -225,6 +227,20 @@ def markdown(points: Sequence[Point]) -> str:
         cells = {p.role: p for p in points if (p.variant, p.seed, p.tasks, p.iteration) == key}
         lines.append(f"| {' | '.join(map(str, key))} | {' | '.join(_cell(cells.get(role)) for role in ROLES)} |")
     return "\n".join([*lines, ""])
+
+
+def _from_starts(points: Sequence[Point]) -> list[str]:
+    """One line a home and set of tasks: both starts, the last policy, and what it gained over each."""
+    lines = [f"| variant | seed | tasks | {' | '.join(STARTS.values())} | last | {' | '.join(f'over {n}' for n in STARTS.values())} |"]
+    lines.append("|---" * (4 + 2 * len(STARTS)) + "|")
+    for variant, seed, tasks in dict.fromkeys((p.variant, p.seed, p.tasks) for p in points):
+        own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, tasks)]
+        found = [gain(own, role) for role in STARTS]
+        starts = [f"{each['start']:.3f}" if each else "" for each in found]
+        last = next((f"{each['last']:.3f}" for each in found if each), "")
+        over = [f"{each['gain']:+.3f} ({each['low']:.3f} to {each['high']:.3f})" if each else "" for each in found]
+        lines.append(f"| {' | '.join((variant, str(seed), tasks, *starts, last, *over))} |")
+    return lines
 
 
 def _cell(point: Point | None) -> str:
