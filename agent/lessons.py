@@ -20,7 +20,7 @@ from sandbox.actions import Action
 from sandbox.session import Observation
 
 MAX_CLAUSES = 3
-MAX_ALSO = 3
+MAX_ALSO = 4
 """So many more questions are asked of a screen at most: it is long, and read again for little."""
 
 
@@ -184,7 +184,7 @@ def _fill(goal: Widget, text: str) -> list[Move]:
 
 
 SKILLS: Mapping[Skill, float] = {
-    press: 0.34, press_several: 0.16, press_all_but: 0.05, switch: 0.05, write: 0.24, copy: 0.10, choose: 0.10, unfold: 0.06,
+    press: 0.36, press_several: 0.16, press_all_but: 0.02, switch: 0.03, write: 0.24, copy: 0.08, choose: 0.08, unfold: 0.05,
 }  # fmt: skip
 """Each kind of clause, with how often it is the first of a lesson."""
 
@@ -205,7 +205,7 @@ def lesson_of(skill: Skill) -> Callable[[Pen], Lesson]:
 
 def _composed(pen: Pen, screen: PracticeScreen, first: Clause) -> Lesson:
     clauses = [first]
-    num = pen.rng.choice((1, 2, 2, MAX_CLAUSES))
+    num = pen.rng.choice((1, 1, 2, 2, MAX_CLAUSES))
     while len(clauses) < num and not any(header in clauses[-1].uses for header, _ in screen.parts):  # what is unfolded moves the rest
         screen.use(clauses[-1].uses)
         (skill,) = pen.rng.choices(list(SKILLS), list(SKILLS.values()))

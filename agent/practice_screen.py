@@ -15,9 +15,11 @@ PRESSED = ("button", "link", "checkbox", "radio", "tab", "item", "image")
 SWITCHES = ("checkbox", "radio", "tab")
 ORDINALS = (("1st", "first"), ("2nd", "second"), ("3rd", "third"), ("4th", "fourth"))
 STATES = ("checked", "selected")
+NAMED = 8
+"""So many times as often as any other phrase, the name is what a thing is called by."""
 MIN_KINDS = 3
 """Of controls on one screen."""
-BLOCKS = (3, 4, 4, 5, 6)
+BLOCKS = (3, 3, 4, 4, 5)
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class PracticeScreen:
         found, role, like = [], widget.role, self.visible(widget.role)
         if self.is_named(widget) and role not in FIELD_ROLES:
             name = pen.quoted(widget.text)
-            found += [pen.rng.choice((name, name, f"the {role} {name}", f"{name}, a {role}", f"the {role} called {name}"))] * 5
+            found += [pen.rng.choice((name, name, f"the {role} {name}", f"{name}, a {role}", f"the {role} called {name}"))] * NAMED
         if len(like) > 1:
             place = like.index(widget)
             if place < len(ORDINALS):
@@ -118,7 +120,7 @@ class _Names:
 
 
 def draw_screen(pen: Pen) -> PracticeScreen:
-    """A screen of three to six blocks whose controls are of at least three kinds."""
+    """A screen of three to five blocks whose controls are of at least three kinds."""
     while True:
         screen, names = PracticeScreen([]), _Names(pen)
         for _ in range(pen.rng.choice(BLOCKS)):
@@ -129,9 +131,9 @@ def draw_screen(pen: Pen) -> PracticeScreen:
 
 
 def _controls(pen: Pen, screen: PracticeScreen, names: _Names) -> list[Widget]:
-    """One to four of a kind, sometimes with a text before them."""
+    """One to three of a kind, sometimes with a text before them."""
     role = pen.rng.choice(PRESSED)
-    made = [Widget(role, name) for name in names.draw(pen.rng.choice((1, 2, 2, 3, 4)))]
+    made = [Widget(role, name) for name in names.draw(pen.rng.choice((1, 2, 2, 3)))]
     if role == "checkbox":
         for box in made:
             box.states |= {"checked"} if pen.often(0.2) else set()
@@ -160,8 +162,8 @@ def _menu(pen: Pen, screen: PracticeScreen, names: _Names) -> list[Widget]:
 
 def _pairs(pen: Pen, screen: PracticeScreen, names: _Names) -> list[Widget]:
     """Texts two by two."""
-    num = pen.rng.choice((1, 1, 2, 3))
-    texts = [Widget("text", text) for text in names.draw(2 * num if num < 4 else 2)]
+    num = pen.rng.choice((1, 1, 2))
+    texts = [Widget("text", text) for text in names.draw(2 * num)]
     screen.pairs += [(texts[place], texts[place + 1]) for place in range(0, 2 * num, 2)]
     return texts
 
