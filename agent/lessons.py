@@ -20,7 +20,7 @@ from sandbox.actions import Action
 from sandbox.session import Observation
 
 MAX_CLAUSES = 3
-MAX_ALSO = 4
+MAX_ALSO = 2
 """So many more questions are asked of a screen at most: it is long, and read again for little."""
 
 
@@ -84,41 +84,8 @@ def press_several(pen: Pen, screen: PracticeScreen) -> Clause | None:
     chosen = pen.rng.sample(goals, min(len(goals), pen.rng.choice((2, 2, 3, 3, 4))))
     names = [pen.quoted(widget.text) for widget in chosen]
     moves = [Move("click", widget) for widget in chosen]
-    if len(chosen) == 2 and pen.often(0.4):
-        wordings = ("{a} before {b}", "{b}, yet {a} earlier", "{b} after {a}")
-        return Clause(_said(pen, _PRESS, pen.rng.choice(wordings).format(a=names[0], b=names[1])), moves, chosen)
     listed = f"{', '.join(names[:-1])}{pen.rng.choice((' and ', ', ', ' plus '))}{names[-1]}"
     return Clause(_said(pen, _PRESS, listed), moves, chosen)
-
-
-def press_all_but(pen: Pen, screen: PracticeScreen) -> Clause | None:
-    """Every one of a kind, or all but the named one, from top to bottom."""
-    kinds = [kind for kind in PRESSED if 2 <= len(screen.visible(kind)) <= 4 and set(screen.visible(kind)) <= set(screen.free)]
-    if not kinds:
-        return None
-    kind = pen.rng.choice(kinds)
-    members = screen.visible(kind)
-    left_out = pen.rng.choice([None, *members])
-    goals = [widget for widget in members if widget is not left_out]
-    if left_out is None:
-        return Clause(_said(pen, _PRESS, f"every {kind}"), [Move("click", widget) for widget in goals], members)
-    text = _said(pen, _PRESS, f"every {kind} but {pen.quoted(left_out.text)}")
-    return Clause(text, [Move("click", widget) for widget in goals], members)
-
-
-def switch(pen: Pen, screen: PracticeScreen) -> Clause | None:
-    """A box that has to be on, or off: it is pressed only where it is not so yet."""
-    boxes = [box for box in screen.visible("checkbox") if box in screen.free and screen.is_named(box)]
-    if not boxes:
-        return None
-    box, is_on_wanted = pen.rng.choice(boxes), pen.often(0.5)
-    is_on = "checked" in box.states
-    if is_on == is_on_wanted and pen.often(0.8):
-        is_on_wanted = not is_on
-    text = pen.rng.choice(("{} has to be {}", "let {} be {}", "leave {} {}", "turn {} {}")).format(
-        pen.quoted(box.text), "on" if is_on_wanted else "off"
-    )
-    return Clause(text, [Move("click", box)] if is_on != is_on_wanted else [], [box])
 
 
 def write(pen: Pen, screen: PracticeScreen) -> Clause | None:
@@ -131,17 +98,13 @@ def write(pen: Pen, screen: PracticeScreen) -> Clause | None:
 
 
 def copy(pen: Pen, screen: PracticeScreen) -> Clause | None:
-    """Words that stand on the screen, after or before others, into a field."""
+    """Words that stand on the screen, after others, into a field."""
     goal = _some_field(pen, screen)
     texts = [pair for pair in screen.pairs if pair[0].text and pair[1].text]
     if goal is None or not texts:
         return None
-    first, second = pen.rng.choice(texts)
-    is_after = pen.often(0.8)
-    shown, value = (first, second) if is_after else (second, first)
-    phrase = pen.rng.choice(("the text after {}", "the words next to {}") if is_after else ("the text before {}",)).format(
-        pen.quoted(shown.text)
-    )
+    label, value = pen.rng.choice(texts)
+    phrase = pen.rng.choice(("the text after {}", "the words next to {}")).format(pen.quoted(label.text))
     return Clause(_said(pen, _WRITE, phrase, screen.place_of(pen, goal)), _fill(goal, value.text), [goal])
 
 
@@ -184,7 +147,7 @@ def _fill(goal: Widget, text: str) -> list[Move]:
 
 
 SKILLS: Mapping[Skill, float] = {
-    press: 0.36, press_several: 0.16, press_all_but: 0.02, switch: 0.03, write: 0.24, copy: 0.08, choose: 0.08, unfold: 0.05,
+    press: 0.30, press_several: 0.22, write: 0.28, copy: 0.06, choose: 0.08, unfold: 0.06,
 }  # fmt: skip
 """Each kind of clause, with how often it is the first of a lesson."""
 
@@ -205,7 +168,7 @@ def lesson_of(skill: Skill) -> Callable[[Pen], Lesson]:
 
 def _composed(pen: Pen, screen: PracticeScreen, first: Clause) -> Lesson:
     clauses = [first]
-    num = pen.rng.choice((1, 1, 2, 2, MAX_CLAUSES))
+    num = pen.rng.choice((1, 2, 2, 2, MAX_CLAUSES))
     while len(clauses) < num and not any(header in clauses[-1].uses for header, _ in screen.parts):  # what is unfolded moves the rest
         screen.use(clauses[-1].uses)
         (skill,) = pen.rng.choices(list(SKILLS), list(SKILLS.values()))

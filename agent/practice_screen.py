@@ -19,7 +19,7 @@ NAMED = 8
 """So many times as often as any other phrase, the name is what a thing is called by."""
 MIN_KINDS = 3
 """Of controls on one screen."""
-BLOCKS = (3, 3, 4, 4, 5)
+BLOCKS = (3, 3, 4)
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class PracticeScreen:
         return bool(widget.text) and not widget.is_secret and sum(other.text == widget.text for other in self.widgets) == 1
 
     def phrases(self, pen: Pen, widget: Widget) -> list[str]:
-        """Ways to refer to a widget, one of each sort that there is: name, order, neighbour, state, another's negation. Nothing that a
+        """Ways to refer to a widget, of each sort that there is: name, kind, order, neighbour, state. Nothing that a
         clause may have changed is referred to."""
         found, role, like = [], widget.role, self.visible(widget.role)
         if self.is_named(widget) and role not in FIELD_ROLES:
@@ -79,22 +79,17 @@ class PracticeScreen:
         for state in STATES:
             if state in widget.states and sum(state in other.states for other in like) == 1 and not self.used & set(like):
                 found.append(f"the {role} that is {state}")
-        if len(like) == 2:
-            other = next(each for each in like if each is not widget)
-            if self.is_named(other) and role not in FIELD_ROLES:
-                found.append(f"the {role} other than {pen.quoted(other.text)}")
+        if len(like) == 1 and role in (*FIELD_ROLES, "select"):
+            found += [f"the {role}"] * 2
         return found
 
     def _by_neighbour(self, pen: Pen, widget: Widget) -> list[str]:
         shown = self.shown
         place = shown.index(widget)
         before = shown[place - 1] if place > 0 else None
-        after = shown[place + 1] if place + 1 < len(shown) else None
         found = []
         if before is not None and self.is_named(before) and before not in self.used:
             found.append(f"the {widget.role} {pen.rng.choice(('after', 'below', 'next to'))} {pen.quoted(before.text)}")
-        if after is not None and self.is_named(after) and after not in self.used and pen.often(0.5):
-            found.append(f"the {widget.role} {pen.rng.choice(('before', 'above'))} {pen.quoted(after.text)}")
         return found
 
     def place_of(self, pen: Pen, goal: Widget) -> str:
@@ -120,7 +115,7 @@ class _Names:
 
 
 def draw_screen(pen: Pen) -> PracticeScreen:
-    """A screen of three to five blocks whose controls are of at least three kinds."""
+    """A screen of three or four blocks whose controls are of at least three kinds."""
     while True:
         screen, names = PracticeScreen([]), _Names(pen)
         for _ in range(pen.rng.choice(BLOCKS)):
@@ -133,7 +128,7 @@ def draw_screen(pen: Pen) -> PracticeScreen:
 def _controls(pen: Pen, screen: PracticeScreen, names: _Names) -> list[Widget]:
     """One to three of a kind, sometimes with a text before them."""
     role = pen.rng.choice(PRESSED)
-    made = [Widget(role, name) for name in names.draw(pen.rng.choice((1, 2, 2, 3)))]
+    made = [Widget(role, name) for name in names.draw(pen.rng.choice((1, 1, 2, 3)))]
     if role == "checkbox":
         for box in made:
             box.states |= {"checked"} if pen.often(0.2) else set()

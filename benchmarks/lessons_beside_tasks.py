@@ -2,7 +2,7 @@
 
 Two tasks of different families are some distance apart, in the middle `reach`. A lesson that is nearer than that to a task is as good as
 an instance of it, and counts for it. Lessons may teach how a screen is read; they may not be a task in other words: so at most one in a
-hundred counts for any task, three for all tasks together, and none for a task that is never trained on.
+hundred counts for any task, three for all tasks together, and none for a task of the list `unseen`.
 
 `sample` plays the tasks in Chromium, by their oracles, on training instances (of tasks that are held out: eval instances), and keeps the
 sketches in benchmarks/task_sketches.json; without it, the lessons as they are now are held beside those, and beside what earlier lessons

@@ -14,7 +14,7 @@ from agent.browsing_lessons import BROWSING_LESSONS, follow, open_entry, read, s
 from agent.curricula import CURRICULA
 from agent.grammars.compact import CompactGrammar
 from agent.grammars.elements import ANSWER_ROLES, source_of_text
-from agent.lessons import Lesson, switch
+from agent.lessons import Lesson
 from agent.pen import Pen
 from agent.practice_page import Move, PracticePage, Widget
 from agent.practice_screen import PracticeScreen, draw_screen
@@ -55,28 +55,9 @@ def test_each_answer_is_the_action_that_is_carried_out_and_becomes_history(make:
         assert lesson.crux is None or 0 <= lesson.crux < len(lesson.moves)
 
 
-def test_a_clause_leaves_the_screen_as_it_asks() -> None:
-    seen = 0
-    for index in range(200):
-        rng = random.Random(index)
-        screen = draw_screen(pen := Pen(rng))
-        before = {box: "checked" in box.states for box in screen.visible("checkbox")}
-        clause = switch(pen, screen)
-        if clause is None:
-            continue
-        seen += 1
-        page = screen.page()
-        for move in clause.moves:
-            page.carry_out(move)
-        changed = [box for box, was in before.items() if ("checked" in box.states) != was]
-        assert changed == ([clause.uses[0]] if clause.moves else [])
-        assert ("checked" in clause.uses[0].states) == (re.search(r"\b(on|off)$", clause.text)[1] == "on")
-    assert seen > 20
-
-
 def test_a_phrase_refers_to_one_widget_alone() -> None:
     """Whoever reads the phrase on the screen finds the widget that was meant, and no other that it could mean."""
-    sorts = {"order": 0, "neighbour": 0, "state": 0, "negation": 0, "name": 0}
+    sorts = {"order": 0, "neighbour": 0, "state": 0, "kind": 0, "name": 0}
     for index in range(300):
         screen = draw_screen(pen := Pen(random.Random(index)))
         for widget in screen.free:
@@ -103,15 +84,14 @@ def referents(phrase: str, screen: PracticeScreen) -> tuple[list[Widget], str]:
         return [of(match[2])[places[match[1]]]], "order"
     if match := re.fullmatch(r"the (\w+) that is (checked|selected)", phrase):
         return [widget for widget in of(match[1]) if match[2] in widget.states], "state"
-    if match := re.fullmatch(r"the (\w+) other than (.+)", phrase):
-        return [widget for widget in of(match[1]) if widget not in named(match[2])], "negation"
-    if match := re.fullmatch(r"the (\w+) (after|below|next to|before|above) (.+)", phrase):
-        step = -1 if match[2] in ("before", "above") else 1
-        places = [shown.index(widget) + step for widget in named(match[3])]
-        return [shown[place] for place in places if 0 <= place < len(shown) and shown[place].role == match[1]], "neighbour"
-    if match := re.fullmatch(r"the (\w+)(?: called)? (.+)|(.+), an? (\w+)", phrase):
-        role, name = (match[1], match[2]) if match[1] else (match[4], match[3])
-        if found := [widget for widget in named(name) if widget.role == role]:
+    if match := re.fullmatch(r"the (input|textarea|select)", phrase):
+        return of(match[1]), "kind"
+    if match := re.fullmatch(r"the (\w+) (after|below|next to) (.+)", phrase):
+        places = [shown.index(widget) + 1 for widget in named(match[3])]
+        return [shown[place] for place in places if place < len(shown) and shown[place].role == match[1]], "neighbour"
+    for wording in (r"the (?P<role>\w+) called (?P<name>.+)", r"the (?P<role>\w+) (?P<name>.+)", r"(?P<name>.+), a (?P<role>\w+)"):
+        match = re.fullmatch(wording, phrase)
+        if match and (found := [widget for widget in named(match["name"]) if widget.role == match["role"]]):
             return found, "name"
     return named(phrase), "name"
 
