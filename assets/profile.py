@@ -309,6 +309,11 @@ class Profile(_Settings):
         return ActingSettings(tasks=self.tasks, agent=self.agent, sandbox=self.sandbox, engine=self.engine)
 
     @property
+    def evaluates_first_ct(self) -> bool:
+        """Whether the first iteration's CT is evaluated as well: all that a policy of random weights can by then, tutorials taught it."""
+        return self.policy.source == "quickstart"
+
+    @property
     def rl_instances(self) -> int:
         """Train instances of a task that one RL run may ask for. Runs that share a task (a specialist, joint ones) have their own each."""
         return self.rl.rounds * self.rl.episodes_per_task * (HIGHEST_QUOTA if self.rl.adaptive_episodes else 1)

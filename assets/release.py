@@ -43,8 +43,8 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
         context: dg.AssetExecutionContext, tables: WarehouseResource, profile: ProfileResource, runner: StageRunner
     ) -> dg.MaterializeResult[None]:
         settings, iteration, warehouse = profile.load(), context.partition_key, tables.warehouse
-        # The first CT has seen no demonstration: what it solves, tutorials alone taught.
-        roles = (*(("ct_model",) if previous_key(iteration) == SEED_ITERATION else ()), *always)
+        is_first_ct = previous_key(iteration) == SEED_ITERATION and settings.evaluates_first_ct
+        roles = ("ct_model", *always) if is_first_ct else always
         request = EvaluateRequest(
             iteration=iteration,
             stage="evaluation",

@@ -103,7 +103,7 @@ class Workload:
         works.append(self._supervised("sft_model", profile.sft if first else profile.sft_refresh))
         works += [self._rl((domain,), rl_stage(domain)) for domain in profile.tasks.specialists]
         works += [self._rl(group, rl_stage(joint_name(group))) for group in profile.tasks.joint]
-        works += [self._merge(), self._evaluation(first=first)]
+        works += [self._merge(), self._evaluation(is_first=first)]
         if profile.orm.enabled:
             works.append(self._supervised("orm_model", profile.orm.training))
         collected = profile.collection.instances_per_task * profile.collection.attempts
@@ -204,9 +204,9 @@ class Workload:
         amount = f"{candidates} candidates x {merge.instances_per_task} a task"
         return self._acting("merged_policy", self._pool, candidates * merge.instances_per_task, screens=False, amount=amount)
 
-    def _evaluation(self, *, first: bool) -> Work:
+    def _evaluation(self, *, is_first: bool) -> Work:
         settings, tasks = self._profile.evaluation, self._profile.tasks
-        policies = 2 + len(tasks.specialists) + len(tasks.joint) + first
+        policies = 2 + len(tasks.specialists) + len(tasks.joint) + (is_first and self._profile.evaluates_first_ct)
         per_task = policies * settings.holdout_per_task + settings.eval_per_task
         amount = f"{policies} policies, {per_task * len(self._pool):,} episodes"
         return self._acting("evaluations", self._pool, per_task, screens=self._shows_screens, amount=amount)

@@ -76,7 +76,7 @@ def _gain(evaluated: Sequence[Evaluation]) -> list[Tile]:
     start = next((one for one in evaluated if one.role == "sft_model"), None)
     end = next((one for one in reversed(evaluated) if one.role in ("merged_policy", "released_policy")), None)
     result = []
-    for label, one in (("CT alone", before), ("seed SFT", start), (f"after iteration {int(end.iteration)}" if end else "", end)):
+    for label, one in (("tutorials only", before), ("seed SFT", start), (f"after iteration {int(end.iteration)}" if end else "", end)):
         if one is not None:
             estimate = one.success
             interval = f"[{estimate.interval.low:.3f}, {estimate.interval.high:.3f}]"

@@ -75,7 +75,7 @@ def test_policies_trained_jointly_are_planned_with_the_budget_of_one() -> None:
     alone = sum(works[f"rl_{domain}"].num_episodes for domain in ("pointing", "forms"))
     assert works["rl_joint_pointing_forms"].num_episodes == alone / 2, "three episodes of each task where a specialist has six"
     assert works["merged_policy"].num_episodes == (6 + 6) * 3 * len(workload._pool), "six points of three weights, and six neighbours"
-    assert works["evaluations"].amount.startswith("5 policies")
+    assert works["evaluations"].amount.startswith("6 policies"), "the first CT, SFT, two specialists, the joint one, the merge"
 
 
 def test_groups_are_whole_and_annotation_can_be_off() -> None:
