@@ -13,7 +13,7 @@ FLYWHEEL       = .venv/bin/flywheel
 PYTEST         = $(PYTHON_IN_VENV) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run ui doctor test test-slow test-ci test-long test-all check lint types imports bench mutants lock clean
+.PHONY: help setup run ui doctor test test-slow test-ci test-long test-all audit check lint types imports bench mutants lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test-long: setup ## the long tests alone, minutes each: hours
 
 test-all: setup ## all tests that this machine can run
 	$(PYTEST) -m "not gpu" $(ARGS)
+
+audit: setup ## bandit over the rooms: each finding is fixed, or answered in pyproject.toml or beside the line
+	.venv/bin/bandit -q -c pyproject.toml -r pipelines assets models annotation agent sandbox warehouse
 
 check: lint types imports ## ruff, mypy and the import contract (make -k check: all three, whatever fails)
 

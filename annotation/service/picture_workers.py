@@ -49,7 +49,8 @@ class PictureWorkers:
 
 async def _ask(process: Process, wanted: Wanted) -> bytes | None:
     """None where the process ended instead."""
-    assert process.stdin is not None and process.stdout is not None
+    if process.stdin is None or process.stdout is None:
+        return None
     with suppress(ConnectionError):
         process.stdin.write(line_of(wanted))
         await process.stdin.drain()

@@ -161,8 +161,9 @@ async def _http(_: Request, error: Exception) -> Response:
 
 async def _broken(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    if isinstance(error, DataError):  # e.g. Postgres keeps no NUL in a text
-        return problem_of(ConfigError("The request holds something that cannot be stored, e.g. a NUL character in a text."))
+    # E.g. Postgres keeps no NUL in a text, SQLite no number of more than 64 bits.
+    if isinstance(error, DataError | OverflowError):
+        return problem_of(ConfigError("The request holds something that cannot be stored, e.g. a NUL character or too large a number."))
     if isinstance(error, SQLAlchemyError):
         return problem_of(DatabaseUnusable("The database does not answer as it should; nothing was stored. Try again in a moment."))
     return problem(500, "The server failed", "Something is wrong in the server; its log says what.", FlywheelError.__name__)

@@ -118,7 +118,7 @@ def _add_users(app: FastAPI) -> None:
     @app.get("/api/v1/audit", tags=["accounts"], summary="The audit log", **admin)
     async def log(
         accounts: AllAccounts,
-        before: int | None = None,
+        before: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None,
         subject: Annotated[str | None, Query(max_length=80)] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
     ) -> list[AuditView]:
