@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from agent.grammars.base import Grammar, NotRepresentable, ParsedResponse
-from agent.grammars.uitars2 import TOOL_CALL_START
+from agent.grammars.thought_action import TOOL_CALL_START
 from annotation.service.unreadable import Write, looks_like_an_action, why_unreadable
 from annotation.wire.runs import ActionView, Point
 from sandbox.actions import Action, Finished
