@@ -1,6 +1,9 @@
 """Lessons of looking things up and setting them right: read what stands beside a label, follow the link beside one, open an entry of a
-list, search, fill in fields by their labels, carry words between a page and files. Drawn like those of agent/lessons.py, in words that no
-task uses; acted out on agent/practice_site.py. What the values of a page look like is said here too.
+list, search, fill in fields by their labels, carry words between a page and files; acted out on agent/practice_site.py. What the values
+of a page look like is said here too.
+
+Unlike those of agent/lessons.py they are drills of the steps that the tasks of `browsing:small`, `web:small` and `hybrid:generated-small`
+take, on invented sites: what tutorials alone solve there is not transfer.
 """
 
 from __future__ import annotations

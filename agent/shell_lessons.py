@@ -1,5 +1,7 @@
-"""Lessons at a command line: what to run for what is asked, and how to use what it printed. Drawn like those of agent/lessons.py, in words
-that no benchmark task uses; acted out on a shell in memory that prints what each lesson says it prints.
+"""Lessons at a command line: what to run for what is asked, and how to use what it printed; acted out on a shell in memory that prints what
+each lesson says it prints.
+
+They are drills of single commands, as the tasks of `terminal:small` are: what tutorials alone solve there is not transfer.
 """
 
 from __future__ import annotations
