@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
@@ -15,13 +14,12 @@ from models import checkpoint
 from warehouse.catalogue import TABLES
 from warehouse.data_files import check_file, checksum_in
 from warehouse.errors import CheckpointError, CorruptTable, IterationLocked, WarehouseError
-from warehouse.identity import bytes_id
 from warehouse.integrity import Damage, data_damage
 from warehouse.locks import LOOKED_AT_S, FileLock
+from warehouse.screens import is_what_its_id_says
 from warehouse.table_log import TableLog, added_files, read_log
 from warehouse.tables import VACUUM_BEGUN, VACUUMED, Warehouse
 
-SCREEN_ID = re.compile(r"screen-[0-9a-f]{16}")
 REPAIR = "`flywheel doctor --repair`, or a backup"
 
 
@@ -123,7 +121,7 @@ def _of_screenshots(warehouse: Warehouse) -> list[Damage]:
             screenshot_id
             for batch in batches
             for screenshot_id, data in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
-            if SCREEN_ID.fullmatch(screenshot_id) and bytes_id("screen", data) != screenshot_id
+            if not is_what_its_id_says(screenshot_id, data)
         ]
     except (WarehouseError, OSError, ValueError):
         return []  # of its log or its files, which were told above

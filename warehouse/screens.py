@@ -1,9 +1,14 @@
-"""Sample screenshots of a stage's episodes as one picture, for people who want to see what was collected. Charts are charts.py's."""
+"""Stored pictures: whether one is what its id says, and samples of a stage's episodes as one picture, for people who want to see what was
+collected. Charts are charts.py's."""
 
 from __future__ import annotations
 
+import re
+
 import duckdb
 
+from warehouse.errors import CorruptTable
+from warehouse.identity import bytes_id
 from warehouse.svg import Drawing
 
 NUM_SHOWN = 6
@@ -17,7 +22,21 @@ with chosen as (
 )
 select task_name, outcome, data, format, width_px, height_px from chosen join screenshots using (screenshot_id) order by task_name
 """
+_ID = re.compile(r"screen-[0-9a-f]{16}")
 _HEIGHT, _GAP, _CAPTION = 210.0, 14.0, 34.0
+
+
+def is_what_its_id_says(screenshot_id: str, data: bytes) -> bool:
+    """Whether a picture's bytes are those that its id was made of; true for an id that was not made of bytes."""
+    return _ID.fullmatch(screenshot_id) is None or bytes_id("screen", data) == screenshot_id
+
+
+def check_screenshot(screenshot_id: str, data: bytes) -> None:
+    """Raises CorruptTable for a picture that is not what its id says."""
+    if not is_what_its_id_says(screenshot_id, data):
+        raise CorruptTable(
+            f"table screenshots: picture {screenshot_id} is not what its id says. To fix it: restore tables/screenshots from a backup"
+        )
 
 
 def sample_screens(con: duckdb.DuckDBPyConnection, iteration: str, stage: str) -> str | None:

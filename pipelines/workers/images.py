@@ -10,6 +10,7 @@ from models.vision import ReadImage, screenshot_ids
 from warehouse.errors import UnknownId
 from warehouse.home import atomic_write
 from warehouse.query import connect
+from warehouse.screens import check_screenshot
 from warehouse.tables import Warehouse
 
 IDS_A_QUERY = 500
@@ -17,7 +18,7 @@ IDS_A_QUERY = 500
 
 def spooled_images(warehouse: Warehouse, samples: Iterable[TrainingSample], folder: Path) -> ReadImage:
     """Write the screenshots that samples show into `folder`, those that are not there yet; returns what reads one by its id. Raises
-    UnknownId when one is not stored."""
+    UnknownId when one is not stored, CorruptTable when one is not what its id says."""
     shown = sorted({name for sample in samples for name in screenshot_ids(sample.messages)})
     missing = [name for name in shown if not (folder / name).exists()]
     with connect(warehouse) as con:
@@ -25,6 +26,7 @@ def spooled_images(warehouse: Warehouse, samples: Iterable[TrainingSample], fold
             wanted = missing[first : first + IDS_A_QUERY]
             found = con.execute("select screenshot_id, data from screenshots where screenshot_id in $ids", {"ids": wanted}).fetchall()
             for name, data in found:
+                check_screenshot(name, data)
                 atomic_write(folder / name, data)
             if len(found) < len(wanted):
                 absent = sorted(set(wanted) - {name for name, _ in found})

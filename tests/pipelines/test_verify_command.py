@@ -20,6 +20,7 @@ from warehouse import query, table_log, tables
 from warehouse.errors import CorruptTable
 from warehouse.home import Home, atomic_write
 from warehouse.identity import bytes_id
+from warehouse.screens import check_screenshot
 from warehouse.table_log import TableLog
 from warehouse.tables import Warehouse
 
@@ -141,3 +142,12 @@ def test_files_of_older_versions_are_looked_at_when_asked(home: Home) -> None:
     assert verified(home)[0] == 0
     status, said = verified(home, all_versions=True)
     assert status == 1 and path.name in said
+
+
+def test_a_picture_is_what_its_id_says(home: Home) -> None:
+    row = {"screenshot_id": bytes_id("screen", b"one"), "format": "png", "width_px": 1, "height_px": 1, "data": b"another"}
+    Warehouse(home).add_screenshots([row])
+    status, said = verified(home)
+    assert status == 1 and f"picture {row['screenshot_id']} is not what its id says" in said
+    with pytest.raises(CorruptTable, match="is not what its id says"):
+        check_screenshot(str(row["screenshot_id"]), b"another")
