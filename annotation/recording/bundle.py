@@ -6,7 +6,8 @@ be repeated:
 
     POST /api/v1/recordings                      Announcement -> Announced: which parts are missing
     PUT  /api/v1/recordings/{id}/parts/{sha256}  the bytes of one part; the manifest is a part too
-    POST /api/v1/recordings/{id}/complete        -> Completed; 409 with Incomplete while parts are missing
+    POST /api/v1/recordings/{id}/complete        -> Completed; 409 with Incomplete while parts are missing, 202
+        with Checking while its pictures are looked at: ask again
 
 All times are seconds since the recording began (`Manifest.started_at`), on one clock for events, pictures and sound. Points and boxes are
 pixels of the screenshots. How a bundle is made is finish.py's, how it is sent upload.py's.
