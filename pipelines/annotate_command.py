@@ -55,7 +55,9 @@ def serve(
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="A proxy on this machine ends TLS: believe its X-Forwarded-For and X-Forwarded-Proto.")
     ] = False,
-    public_url: Annotated[str | None, typer.Option("--url", help="Address that people reach it at: of the first link, and a host that it answers for.")] = None,
+    public_url: Annotated[
+        str | None, typer.Option("--url", help="Address that people reach it at: of the first link, and a host that it answers for.")
+    ] = None,
     database: DatabaseOption = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
