@@ -86,6 +86,13 @@ def test_of_two_filters_that_withhold_the_first_one_speaks_in_its_own_words() ->
         assert one(episode(), verdict("e1", "verifier", 1), *order) == ("withheld", "leak 0.25 < 0.5: why leak")
 
 
+def test_of_two_filters_that_demote_the_first_one_speaks_in_its_own_words() -> None:
+    failed = [verdict("e1", "no_op", 0.4, threshold=0.6), verdict("e1", "loop", 0.25)]
+    for order in (failed, failed[::-1]):
+        decision = one(episode(), verdict("e1", "verifier", 1), *order)
+        assert decision == ("ct", "V=1 (verifier 1 >= 0.5), demoted by loop 0.25 < 0.5: why loop")
+
+
 def test_only_filters_are_counted_among_what_was_passed() -> None:
     decision = one(episode(), verdict("e1", "verifier", 1), *(verdict("e1", name, 1) for name in ("loop", "no_op", "format")))
     assert decision == ("sft", "V=1: verifier 1 >= 0.5, 3 filters passed")
