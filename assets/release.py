@@ -17,6 +17,7 @@ from warehouse.evaluations import success_by_domain
 from warehouse.identity import content_id
 from warehouse.merge_report import retention_table, successes_table
 from warehouse.merge_results import retentions
+from warehouse.novelty import novelty
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION, joint_name, rl_stage
 from warehouse.statistics import compare_paired, release_gate
@@ -58,11 +59,13 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
         chart = success_by_stage(connect(warehouse))
         kept = retention_table(retentions(connect(warehouse), iteration))
         beside = successes_table(success_by_domain(connect(warehouse), iteration))
+        novel = novelty(connect(warehouse), iteration)
         return dg.MaterializeResult(
             data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
             metadata=of_result(
                 result, config=settings.evaluation, success=picture(as_markdown(chart)), kept_by_merge=dg.MetadataValue.md(kept),
                 by_domain=dg.MetadataValue.md(beside),
+                **({} if novel is None else {"novelty": dg.MetadataValue.md(f"{novel.told}.\n\n{novel.table}")}),
             ),
         )
 

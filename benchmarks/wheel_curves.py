@@ -35,6 +35,8 @@ from rich.table import Table
 
 from sandbox.miniwob.source import load_tasks
 from warehouse.home import Home, atomic_write
+from warehouse.novelty import reported_counts
+from warehouse.query import connect
 from warehouse.statistics import Estimate, Interval, TaskCount, difference, macro_average
 from warehouse.svg import Axis, Drawing
 from warehouse.tables import Warehouse
@@ -92,15 +94,13 @@ def turn(variant: str, seed: int, iterations: int, console: Console) -> Home:
 
 
 def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
-    """Every holdout figure of a home, and the unseen tasks' where they were measured."""
-    rows = Warehouse(home).read("evaluations").to_pylist()
+    """Every holdout figure of a home, on novel instances (warehouse/novelty.py), and the unseen tasks' where they were measured."""
     listed = load_tasks()
     groups: dict[tuple[str, str, str], list[TaskCount]] = {}
-    for row in rows:
-        if row["split"] == "holdout":
-            count = TaskCount(task=row["task_name"], num_success=row["num_success"], num_episodes=row["num_episodes"])
-            tasks = "held out" if listed[row["task_name"]].held_out else "trained on"
-            groups.setdefault((tasks, row["iteration"], row["checkpoint_role"]), []).append(count)
+    with connect(Warehouse(home)) as con:
+        for iteration, role, count in reported_counts(con):
+            tasks = "held out" if listed[count.task].held_out else "trained on"
+            groups.setdefault((tasks, iteration, role), []).append(count)
     for (tasks, iteration, role), counts in sorted(groups.items()):
         yield _point(variant, seed, iteration, role, tasks, macro_average(counts))
     unseen = home.root / "unseen.json"

@@ -4,7 +4,7 @@ Dagster which of them have closed; printed by the CLI.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import dagster as dg
 import duckdb
@@ -18,9 +18,13 @@ from assets.partitions import ITERATIONS
 from pipelines.executor import turned_by
 from pipelines.live import working
 from pipelines.terminal import counted
+from sandbox.reserved import INDEXED, reserved_of
+from sandbox.task import Task
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
+from warehouse.novelty import Novelty, novel_counts, novelty
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION, rank
+from warehouse.statistics import macro_average
 from warehouse.tables import Warehouse
 
 
@@ -69,6 +73,14 @@ class Status(BaseModel):
 
     home: str
     iterations: list[IterationStatus]
+    novelty: Novelty | None = None
+    """of what the newest evaluated iteration was reported on"""
+    novel_success: dict[str, float] = {}
+    """success of its policies on the novel instances alone, by role: where not all are"""
+    not_reported: list[str] = []
+    """tasks that have too few different instances"""
+    is_of_older_splits: bool = False
+    """some of its tasks were made before splits were by content"""
     turned_by: int | None = None
     """process that turns the wheel now"""
     working: list[str] = []
@@ -105,11 +117,36 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
                 success=success.get(key, []),
             )
         )
+    novel = _novelty(con, [key for key in keys if success.get(key)])
+    not_reported, is_of_older_splits = _tasks(con)
     process, at_work = turned_by(warehouse.home), list[str]()
     if process is not None:
         newest = (sorted(opened) or [SEED_ITERATION])[-1]
         at_work = [f"{each.stage} {each.done}/{each.total or '?'} {each.unit}" for each in working(warehouse.home, newest)]
-    return Status(home=str(warehouse.home.root), iterations=iterations, turned_by=process, working=at_work)
+    return Status(
+        home=str(warehouse.home.root), iterations=iterations, turned_by=process, working=at_work, novelty=novel,
+        novel_success=_novel_success(con, novel), not_reported=not_reported, is_of_older_splits=is_of_older_splits,
+    )  # fmt: skip
+
+
+def _novelty(con: duckdb.DuckDBPyConnection, evaluated: list[str]) -> Novelty | None:
+    return novelty(con, evaluated[-1]) if evaluated else None
+
+
+def _novel_success(con: duckdb.DuckDBPyConnection, novel: Novelty | None) -> dict[str, float]:
+    if novel is None or novel.num_novel == novel.num_instances:
+        return {}
+    counts = novel_counts(con, novel.iteration)
+    return {role: macro_average(counts[role]).mean for role in sorted(counts, key=rank)}
+
+
+def _tasks(con: duckdb.DuckDBPyConnection) -> tuple[list[str], bool]:
+    """Names of those that are not reported, and whether any is of an older rule of splits."""
+    columns = ("source", "name", "domain", "max_steps", "held_out", "version")
+    rows = con.execute(f"select distinct task_id, {', '.join(columns)} from tasks").fetchall()
+    tasks = {task_id: Task(**dict(zip(columns, rest, strict=True))) for task_id, *rest in rows}
+    named = {task.name for task in tasks.values() if (found := reserved_of(task.source, task.name)) and not found.contents.is_reported}
+    return sorted(named), any(task.source in INDEXED and task.task_id != task_id for task_id, task in tasks.items())
 
 
 def _made_before(first_made: dict[str, str], artefact: str, where: str) -> str:
@@ -174,9 +211,23 @@ def print_status(status: Status, console: Console) -> None:
         console.print()
     if any(item.split == REPORTED_SPLIT for iteration in status.iterations for item in iteration.success):
         console.print(success_table(status))
+        for line in _novelty_lines(status):
+            console.print(line, highlight=False)
     told = "flywheel report   the same as pages, with curves and episodes to read"
     for line in filter(None, (told, lineage_hint(status))):
         console.print(line, highlight=False, soft_wrap=True)
+
+
+def _novelty_lines(status: Status) -> Iterator[str]:
+    """What a figure above is worth."""
+    if status.novelty is not None:
+        yield f"Iteration {status.novelty.iteration}: {status.novelty.told}."
+    if status.novel_success:
+        yield "On the novel ones alone: " + ", ".join(f"{role} {mean:.3f}" for role, mean in status.novel_success.items())
+    if status.not_reported:
+        yield f"Not reported, for want of different instances: {', '.join(status.not_reported)}."
+    if status.is_of_older_splits:
+        yield "[bold]This home was begun before splits were by content[/]: the table above counts repeats; new iterations have other sets."
 
 
 def _heading(iteration: IterationStatus, *, is_turning: bool) -> str:

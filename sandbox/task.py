@@ -41,6 +41,10 @@ WHOLE = frozenset({"imported"})
 what is reported."""
 
 
+TWINS = {"games": "-elements"}
+"""Source → end of the name of a task that shows more of the same instances: they are in the same splits."""
+
+
 class Task(BaseModel):
     """A task's specification, frozen: what is stored. Its id is the hash of all that follows, and of the rule of splits."""
 
@@ -66,7 +70,8 @@ class Task(BaseModel):
             seed = 0
             if not self.held_out:
                 return Split.TRAIN
-        return split_at(stable_fraction("split", self.source, self.name, seed), held_out=self.held_out)
+        name = self.name.removesuffix(TWINS.get(self.source, ""))
+        return split_at(stable_fraction("split", self.source, name, seed), held_out=self.held_out)
 
     def seeds(self, split: Split, num: int, *, skip: int = 0) -> list[int]:
         """The `num` smallest seeds of a split, after skipping `skip` of them: fewer, or none, where the task has no more instances in it.

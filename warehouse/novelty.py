@@ -7,22 +7,23 @@ A first screen is known by `episodes.content_id`. Homes of before that column ar
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import duckdb
 
-from warehouse.evaluations import REPORTED_SPLIT
+from warehouse.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.statistics import TaskCount
 
-SCREEN_IS_CONTENT = ("miniwob", "games")
-"""Sources whose instances are told apart by their first screens. What others ask lies deeper, in files and pages; their generators keep
-instances apart by that, so that all that are evaluated are new."""
+SCREEN_IS_CONTENT = ("miniwob",)
+"""Sources whose instances are told apart by their first screens. What others ask lies deeper, in files, pages and what a game does next;
+instances are kept apart by that, so that all that are evaluated are new."""
 
 _SEEN = """
 create or replace temp table seen as
 with asked as (
     select e.episode_id, e.policy_id, e.task_id, e.task_name, e.seed, e.outcome, e.purpose = 'evaluation' as is_evaluated, e.content_id,
-        coalesce(e.instruction, '') as instruction, coalesce(t.source in {screen_sources}, true) as is_screen
+        coalesce(e.instruction, '') as instruction, coalesce(list_contains({screen_sources}, t.source), true) as is_screen
     from episodes e left join (select task_id, any_value(source) as source from tasks group by task_id) t using (task_id)
     where e.iteration <= $iteration and e.outcome <> 'crashed'
         and case when e.purpose = 'evaluation' then e.iteration = $iteration and e.split = $split else e.split = 'train' end
@@ -123,10 +124,21 @@ def novel_counts(con: duckdb.DuckDBPyConnection, iteration: str, split: str = RE
     return dict(found)
 
 
+def reported_counts(con: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, str, TaskCount]]:
+    """Iteration, role and what was solved of each task, of everything that was reported: of novel instances only, and of all where the
+    episodes were not kept."""
+    every = evaluations(con, split=REPORTED_SPLIT)
+    for iteration in dict.fromkeys(one.iteration for one in every):
+        novel = novel_counts(con, iteration)
+        for one in (each for each in every if each.iteration == iteration):
+            for count in novel.get(one.role, one.tasks) if novel else one.tasks:
+                yield iteration, one.role, count
+
+
 def _look(con: duckdb.DuckDBPyConnection, iteration: str, split: str) -> None:
     unknown = "select count(*) from episodes where iteration <= ? and content_id is null and num_steps > 0 and outcome <> 'crashed'"
     (num,) = con.execute(f"{unknown} and not (purpose <> 'evaluation' and policy_id = 'human')", [iteration]).fetchall()[0]
-    query = _SEEN.format(screen_sources=SCREEN_IS_CONTENT, screens=_BY_TEXT if num else _BY_CONTENT)
+    query = _SEEN.format(screen_sources=list(SCREEN_IS_CONTENT), screens=_BY_TEXT if num else _BY_CONTENT)
     con.execute(query, {"iteration": iteration, "split": split})
     con.execute(_NOVEL)
 

@@ -19,6 +19,7 @@ from assets.requests import StageResult
 from warehouse.data_docs import checked_tables
 from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
 from warehouse.home import Home
+from warehouse.novelty import novelty
 from warehouse.stages import SEED_ITERATION, is_rl, role_name
 from warehouse.statistics import difference
 
@@ -56,7 +57,8 @@ def iterations(con: duckdb.DuckDBPyConnection) -> list[str]:
 
 def tiles(con: duckdb.DuckDBPyConnection, seconds: Mapping[str, Mapping[str, float]]) -> list[Tile]:
     """Where the wheel started, where it stands, and what it took."""
-    result = _gain(evaluations(con, split=REPORTED_SPLIT))
+    every = evaluations(con, split=REPORTED_SPLIT)
+    result = [*_gain(every), *_novel(con, every)]
     num, crashed, steps = _one(con, "select count(*), count(*) filter (outcome = 'crashed'), coalesce(sum(num_steps), 0) from episodes")
     result.append(Tile(label="episodes", value=f"{num:,}", note=f"{steps:,} steps, {crashed} crashed"))
     overrides, accepts = _one(
@@ -69,6 +71,15 @@ def tiles(con: duckdb.DuckDBPyConnection, seconds: Mapping[str, Mapping[str, flo
     if total:
         result.append(Tile(label="stage time", value=f"{total / 60:.1f} min", note=f"in {sum(len(of) for of in seconds.values())} stages"))
     return result
+
+
+def _novel(con: duckdb.DuckDBPyConnection, evaluated: Sequence[Evaluation]) -> list[Tile]:
+    """How much of what the newest iteration was reported on is new to its policies."""
+    found = novelty(con, evaluated[-1].iteration) if evaluated else None
+    if found is None:
+        return []
+    note = f"of {found.num_instances} instances; {found.num_new_instruction / found.num_instances:.0%} have an instruction of their own"
+    return [Tile(label="not seen in training", value=f"{found.num_novel / found.num_instances:.0%}", note=note)]
 
 
 def _gain(evaluated: Sequence[Evaluation]) -> list[Tile]:

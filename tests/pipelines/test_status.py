@@ -11,6 +11,8 @@ from rich.console import Console
 from pipelines.executor import driver_path
 from pipelines.progress import Progress
 from pipelines.status import print_status, read_status
+from sandbox.miniwob.source import load_tasks
+from tests.warehouse.conftest import Make
 from warehouse import registry
 from warehouse.locks import FileLock
 
@@ -108,3 +110,30 @@ def test_success_of_a_few_episodes_is_told_with_its_interval(place):
     place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluations")
     said = told(place)
     assert "0.207 – 1.000" in said and "1 of 1" in said and "±" not in said
+
+
+def test_it_is_said_how_much_of_what_is_reported_is_novel(place):
+    """One of two reported instances has the first screen of one that was learned from; a task with one prompt is not reported."""
+    now = load_tasks()["click-button"]
+    rows = [{"task_id": task.task_id, **task.model_dump()} for task in (now, load_tasks()["click-test-2"])]
+    place.warehouse.replace_partition("tasks", rows, iteration="0000", stage="tasks")
+    register(place, "0001", "merged_policy", "checkpoint-1")
+    of_task = {"task_id": now.task_id, "task_name": now.name}
+    played = {"purpose": "evaluation", "split": "holdout", "policy_id": "checkpoint-1", **of_task}
+    episodes = [
+        Make.episode("e-0", content_id="content-a", instruction="Click a", **of_task),
+        Make.episode("e-1", content_id="content-a", instruction="Click a", **played | {"seed": 11}),
+        Make.episode("e-2", content_id="content-b", instruction="Click b", outcome="failure", reward=0.0, **played | {"seed": 12}),
+    ]
+    place.warehouse.replace_partition("episodes", episodes, iteration="0001", stage="evaluation")
+    figures = {"checkpoint_id": "checkpoint-1", "checkpoint_role": "merged_policy", "domain": "pointing", "split": "holdout", **of_task}
+    row = figures | {"num_episodes": 2, "num_success": 1, "num_crashed": 0}
+    place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluation")
+    status = read_status(place.warehouse, place.instance)
+    assert status.novelty is not None and (status.novelty.num_novel, status.novelty.num_instances) == (1, 2)
+    assert status.novel_success == {"merged_policy": 0.0} and status.not_reported == ["click-test-2"] and not status.is_of_older_splits
+    shown = " ".join(told(place).split())
+    assert "1 (50%) are novel" in shown and "merged_policy 0.000" in shown and "want of different instances: click-test-2" in shown
+    older = [row | {"task_id": f"{row['task_id']}-of-before"} for row in rows]
+    place.warehouse.replace_partition("tasks", older, iteration="0000", stage="tasks")
+    assert "begun before splits were by content" in " ".join(told(place).split())
