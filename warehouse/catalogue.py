@@ -281,7 +281,7 @@ _TABLES = (
         _col("task_id", STRING, "the task", references="tasks.task_id"),
         _col("task_name", STRING, "its name"),
         _col("domain", STRING, "its domain"),
-        _col("split", STRING, "eval chooses, holdout reports", values=("eval", "holdout")),
+        _col("split", STRING, "eval chooses, the others only report", values=SPLITS[1:]),
         _col("num_episodes", INT, "episodes with a reward", minimum=0),
         _col("num_success", INT, "of these, solved", minimum=0),
         _col("num_crashed", INT, "episodes without a reward", minimum=0),

@@ -93,7 +93,7 @@ def test_a_supply_is_counted_and_written_for_a_person_and_for_a_machine(tmp_path
     page, figures = tmp_path / "generated" / "terminal.md", tmp_path / "terminal.json"
     ran = supplied("terminal:generated-small", "--num", "30", "--no-oracle", "--page", str(page), "--json", str(figures))
     assert ran.exit_code == 0, ran.output
-    assert "30 of 5 families (10 train, 10 eval, 10 holdout)" in ran.stdout and "0 within a split, 0 across splits" in ran.stdout
+    assert "30 of 5 families (10 train, 10 eval, 5 holdout, 5 report)" in ran.stdout and "0 within a split, 0 across splits" in ran.stdout
     assert "solved by the oracle" not in ran.stdout
     text, stored = page.read_text(), json.loads(figures.read_text())
     assert "`flywheel tasks supply terminal:generated-small --num 30 --no-oracle`" in text and text.count("\n### ") == 20
