@@ -17,7 +17,7 @@ from models.shapes import ModelShape
 from models.supervised.config import SupervisedConfig
 from pipelines.terminal import counted
 from pipelines.workers.context import pool_tasks
-from sandbox.task import Task
+from sandbox.task import Split, Task
 from warehouse.stages import joint_name, rl_stage
 
 Kind = Literal["supervised", "rl", "acting", "small"]
@@ -161,9 +161,10 @@ class Workload:
 
     def _acting(
         self, stage: str, tasks: Sequence[Task], per_task: int, *, screens: bool, with_flow: bool = False, oracle: bool = False,
-        amount: str = "",
+        amount: str = "", num: int | None = None,
     ) -> Work:
-        num = per_task * len(tasks)
+        """`num`: of episodes in all, where not every task has so many."""
+        num = per_task * len(tasks) if num is None else num
         steps = self.steps_of(tasks)
         prompt, pictures = (0.0, 0.0) if oracle else self.prompt_tokens(steps)
         return Work(
@@ -202,11 +203,17 @@ class Workload:
         # A round of refinement tries the neighbours of the best: some share moved from each one to each other.
         candidates = math.comb(merge.grid_steps + num - 1, num - 1) + merge.refine_rounds * num * (num - 1)
         amount = f"{candidates} candidates x {merge.instances_per_task} a task"
-        return self._acting("merged_policy", self._pool, candidates * merge.instances_per_task, screens=False, amount=amount)
+        found = candidates * self._instances(Split.EVAL, merge.instances_per_task)
+        return self._acting("merged_policy", self._pool, 0, screens=False, amount=amount, num=found)
+
+    def _instances(self, split: Split, per_task: int) -> int:
+        """Of all tasks, of which some have fewer different ones than are asked for, or none."""
+        return sum(len(task.seeds(split, per_task)) for task in self._pool)
 
     def _evaluation(self, *, is_first: bool) -> Work:
         settings, tasks = self._profile.evaluation, self._profile.tasks
         policies = 2 + len(tasks.specialists) + len(tasks.joint) + (is_first and self._profile.evaluates_first_ct)
-        per_task = policies * settings.holdout_per_task + settings.eval_per_task
-        amount = f"{policies} policies, {per_task * len(self._pool):,} episodes"
-        return self._acting("evaluations", self._pool, per_task, screens=self._shows_screens, amount=amount)
+        reported, chosen_by = self._instances(Split.HOLDOUT, settings.holdout_per_task), self._instances(Split.EVAL, settings.eval_per_task)
+        num = policies * reported + chosen_by
+        amount = f"{policies} policies, {num:,} episodes"
+        return self._acting("evaluations", self._pool, 0, screens=self._shows_screens, amount=amount, num=num)

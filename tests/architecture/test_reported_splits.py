@@ -28,6 +28,7 @@ MAY_NAME = {
     "sandbox/supply_page.py": "shows instances to people, and none of what is only reported",
     "agent/judging_reports.py": "measures judges on the part that chose nothing",
     "agent/judging_samples.py": "holds instances apart for measuring judges",
+    "pipelines/plan/workload.py": "counts the episodes of an evaluation",
     "pipelines/release_figures.py": "lets a named release be reported, and writes it down",
     "pipelines/workers/evaluate.py": "plays what it is asked for; choices take requests_to_choose",
     "pipelines/workers/judge.py": "measures judges on the part that chose nothing; thresholds refuse its words",

@@ -60,10 +60,11 @@ def test_work_is_what_the_profile_asks_for() -> None:
     assert works["rl_forms"].num_steps == 3.0 * works["rl_forms"].num_episodes
     assert works["ct_model"].training_tokens == profile.ct.steps * profile.ct.batch_tokens
     assert works["rollouts"].num_episodes == 6 * sum(map(len, tasks.values()))
-    assert works["merged_policy"].num_episodes == 2 * 3 * len(workload._pool), "two candidates on a grid of one step"
-    assert works["evaluations"].num_episodes == (5 * 4 + 4) * len(workload._pool), "five policies on holdout, one on eval"
+    assert len(workload._pool) == 5, "two of them have one prompt each, and are not evaluated"
+    assert works["merged_policy"].num_episodes == 2 * 3 * 3, "two candidates on a grid of one step"
+    assert works["evaluations"].num_episodes == (5 * 4 + 4) * 3, "five policies on holdout, one on eval"
     later = {work.stage: work for work in workload.iteration(2)}
-    assert later["evaluations"].num_episodes == (4 * 4 + 4) * len(workload._pool), "the first CT is not played again"
+    assert later["evaluations"].num_episodes == (4 * 4 + 4) * 3, "the first CT is not played again"
     assert later["sft_model"].training == profile.sft_refresh
     assert "ct_model" not in {work.stage for work in Workload(profiles.load("smoke", {"ct_every": 2}), TINY, NOTHING).iteration(2)}
 
@@ -74,7 +75,7 @@ def test_policies_trained_jointly_are_planned_with_the_budget_of_one() -> None:
     works = {work.stage: work for work in workload.iteration(1)}
     alone = sum(works[f"rl_{domain}"].num_episodes for domain in ("pointing", "forms"))
     assert works["rl_joint_pointing_forms"].num_episodes == alone / 2, "three episodes of each task where a specialist has six"
-    assert works["merged_policy"].num_episodes == (6 + 6) * 3 * len(workload._pool), "six points of three weights, and six neighbours"
+    assert works["merged_policy"].num_episodes == (6 + 6) * 3 * 3, "six points of three weights, and six neighbours"
     assert works["evaluations"].amount.startswith("6 policies"), "the first CT, SFT, two specialists, the joint one, the merge"
 
 
