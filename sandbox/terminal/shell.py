@@ -259,22 +259,26 @@ class Terminal:
         self._news += "the shell had ended and a new one was started, as at first; "
 
     async def _start_again(self) -> None:
-        """Where no process can be started any more, because what runs in the background has taken them all, that is ended first."""
+        """Where none can be started, because what runs in the background has taken all processes, or ends or stops each new one, that is
+        ended first. Raises SandboxTimeout where it is not to blame."""
         deadline = time.monotonic() + START_TIMEOUT_S
+        was_ended = False
         while True:
             try:
                 return await self._start()
             except OSError as error:
-                if isinstance(error, SandboxError):
+                is_late = isinstance(error, SandboxTimeout) or time.monotonic() > deadline
+                if isinstance(error, SandboxError) and not isinstance(error, SandboxTimeout):
                     raise
-                if time.monotonic() > deadline:
+                if is_late and was_ended:
                     raise SandboxTimeout(f"A shell could not be started again within {START_TIMEOUT_S:g} s: {error}.") from error
+            was_ended = True
             await self._jail.end_processes()
             self._news = "everything in the background was killed, because no other process could be started; "
             await asyncio.sleep(0.02)  # until the dead are gone
 
     async def _start(self) -> None:
-        """Raises OSError where the jail has no process to spare, SandboxError."""
+        """Raises OSError where the jail has no process to spare or the shell was ended at once, SandboxError."""
         self._drop()
         self._shell = None
         reading, writing = os.pipe()
@@ -294,11 +298,11 @@ class Terminal:
         self._ended = self._loop.create_future()
         self._listen()
         await self._tell(self._commands, f"{self._nonce}\0".encode())
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._ended
-        except TimeoutError as error:
-            raise SandboxTimeout(f"A shell did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?") from error
+        await asyncio.wait([self._ended, shell.ended], timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ended.done():
+            if shell.ended.done():
+                raise ChildProcessError("the shell was ended as it started")
+            raise SandboxTimeout(f"A shell did not start within {START_TIMEOUT_S:g} s. Is the machine overloaded?")
         self._ended = None
 
     def _catch_up(self) -> None:

@@ -5,6 +5,7 @@ is what verifiers judge. Page text is never looked at.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -72,8 +73,13 @@ def _program() -> str:
 
 
 def _keyed(names: list[str], rows: list[list[str | None]]) -> Iterator[tuple[str, Cells]]:
+    """A key that several rows have is told apart by a number, so that none hides another."""
+    num_seen: Counter[str] = Counter()
     for row in rows:
-        yield str(row[0]), dict(zip(names[1:] or names, row[1:] or row, strict=True))
+        key = str(row[0])
+        num_seen[key] += 1
+        cells = dict(zip(names[1:] or names, row[1:] or row, strict=True))
+        yield (key if num_seen[key] == 1 else f"{key} #{num_seen[key]}"), cells
 
 
 def difference(before: State, after: State) -> list[Change]:

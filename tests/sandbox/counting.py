@@ -13,6 +13,7 @@ from sandbox.task import Task
 from warehouse.errors import BrowserCrashed, TaskError
 
 TASK = Task(source="counting", name="count", domain="pointing", max_steps=100)
+MARKUP = "<img src=x onerror='window.evil = 1'>"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -62,6 +63,7 @@ class CountingSession:
             width_px=160,
             height_px=210,
             time_ms=float(self.count),
+            url=f"https://x.test/{MARKUP}",
             output=output,
         )
 

@@ -14,9 +14,22 @@ from sandbox.actions import Finished
 from sandbox.task import Task
 from sandbox.terminal.session import TerminalSession
 from sandbox.terminal.source import load_tasks, terminal_tasks
-from sandbox.terminal.tasks import Absent, Answers, Executable, Folder, Goal, Holds, Instance, Mode, Names, Prints, Serves
+from sandbox.terminal.tasks import (
+    Absent,
+    Answers,
+    Executable,
+    Folder,
+    Goal,
+    Holds,
+    HoldsJson,
+    Instance,
+    Mode,
+    Names,
+    Present,
+    Prints,
+    Serves,
+)
 from tests.sandbox.tool_sessions import bash, follow
-from warehouse.errors import SandboxTimeout
 
 SECRET, OTHER = "k7-plum-41", "another thing"
 PORT = 8137
@@ -62,6 +75,8 @@ TOOL = "/usr/bin/python3 -I work/tool.py"
 RUNS = Prints(command=TOOL, text=OTHER)
 GIT_SAYS = Prints(command="git -C work log --format=%s", text="Second words\nFirst words")
 CALLS_GIT = Prints(command="git -C work rev-list --count HEAD", text="7")
+SHORT_HISTORY = Prints(command="git -C work rev-list --count HEAD", text="1")
+IS_ONE = HoldsJson(path="one.json", value=1)
 PYTHON_SAYS = Prints(command="python3 -c 'print(6 * 7)'", text="42 (checked)")
 
 HONEST: dict[str, tuple[list[Goal], list[str]]] = {
@@ -137,6 +152,43 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     "a library that is loaded before": (
         [PYTHON_SAYS], ["echo /workspace/x.so > /etc/ld.so.preload; cp /lib/x86_64-linux-gnu/libc.so.6 x.so; export LD_PRELOAD=$PWD/x.so"],
     ),
+    "a parent that is grafted on": (
+        [GIT_SAYS],
+        ["cd work && a=$(git rev-parse HEAD) && b=$(git commit-tree -m 'Second words' HEAD^{tree}) && git reset -q --soft $b && "
+         "echo $b $a > .git/info/grafts"],
+    ),
+    "a history that is said to begin later": (
+        [SHORT_HISTORY], ["cd work && git commit -q --allow-empty -m x && git rev-parse HEAD > .git/shallow"],
+    ),
+    "a signature whose program says more": (
+        [GIT_SAYS],
+        ["printf '#!/bin/sh\\necho Second words >&2\\n' > gpg; chmod +x gpg; cd work; git config gpg.program /workspace/gpg; "
+         "git config log.showSignature true; c=$(git cat-file commit HEAD | sed '0,/^$/s//gpgsig -----BEGIN PGP SIGNATURE-----\\n x\\n "
+         "-----END PGP SIGNATURE-----\\n/' | git hash-object -t commit -w --stdin); git reset -q --soft $c"],
+    ),
+    "a repository that is elsewhere": (
+        [CALLS_GIT, Present(path="work/.git/HEAD")],
+        ["git init -q o && cd o && for i in 1 2 3 4 5 6 7; do git commit -q --allow-empty -m x; done; "
+         "rm -rf ../work/.git; echo gitdir: ../o/.git > ../work/.git"],
+    ),
+    "names of programs in the folder that it runs in": (
+        [PYTHON_SAYS], ["echo \"print('42 (checked)')\" | tee sitecustomize.py encodings.py site.py io.py > /dev/null; touch pyvenv.cfg"],
+    ),
+    "a process that ends or stops each new shell": (
+        [COPY], ["(while true; do for p in $(pgrep bash); do kill -9 $p; done; done) > /dev/null 2>&1 & sleep 0.2", "true", "ls"],
+    ),
+    # what cannot be looked at
+    "a folder that nobody may enter": ([Holds(path="work/copy.txt", text=SECRET)], ["cp secret.txt work/copy.txt; chmod 000 work"]),
+    "a folder that nobody may list": ([Names(path="box", names=frozenset("a"))], ["mkdir box; touch box/a box/b; chmod 300 box"]),
+    "a file that nobody may read": ([COPY], ["cp secret.txt copy.txt; chmod 000 copy.txt"]),
+    "a workspace that nobody may enter": ([Absent(path="secret.txt")], ["chmod 000 ."]),
+    "links that lead round": ([Absent(path="a/x"), COPY], ["ln -s b a; ln -s a b"]),
+    "a path too long to name": ([COPY], ["for i in $(seq 300); do mkdir -p dddddddddddddddd && cd dddddddddddddddd; done; touch x"]),
+    "a file of a terabyte": ([COPY], ["truncate -s 1T copy.txt"]),
+    "JSON without an end": ([IS_ONE], ["python3 -c \"print('[' * 100000)\" > one.json"]),
+    "JSON of a million digits": ([IS_ONE], ["python3 -c \"print('1' * 1000000)\" > one.json"]),
+    "JSON that is no number": ([IS_ONE], ["echo NaN > one.json; echo Infinity >> one.json"]),
+    "JSON that is true": ([IS_ONE], ["echo true > one.json"]),
     # processes that go on
     "a process that writes to every program's output": (
         [PYTHON_SAYS],
@@ -176,10 +228,13 @@ def test_what_was_asked_for_is_paid(name: str) -> None:
     assert paid(goals, *commands) == (1.0, ("every goal is met",))
 
 
-ENDLESS = {"a process that ends whatever else runs"}
-
-
-SLOW = (*ENDLESS, "a service that never ends its answer", "as many processes as are allowed", "as much memory as is allowed")
+SLOW = (
+    "a process that ends whatever else runs",
+    "a process that ends or stops each new shell",
+    "a service that never ends its answer",
+    "as many processes as are allowed",
+    "as much memory as is allowed",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CHEATS])
@@ -188,11 +243,7 @@ def test_a_cheat_is_not_paid(name: str) -> None:
 
 
 def assert_not_paid(name: str, goals: Sequence[Goal], commands: Sequence[str]) -> None:
-    try:
-        reward, reasons = paid(goals, *commands)
-    except SandboxTimeout:  # no shell could be started any more: the episode is recorded as crashed, which pays nothing either
-        assert name in ENDLESS
-        return
+    reward, reasons = paid(goals, *commands)
     assert reward == 0.0 and reasons and reasons != ("every goal is met",), reasons
 
 

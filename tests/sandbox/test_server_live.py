@@ -33,7 +33,7 @@ async def log_in(page: Page, url: str) -> None:
 
 async def watch(page: Page, client: SandboxClient, said: list[str]) -> None:
     session = await client.open(TASK)
-    await session.reset(TASK, 3)
+    await session.reset(TASK.model_copy(update={"name": EVIL}), 3)
     await expect(page.locator("#instruction")).to_have_text("seed 3, count 0", timeout=WAIT_MS)
     await session.step(Click(x=12, y=40))
     await expect(page.locator("#overlay circle")).to_have_count(3, timeout=WAIT_MS)
