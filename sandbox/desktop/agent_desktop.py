@@ -182,6 +182,10 @@ class AgentDesktops:
                     raise
                 await asyncio.sleep(POLL_S)
 
+    async def is_well(self) -> bool:
+        """Not known: there is one machine."""
+        return False
+
     async def close(self) -> None:
         if self._desktop is not None:
             await self._desktop.close()

@@ -30,6 +30,7 @@ import psutil
 from sandbox.browser.scratch import browser_user, readable_root, scratch_root
 from sandbox.desktop.apps import require
 from sandbox.desktop.wine import TEMPLATE_ROOT, template_root
+from sandbox.terminal.bubblewrap import find_bubblewrap
 from sandbox.terminal.cgroups import Cgroup
 from sandbox.terminal.seccomp import filter_program
 from warehouse.errors import DesktopCrashed, DesktopMissing, SandboxError, SandboxTimeout
@@ -111,7 +112,7 @@ def command_line(settings: BoxSettings, workshop: Path | None, filter_fd: int, t
     """The command that starts a box, with a filter of system calls, which tells who its first process is and waits until it may go on."""
     user, size = browser_user(), str(settings.memory_files_mib << 20)
     change = [] if user.is_us else [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
-    command = ["setpriv", *change, "--pdeathsig=KILL", "--", "bwrap", "--unshare-all", "--unshare-user", "--disable-userns"]
+    command = ["setpriv", *change, "--pdeathsig=KILL", "--", find_bubblewrap(), "--unshare-all", "--unshare-user", "--disable-userns"]
     command += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "desktop"]
     command += ["--seccomp", str(filter_fd), "--info-fd", str(told_fd), "--block-fd", str(held_fd)]
     command += ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--dir", "/var", "--dir", "/run"]
@@ -167,7 +168,7 @@ class Box:
             self._process = subprocess.Popen(
                 command_line(settings, workshop, filter_fd, telling, held),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", process_group=0,
-                pass_fds=(filter_fd, telling, held),
+                pass_fds=(filter_fd, telling, held), env={},  # whoever is in the box can read what its process 1 was started with
             )  # fmt: skip
         except BaseException:
             os.close(self._told)

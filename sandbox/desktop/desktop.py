@@ -141,6 +141,11 @@ class Desktops(Protocol):
         """A desktop as if nobody had ever used it. The one handed out before is of no more use from here on."""
         ...
 
+    async def is_well(self) -> bool:
+        """Whether another desktop can be had while one is in use: what ended that one is then what was done in it, and not the machine.
+        False where that is not known."""
+        ...
+
     async def close(self) -> None:
         """End the desktop that was handed out, and any that is kept ready; may be called twice."""
         ...

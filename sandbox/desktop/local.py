@@ -114,6 +114,14 @@ class LocalDesktops:
             self._spare = asyncio.create_task(LocalDesktop.open(self._settings))
         return desktop
 
+    async def is_well(self) -> bool:
+        self._spare = self._spare or asyncio.create_task(LocalDesktop.open(self._settings))
+        try:
+            return (await asyncio.shield(self._spare))._box.is_alive
+        except SandboxError:
+            self._spare = None
+            return False
+
     async def _end_current(self) -> None:
         current, self._current = self._current, None
         if current is not None:

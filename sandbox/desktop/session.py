@@ -20,7 +20,7 @@ from sandbox.desktop.makers import entry, make_instance
 from sandbox.desktop.source import SOURCE, VERSION, TaskEntry
 from sandbox.session import Observation, Transition, Verdict, require_open, require_running
 from sandbox.task import Task
-from warehouse.errors import DesktopMissing, SandboxTimeout, TaskError
+from warehouse.errors import DesktopMissing, SandboxError, SandboxTimeout, TaskError
 
 WINDOW_LIMIT_S = 90.0
 """LibreOffice and Wine take some seconds to their first window on a quiet machine."""
@@ -39,6 +39,8 @@ class _Episode:
     observation: Observation | None = None
     done: list[Action] = field(default_factory=list)
     is_over: bool = False
+    lost: str | None = None
+    """Why the desktop cannot be used any more; then the episode is over, and failed."""
 
 
 class DesktopSession:
@@ -75,6 +77,25 @@ class DesktopSession:
 
     async def step(self, action: Action) -> Transition:
         episode = self._running()
+        if episode.lost is None:
+            try:
+                return await self._step(episode, action)
+            except SandboxError as error:
+                await self._blame(episode, error)
+        if episode.observation is None:
+            raise SandboxError("Nothing was observed before the desktop was lost.")
+        told = {"ignored": "the episode is over"} if episode.is_over else {"lost": episode.lost}
+        episode.is_over = True
+        return Transition(observation=episode.observation, reward=0.0, terminated=True, truncated=False, info=told)
+
+    async def _blame(self, episode: _Episode, error: SandboxError) -> None:
+        """An agent may end everything on a desktop, its own screen too: where others run on this machine, that was it. Else raises the
+        error again."""
+        if not episode.done or not await self._desktops.is_well():
+            raise error
+        episode.lost = f"the desktop cannot be used any more: {error}"
+
+    async def _step(self, episode: _Episode, action: Action) -> Transition:
         if episode.is_over:
             observation = await self._observe(episode)
             told = {"ignored": "the episode is over"}
@@ -133,6 +154,15 @@ class DesktopSession:
 
     async def evaluate(self) -> Verdict:
         episode = self._running()
+        if episode.lost is None:
+            try:
+                return await self._verdict(episode)
+            except SandboxError as error:
+                await self._blame(episode, error)
+        return Verdict(origin="verifier", score=0.0, threshold=1.0, reasons=(str(episode.lost),))
+
+    @staticmethod
+    async def _verdict(episode: _Episode) -> Verdict:
         problems = await episode.instance.verify(episode.desktop)
         reasons = tuple(problems) or ("the desktop's state is as the task asks",)
         return Verdict(origin="verifier", score=0.0 if problems else 1.0, threshold=1.0, reasons=reasons)
@@ -140,7 +170,7 @@ class DesktopSession:
     async def hint(self) -> Action | None:
         """The oracle looks at the last observation; where the task is done, there is only that to say."""
         episode = self._running()
-        if episode.is_over or episode.observation is None or not episode.instance.has_oracle:
+        if episode.is_over or episode.lost is not None or episode.observation is None or not episode.instance.has_oracle:
             return None
         if (await self.evaluate()).success:
             return actions.Finished()

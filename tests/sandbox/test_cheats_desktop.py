@@ -5,7 +5,8 @@ is asked what it says of outputs that a cheat would leave. docs/verifiers.md tel
 from __future__ import annotations
 
 import asyncio
-from pathlib import PurePosixPath
+import socket
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -165,3 +166,67 @@ def test_what_the_agent_left_in_its_home_does_not_answer_for_an_imported_tasks_p
             await desktops.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["kill -9 -1", "pkill -9 Xvfb"])
+def test_an_agent_that_ends_its_own_desktop_has_failed(command: str) -> None:
+    """By a terminal that the task offers; the machine is well, and the next episode has another desktop."""
+    task = load_tasks()["terminal-command"]
+
+    async def use(session: DesktopSession) -> None:
+        for _ in range(2):
+            await session.reset(task, 1)
+            await session.step(actions.TypeText(text=f"{command}\n"))
+            transition = await session.step(actions.Wait(seconds=0.5))
+            verdict = await session.evaluate()
+            assert transition.terminated and transition.reward == 0.0 and not verdict.success
+            assert "cannot be used any more" in verdict.reasons[0]
+            assert (await session.step(actions.Finished())).info == {"ignored": "the episode is over"}
+
+    on_desktop(use)
+
+
+@pytest.mark.slow
+def test_a_desktop_reaches_nothing_beside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host files, other displays and their windows, processes, the network, sockets of other families, and the next episode."""
+    (tmp_path / "secret").write_text("k7-plum-41")
+    monkeypatch.setenv("FLYWHEEL_SECRET", "k7-plum-41")  # the host's environment, where tokens may be
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        tried = (
+            "import os, socket\n"
+            f"for path in ({str(tmp_path / 'secret')!r}, '/etc/shadow', '/root', '/proc/1/root/root'):\n"
+            "    try: print('read', path, os.listdir(path) if os.path.isdir(path) else open(path).read()[:20])\n"
+            "    except OSError: pass\n"
+            "for process in os.listdir('/proc'):\n"
+            "    try: print('environment', open(f'/proc/{process}/environ').read())\n"
+            "    except OSError: pass\n"
+            f"for family, address in ((2, ('127.0.0.1', {listener.getsockname()[1]})), (2, ('10.0.0.1', 80)), (1, '\\0/tmp/.X11-unix/X1'),"
+            " (1, '/tmp/.X11-unix/X1'), (1, '/run/dbus/system_bus_socket')):\n"
+            "    try:\n"
+            "        made = socket.socket(family, 1); made.settimeout(2); made.connect(address); print('reached', address)\n"
+            "    except OSError: pass\n"
+            "for family in range(3, 64):\n"
+            "    try: socket.socket(family, 3 if family == 16 else 1); print('opened', family)\n"
+            "    except OSError: pass\n"
+            "print('displays', sorted(os.listdir('/tmp/.X11-unix')), 'processes', len([p for p in os.listdir('/proc') if p.isdigit()]))\n"
+            "open(os.path.expanduser('~/left'), 'w').write('x'); open('/tmp/left', 'w').write('x')\n"
+        )
+
+        async def use(session: DesktopSession) -> None:
+            task = load_tasks()["editor-type"]
+            await session.reset(task, 1)
+            desktop = session._episode.desktop  # type: ignore[union-attr]
+            said = (await desktop.run(["/usr/bin/python3", "-c", tried])).stdout
+            assert "environment" in said and "read" not in said and "reached" not in said and "k7" not in said, said
+            assert {line for line in said.splitlines() if line.startswith("opened")} <= {"opened 10"}
+            assert "displays ['X0']" in said and int(said.rpartition("processes ")[2]) < 40
+            await session.reset(task, 1)
+            desktop = session._episode.desktop  # type: ignore[union-attr]
+            assert (await desktop.run(["/usr/bin/test", "-e", "/tmp/left"])).exit_code != 0
+            assert (await desktop.run(["/bin/sh", "-c", "test -e ~/left"])).exit_code != 0
+
+        on_desktop(use)
+        with pytest.raises(BlockingIOError):
+            listener.accept()

@@ -25,7 +25,6 @@ from sandbox.terminal.tasks import (
     Instance,
     Mode,
     Names,
-    Present,
     Prints,
     Serves,
 )
@@ -165,11 +164,6 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
         ["printf '#!/bin/sh\\necho Second words >&2\\n' > gpg; chmod +x gpg; cd work; git config gpg.program /workspace/gpg; "
          "git config log.showSignature true; c=$(git cat-file commit HEAD | sed '0,/^$/s//gpgsig -----BEGIN PGP SIGNATURE-----\\n x\\n "
          "-----END PGP SIGNATURE-----\\n/' | git hash-object -t commit -w --stdin); git reset -q --soft $c"],
-    ),
-    "a repository that is elsewhere": (
-        [CALLS_GIT, Present(path="work/.git/HEAD")],
-        ["git init -q o && cd o && for i in 1 2 3 4 5 6 7; do git commit -q --allow-empty -m x; done; "
-         "rm -rf ../work/.git; echo gitdir: ../o/.git > ../work/.git"],
     ),
     "names of programs in the folder that it runs in": (
         [PYTHON_SAYS], ["echo \"print('42 (checked)')\" | tee sitecustomize.py encodings.py site.py io.py > /dev/null; touch pyvenv.cfg"],
