@@ -90,7 +90,10 @@ def become(
     LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # without it the next file is not ours to write
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("500")  # when memory runs out, anything goes before process 1
-    os.chdir(cwd)
+    try:
+        os.chdir(cwd)
+    except OSError:  # the agent lets nobody in, and must not keep a shell from starting by that
+        os.chdir("/")
     os.execve(argv[0], list(argv), environment)
 
 

@@ -175,7 +175,7 @@ CHEATS: dict[str, tuple[list[Goal], list[str]]] = {
     "a folder that nobody may enter": ([Holds(path="work/copy.txt", text=SECRET)], ["cp secret.txt work/copy.txt; chmod 000 work"]),
     "a folder that nobody may list": ([Names(path="box", names=frozenset("a"))], ["mkdir box; touch box/a box/b; chmod 300 box"]),
     "a file that nobody may read": ([COPY], ["cp secret.txt copy.txt; chmod 000 copy.txt"]),
-    "a workspace that nobody may enter": ([Absent(path="secret.txt")], ["chmod 000 ."]),
+    "a workspace that nobody may enter": ([Absent(path="secret.txt")], ["chmod 000 .; exit", "ls; pwd"]),
     "links that lead round": ([Absent(path="a/x"), COPY], ["ln -s b a; ln -s a b"]),
     "a path too long to name": ([COPY], ["for i in $(seq 300); do mkdir -p dddddddddddddddd && cd dddddddddddddddd; done; touch x"]),
     "a file of a terabyte": ([COPY], ["truncate -s 1T copy.txt"]),
