@@ -8,6 +8,8 @@
                 without and with what a conversation keeps.
     products    a 256 x 768 matrix times blocks of rows: PyTorch's own way against the engine's (models/generation/linear.py), in
                 multiplications and additions instead of tokens.
+    grammar     what it costs a token to be held to a JSON schema: the mask of an agent's action and its choice among what is left, over
+                vocabularies of 10,000 and 150,000 pieces. Wall seconds are of all tokens.
 
 One thread. CPU time is the process's, all threads counted.
 """
@@ -30,8 +32,17 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
 from torch.nn import functional
-from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    ContinuousBatchingConfig,
+    DynamicCache,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging
 
 from agent.batcher import Batcher
@@ -39,7 +50,10 @@ from agent.policy import Message, Prompt, Response, Sampling
 from agent.vocabulary import words
 from models.chat import EncodedChat
 from models.engine import EmbeddedEngine
+from models.generation.grammar import Grammars
 from models.generation.linear import Weight
+from models.generation.rows import Request, Row
+from models.generation.sampling import choose
 from models.seed_policy import seed_policy
 
 NUM_SESSIONS, NUM_TURNS, OBSERVATION_TOKENS, ANSWER_TOKENS = 8, 6, 192, 24
@@ -298,6 +312,61 @@ def measure_products(rounds: int, console: Console) -> list[Figure]:
     return found
 
 
+def pieces_tokenizer(num_tokens: int) -> PreTrainedTokenizerFast:
+    """Of bytes and random words, half of them with a blank before."""
+    rng, alphabet = random.Random(0), pre_tokenizers.ByteLevel.alphabet()
+    vocabulary = {piece: index for index, piece in enumerate(sorted(alphabet))}
+    while len(vocabulary) < num_tokens - 1:
+        word = "".join(rng.choices("etaoinshrdlucmfwypvbgkjqxz", k=rng.randint(2, 9)))
+        vocabulary.setdefault(rng.choice(("", "Ġ")) + word, len(vocabulary))
+    core = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    core.add_special_tokens([AddedToken("<end>", special=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>")
+
+
+ACTION_SCHEMA = {
+    "type": "object", "required": ["thought", "action", "x", "y"], "additionalProperties": False,
+    "properties": {
+        "thought": {"type": "string", "maxLength": 200}, "action": {"enum": ["click", "type", "scroll", "finished"]},
+        "x": {"type": "integer", "minimum": 0, "maximum": 1920}, "y": {"type": "integer", "minimum": 0, "maximum": 1080},
+    },
+}  # fmt: skip
+
+
+def measure_grammar(rounds: int, console: Console) -> list[Figure]:
+    """Random walks through the grammar; without it, the same choices among all tokens."""
+    found = []
+    for num_tokens in (10_000, 150_000):
+        tokenizer = pieces_tokenizer(num_tokens)
+        grammars = Grammars(tokenizer, [int(tokenizer.eos_token_id)], num_tokens)
+        grammar, logits = grammars.of_schema(ACTION_SCHEMA, "schema"), torch.randn(1, num_tokens)
+        spent: dict[str, list[tuple[float, float]]] = {"free": [], "held to a schema": []}
+        num_written = 0
+        for _ in range(rounds):
+            request = Request(prompt=(1,), temperature=1.0, max_new_tokens=4096, seed=0)
+            started, num_steps = time.process_time(), 0
+            wall_s = time.perf_counter()
+            for _ in range(5):
+                row, constraint = Row.of(request), grammar.begin()
+                while not row.is_done and len(row.logprobs) < 100:
+                    (token,), (logprob,), _ = choose(logits, [row], allowed={0: constraint.allowed()})
+                    constraint.take(token)
+                    row.tokens.append(token)
+                    row.logprobs.append(logprob)
+                    row.is_done = token == tokenizer.eos_token_id
+                num_steps += len(row.logprobs)
+            spent["held to a schema"].append((time.process_time() - started, time.perf_counter() - wall_s))
+            started, wall_s, row = time.process_time(), time.perf_counter(), Row.of(request)
+            for _ in range(num_steps):
+                choose(logits, [row])
+            spent["free"].append((time.process_time() - started, time.perf_counter() - wall_s))
+            num_written = num_steps
+        found += figures(f"grammar, {num_tokens} tokens", num_written, spent, ours="held to a schema")
+    console.print(f"  {rounds} rounds of grammars done")
+    return found
+
+
 def show(found: Sequence[Figure], console: Console) -> None:
     for part in dict.fromkeys(figure.part for figure in found):
         table = Table(title=part, title_justify="left")
@@ -311,13 +380,13 @@ def show(found: Sequence[Figure], console: Console) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds; figures are their medians (default: 3)")
-    parser.add_argument("--part", choices=("sessions", "small", "products"), help="only this part")
+    parser.add_argument("--part", choices=("sessions", "small", "products", "grammar"), help="only this part")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     console = Console()
-    parts = {"sessions": measure_sessions, "small": measure_small, "products": measure_products}
+    parts = {"sessions": measure_sessions, "small": measure_small, "products": measure_products, "grammar": measure_grammar}
     chosen = [arguments.part] if arguments.part else list(parts)
     found = [figure for part in chosen for figure in parts[part](arguments.rounds, console)]
     show(found, console)

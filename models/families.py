@@ -44,8 +44,11 @@ def load_policy(folder: Path, *, dtype: str = "float32", device: str | torch.dev
     verify(folder)
     import torch
 
-    with quiet():
-        model: Any = model_class(folder).from_pretrained(folder, dtype=getattr(torch, dtype))
+    try:
+        with quiet():
+            model: Any = model_class(folder).from_pretrained(folder, dtype=getattr(torch, dtype))
+    except (ValueError, ImportError) as error:
+        raise ModelError(f"transformers cannot open the model in {folder}: {error}") from error
     if device is not None:
         model = model.to(device)
     opened: PreTrainedModel = model.eval()

@@ -10,13 +10,15 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from models.checkpoint import Card, check_links, quiet, write
-from models.families import load_policy, read_config
-from models.model_files import HUB_PATTERNS, IMAGE_PROCESSOR_FILES, INDEX_FILE, TOKENIZERS, companions, is_tokenizer_there
+from models.families import end_token_ids, is_vision, load_policy, max_positions, read_config
+from models.model_files import CARD_FILE, HUB_PATTERNS, IMAGE_PROCESSOR_FILES, INDEX_FILE, TOKENIZERS, companions, is_tokenizer_there
 from models.safetensors_stream import read_layout
 from warehouse.errors import CheckpointError
 
@@ -72,6 +74,41 @@ def import_checkpoint(
             model.save_pretrained(aside)
 
     return write(output, fill_converted, stage=stage, iteration=iteration, config=made_from)
+
+
+@contextmanager
+def with_card(folder: Path) -> Iterator[Path]:
+    """A model's folder as a checkpoint, for as long as the block lasts: itself where it has a card; else a temporary folder beside it with
+    its small files, its weights as hard links (copied where there can be none), and a card. Raises CheckpointError when the folder is not a
+    whole model."""
+    if (folder / CARD_FILE).is_file():
+        yield folder
+        return
+    check_importable(folder)
+
+    def fill(aside: Path) -> None:
+        _copy_small_files(folder, aside)
+        for file in read_layout(folder).files:
+            _place((folder / file.name).resolve(), aside / file.name, link=True)
+        if (folder / INDEX_FILE).is_file():
+            shutil.copyfile(folder / INDEX_FILE, aside / INDEX_FILE)
+
+    beside = folder.resolve().parent
+    with TemporaryDirectory(prefix=".flywheel-policy-", dir=beside if os.access(beside, os.W_OK) else None) as temporary:
+        whole = Path(temporary) / (folder.resolve().name or "model")
+        write(whole, fill, stage="given", iteration="0000", config={"source": str(folder.absolute())})
+        yield whole
+
+
+def assumed(whole: Path, folder: Path) -> str:
+    """What was made of a folder without a card, in a sentence. `whole` is what `with_card` gave for it."""
+    config = read_config(whole)
+    kind = "a vision-language model" if is_vision(whole) else "a language model of text"
+    ends = ", ".join(map(str, end_token_ids(whole))) or "the tokenizer's own"
+    return (
+        f"{folder} has no {CARD_FILE}: taken as {kind} ({config['model_type']}) with its own tokenizer and chat template, "
+        f"{max_positions(whole)} positions, and end tokens {ends}; where it is from is not known"
+    )
 
 
 def check_importable(folder: Path) -> None:

@@ -110,7 +110,7 @@ def status(
 
 @app.command("eval")
 def evaluate(
-    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE such as 0002/merged_policy, or a checkpoint's folder.")],
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE, `released`, or any Hugging Face model's folder.")],
     split: Annotated[str, typer.Option(help="eval, holdout, or report with --for-release.")] = "eval",
     per_task: Annotated[int, typer.Option(min=1, help="Episodes per task, fewer where it has fewer different instances.")] = 15,
     for_release: Annotated[

@@ -17,6 +17,7 @@ from rich.table import Table as RichTable
 from agent.episode import Episode
 from agent.policy import Policy
 from assets.profile import Profile
+from models.import_checkpoint import with_card
 from pipelines import profiles
 from pipelines.engines import open_engine
 from pipelines.query_command import checkpoint_folder
@@ -39,7 +40,7 @@ def evaluate_checkpoint(
     unknown checkpoint, ConfigError for a split that may not be looked at."""
     chosen = check_split(split, release)
     profile = profiles.load(profile_name, overrides)
-    with closing(open_engine(checkpoint_folder(warehouse, name), profile.engine)) as engine:
+    with with_card(checkpoint_folder(warehouse, name)) as folder, closing(open_engine(folder, profile.engine)) as engine:
         _note_look(warehouse, release, engine.policy_id, profile, per_task, console)
         counts = task_counts(run_evaluation(profile, engine, chosen, per_task, console))
     console.print(success_by_task(counts, f"{engine.policy_id} on {split}"))
@@ -94,7 +95,7 @@ def evaluate_budgets(
     """Run with growing step budgets and print; `svg` and `as_json` are files to write. Raises as `evaluate_checkpoint` does."""
     chosen, wanted = check_split(split, release), parse_budgets(budgets)
     profile = profiles.load(profile_name, overrides)
-    with closing(open_engine(checkpoint_folder(warehouse, name), profile.engine)) as engine:
+    with with_card(checkpoint_folder(warehouse, name)) as folder, closing(open_engine(folder, profile.engine)) as engine:
         _note_look(warehouse, release, engine.policy_id, profile, per_task, console)
         points = scale_steps(profile, engine, chosen, per_task, wanted, console)
         title = f"{engine.policy_id} on {split}, by step budget"

@@ -11,7 +11,7 @@ from pipelines.options import HomeOption, console, home_of, warehouse_of
 
 
 def merge(
-    parents: Annotated[list[str], typer.Argument(help="Checkpoint ids, ITERATION/STAGE, or folders.")],
+    parents: Annotated[list[str], typer.Argument(help="Checkpoint ids, ITERATION/STAGE, `released`, or folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write: new, empty, or a checkpoint to replace.")],
     method: Annotated[
         str, typer.Option(help="linear, slerp, task_arithmetic, ties, dare_linear or dare_ties (docs/merging.md).")

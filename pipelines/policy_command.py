@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +38,7 @@ def _policy() -> None:
 
 @policy.command()
 def serve(
-    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE such as 0002/merged_policy, or a checkpoint's folder.")],
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint id, ITERATION/STAGE, `released`, or any Hugging Face model's folder.")],
     host: Annotated[str, typer.Option(help="Address to listen on; what travels is not encrypted: better to tunnel.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     token_env: Annotated[str, typer.Option(help="Variable that holds the token; not set: a file in the home.")] = TOKEN_VARIABLE,
@@ -65,7 +66,7 @@ def serve(
     Every request needs the token, as `Authorization: Bearer TOKEN`: of the variable that --token-env names, else of the file policy/token
     in the home, which is made at the first start.
 
-        flywheel policy serve 0002/merged_policy --port 8431
+        flywheel policy serve released --port 8431
 
         curl -H "Authorization: Bearer $(cat .flywheel/policy/token)" http://127.0.0.1:8431/v1/models
 
@@ -89,14 +90,15 @@ def serve(
     except ValidationError as error:
         raise ConfigError(f"these limits cannot be: {error.errors()[0]['msg']}") from error
     from models.generation.settings import EngineSettings
+    from models.import_checkpoint import assumed, with_card
     from models.server.backend import ServedEngine
 
     engine_settings = EngineSettings(max_rows=max_concurrency, max_context=max_context, num_threads=threads)
-    engine = ServedEngine.open(folder, dtype=dtype, device=device, settings=engine_settings)
-    try:
-        asyncio.run(_serve(engine, token, token_place, settings, host, port))
-    finally:
-        engine.close()
+    with with_card(folder) as whole:
+        if whole != folder:
+            console.print(assumed(whole, folder), soft_wrap=True, highlight=False, markup=False)
+        with closing(ServedEngine.open(whole, dtype=dtype, device=device, settings=engine_settings)) as engine:
+            asyncio.run(_serve(engine, token, token_place, settings, host, port))
 
 
 async def _serve(engine: ServedEngine, token: str, token_place: str, settings: ServerSettings, host: str, port: int) -> None:

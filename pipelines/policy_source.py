@@ -20,11 +20,12 @@ from annotation.service.policies import NEWEST, Served
 from assets.profile import ActingSettings
 from pipelines.engines import ClosablePolicy, open_engine
 from warehouse import registry
-from warehouse.errors import CheckpointError, ModelError
+from warehouse.errors import ModelError
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
-RELEASES = "released_policy"
+NAMES = (NEWEST, registry.RELEASED)
+"""Of the newest release."""
 IDLE_S = 900.0
 """An engine that is not the newest and answered nothing for so long is closed, and opened again should somebody come back to it."""
 
@@ -60,7 +61,7 @@ class RegisteredPolicies:
 
     async def check(self, policy: str) -> None:
         """Raises CheckpointError for an id that is not registered."""
-        if policy != NEWEST:
+        if policy not in NAMES:
             await asyncio.to_thread(registry.find, self._warehouse, policy)
 
 
@@ -89,7 +90,7 @@ class ReleasedPolicies(RegisteredPolicies):
         """The policy of a checkpoint id, or of the newest release. Raises CheckpointError, ModelError."""
         found = await asyncio.to_thread(self._find, policy)
         self._folders[found.checkpoint_id] = found.folder
-        if policy == NEWEST or self._is_server:
+        if policy in NAMES or self._is_server:
             self._current = found.checkpoint_id
         engine = await self._open(found.checkpoint_id)
         handle = _Handle(self, found.checkpoint_id, is_continuous=is_continuous(engine.policy))
@@ -129,19 +130,12 @@ class ReleasedPolicies(RegisteredPolicies):
                 await asyncio.to_thread(engine.policy.close)
 
     def _find(self, policy: str) -> registry.Registered:
-        if policy != NEWEST:
+        if policy not in NAMES:
             return registry.find(self._warehouse, policy)
         version = self._warehouse.version("checkpoints")
         newest = self._newest
         if newest is None or newest[0] != version:
-            rows = self._warehouse.read("checkpoints").to_pylist()
-            iterations = [row["iteration"] for row in rows if row["stage"] == RELEASES]
-            if not iterations:
-                raise CheckpointError(
-                    f"nothing is released in {self._warehouse.home.root} yet: turn the wheel once (`flywheel run --iterations 1`), or give "
-                    "the campaign a checkpoint's id as its policy"
-                )
-            newest = self._newest = (version, registry.made_by(self._warehouse, max(iterations), RELEASES))
+            newest = self._newest = (version, registry.released(self._warehouse))
         return newest[1]
 
     async def _open(self, checkpoint_id: str) -> _Engine:

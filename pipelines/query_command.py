@@ -60,13 +60,14 @@ def _cell(value: object) -> str:
 
 
 def checkpoint_folder(warehouse: Warehouse, name: str) -> Path:
-    """A checkpoint given by its folder, by id or as ITERATION/STAGE. Raises CheckpointError."""
+    """A checkpoint given by its folder, by id, as ITERATION/STAGE, or as `released`. Raises CheckpointError."""
     if Path(name, "config.json").is_file():
         return Path(name)
+    if Path(name).is_dir() and (Path(name).is_absolute() or name.startswith(".")):  # a path, not a name in the home
+        raise CheckpointError(f"{name} holds no config.json: a model's folder is as save_pretrained writes it, or as it is downloaded")
     warehouse.home.check_exists()
-    iteration, slash, stage = name.partition("/")
     try:
-        return (registry.made_by(warehouse, iteration, stage) if slash else registry.find(warehouse, name)).folder
+        return registry.named(warehouse, name).folder
     except UnknownTable as error:
         raise CheckpointError(f"{name} is neither a checkpoint folder nor a registered checkpoint") from error
 
@@ -82,6 +83,8 @@ def show_lineage(
     if way is None:
         raise ConfigError(f"--direction {direction!r}: {', '.join(DIRECTIONS)} are allowed")
     limits = (None, MOST_SHOWN) if show_all else (SHOWN_PER_RELATION, MAX_NODES)
+    if identity == registry.RELEASED:
+        identity = registry.released(warehouse).checkpoint_id
     graph = trace(connect(warehouse), identity, direction=way, depth=depth, limit_per_relation=limits[0], max_nodes=limits[1])
     if as_json:
         print(json.dumps({**asdict(graph), "nodes": [asdict(node) for node in graph.nodes.values()]}, indent=2))

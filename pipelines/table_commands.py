@@ -30,7 +30,7 @@ def lineage(
         str,
         typer.Argument(
             metavar="ID",
-            help="A checkpoint, episode, sample, dataset, task or screenshot id, ITERATION/STAGE of a checkpoint, or a task's name.",
+            help="A checkpoint, episode, sample, dataset, task or screenshot id, ITERATION/STAGE, `released`, or a task's name.",
         ),
     ],
     direction: Annotated[str, typer.Option(help="up: what it was made from; down: what was made from it; both.")] = "up",

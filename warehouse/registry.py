@@ -18,6 +18,11 @@ import pyarrow.compute as pc
 from warehouse.errors import CheckpointError
 from warehouse.tables import Warehouse
 
+RELEASES = "released_policy"
+"""The stage that releases."""
+RELEASED = "released"
+"""Names the newest release wherever a checkpoint is named."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
@@ -78,6 +83,26 @@ def made_by(warehouse: Warehouse, iteration: str, stage: str) -> Registered:
         there_are = ", ".join(sorted(f"{row['iteration']}/{row['stage']}" for row in table)) or "none yet"
         raise CheckpointError(f"stage {stage} of iteration {iteration} has made no checkpoint; there are {there_are}")
     return _registered(warehouse, rows[0])
+
+
+def released(warehouse: Warehouse) -> Registered:
+    """The newest release. Raises CheckpointError when there is none yet."""
+    table = warehouse.read("checkpoints").select(["iteration", "stage"])
+    iterations = [row["iteration"] for row in table.to_pylist() if row["stage"] == RELEASES]
+    if not iterations:
+        raise CheckpointError(
+            f"nothing is released in {warehouse.home.root} yet: turn the wheel once (`flywheel run --iterations 1`), or give a "
+            "checkpoint's id, ITERATION/STAGE or folder instead"
+        )
+    return made_by(warehouse, max(iterations), RELEASES)
+
+
+def named(warehouse: Warehouse, name: str) -> Registered:
+    """A checkpoint by id, as ITERATION/STAGE, or `released` for the newest release. Raises CheckpointError, UnknownTable."""
+    if name == RELEASED:
+        return released(warehouse)
+    iteration, slash, stage = name.partition("/")
+    return made_by(warehouse, iteration, stage) if slash else find(warehouse, name)
 
 
 def find(warehouse: Warehouse, checkpoint_id: str) -> Registered:
