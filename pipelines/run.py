@@ -83,11 +83,11 @@ def _turn(num_iterations: int, home: Home, instance: dg.DagsterInstance, console
     done = completed(instance)
     if done:
         console.print(f"{len(done)} of {num_iterations} iterations are complete in {home.root}")
-    for key in to_turn_again(home):
-        title = f"{key} again, whose rows a repair could not bring back"
-        _launch_until_done("seed_wheel" if key == SEED_ITERATION else "iteration", None if key == SEED_ITERATION else key, title, home,
-                           instance, console)  # fmt: skip
-        turned_again(home, key)
+    for lost in to_turn_again(home):
+        title = f"{lost} again, whose rows a repair could not bring back"
+        job, partition = ("seed_wheel", None) if lost == SEED_ITERATION else ("iteration", lost)
+        _launch_until_done(job, partition, title, home, instance, console)
+        turned_again(home, lost)
     while len(completed(instance)) < num_iterations:
         key = first_incomplete(instance)
         title = "seed" if key is None else f"iteration {key} ({len(completed(instance)) + 1} of {num_iterations})"
