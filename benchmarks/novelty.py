@@ -65,7 +65,7 @@ def show(found: Sequence[dict[str, Any]], console: Console) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("homes", nargs="*", type=Path, default=[Home.from_env().root], help="default: FLYWHEEL_HOME")
+    parser.add_argument("homes", nargs="+", type=Path)
     parser.add_argument("--split", default=REPORTED_SPLIT, help=f"default: {REPORTED_SPLIT}")
     parser.add_argument("--json", type=Path, help="write the figures")
     options = parser.parse_args()

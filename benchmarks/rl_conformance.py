@@ -1,10 +1,11 @@
 """Which invariants of multi-turn reinforcement learning hold in which library: writes docs/rl-conformance.md.
 
-    python -m benchmarks.rl_conformance [--root .bench] [--seeds 20] [--output docs/rl-conformance.md]
+    python -m benchmarks.rl_conformance                        every library
+    python -m benchmarks.rl_conformance --libraries ours       this one alone; of the others what docs/measured/rl-conformance.json keeps
 
 The invariants are in invariants/, one adapter a library in peers/rl_*.py, ours in ours/rl_functions.py. Each library runs in a venv of its
 own under .bench/, made on first use: torch first, then what importing its functions needs, then the library without the rest of its
-dependencies.
+dependencies. What was found lies beside the page as JSON, with commit, date and machine of each library's run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.provenance import provenance, sentence
 from benchmarks.common.venv import TORCH, TRL, python_of
+from warehouse.home import atomic_write
 
 OURS = "ours"
 PEERS = {
@@ -40,6 +43,7 @@ PEERS = {
     ),
 }  # fmt: skip
 """What is installed for each library, in turn: with its dependencies, then without."""
+FOUND = Path("docs/measured/rl-conformance.json")
 SYMBOLS = {"pass": "pass", "fail": "**fail**", "missing": "–"}
 
 
@@ -80,12 +84,14 @@ def judged(name: str, root: Path, seeds: int) -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": ".", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True, timeout=600)
     found: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    return found
+    return found | {"seeds": seeds, "measured": provenance()}
 
 
-def page(found: Sequence[Mapping[str, Any]], seeds: int) -> str:
+def page(found: Sequence[Mapping[str, Any]]) -> str:
     """The matrix as Markdown."""
     from benchmarks.invariants.all import INVARIANTS
+
+    seeds = min(library["seeds"] for library in found)
 
     names = [f"{library['name']} {library['version']}".strip() for library in found]
     lines = [
@@ -96,10 +102,11 @@ def page(found: Sequence[Mapping[str, Any]], seeds: int) -> str:
         "`python -m benchmarks.rl_conformance`; the invariants are in benchmarks/invariants, the calls of each library in",
         "benchmarks/peers/rl_*.py, of ours in benchmarks/ours/rl_functions.py. tests/models/test_rl_conformance.py holds ours to them",
         "at every test run, together with those that need more than one function: what becomes of a crash, a cut, a stored",
-        "token id or a version, what may not change an update.",
+        "token id or a version, what may not change an update, and that no observation or padding reaches a function of ours.",
         "",
-        "A function is judged by itself. A fail does not say that the library's own callers meet it: they may never hand in such a batch.",
-        "– stands for no such function or argument.",
+        "A function is judged by itself, and what masks or padding hold is not taken out before it sees them. A fail does not say that the",
+        "library's own callers meet it: they may never hand in such a batch. – stands for no such function or argument: our functions of",
+        "advantages and values take response tokens end to end and have no argument for masked positions; torchrl's have none either.",
         "",
         "| invariant | met at | " + " | ".join(names) + " |",
         "|---|---|" + "---|" * len(found),
@@ -123,6 +130,8 @@ def page(found: Sequence[Mapping[str, Any]], seeds: int) -> str:
     for name, library in zip(names, found, strict=True):
         called = "; ".join(f"{operation}: `{function}`" for operation, function in library["functions"].items())
         lines.append(f"- {name} (torch {library['torch']}): {called}")
+    lines += ["", "## When", ""]
+    lines += [f"- {name}: measured {sentence(library['measured'])}" for name, library in zip(names, found, strict=True)]
     return "\n".join(lines) + "\n"
 
 
@@ -130,14 +139,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=Path(".bench"), help="where the libraries' venvs are made (default: .bench)")
     parser.add_argument("--seeds", type=int, default=20, help="random batches an invariant")
+    parser.add_argument("--libraries", nargs="+", choices=[OURS, *PEERS], default=[OURS, *PEERS], help="which to run (default: all)")
     parser.add_argument("--output", type=Path, default=Path("docs/rl-conformance.md"))
     parser.add_argument("--library", help="judge this one alone, in this interpreter, and print JSON (what the venvs run)")
     options = parser.parse_args()
     if options.library:
         print(json.dumps(judge(options.library, options.seeds)))
         return
-    found = [judged(name, options.root, options.seeds) for name in (OURS, *PEERS)]
-    options.output.write_text(page(found, options.seeds), encoding="utf-8")
+    kept: dict[str, Any] = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
+    kept |= {name: judged(name, options.root, options.seeds) for name in options.libraries}
+    if lacking := [name for name in (OURS, *PEERS) if name not in kept]:
+        parser.error(f"{FOUND} lacks {', '.join(lacking)}: name them in --libraries too")
+    found = [kept[name] for name in (OURS, *PEERS)]
+    atomic_write(FOUND, (json.dumps(kept, indent=1, ensure_ascii=False) + "\n").encode())
+    options.output.write_text(page(found), encoding="utf-8")
     for library in found:
         outcomes = [result["outcome"] for result in library["results"].values()]
         print(f"{library['name']:10} {library['version']:10} pass {outcomes.count('pass')} fail {outcomes.count('fail')}")

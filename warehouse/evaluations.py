@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import duckdb
 
@@ -16,7 +15,7 @@ REPORTED_SPLIT = "holdout"
 """What every figure for people is from: nothing ever chooses by it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """One policy of one iteration on one split. `counts` are its tasks by domain, both in alphabetical order."""
 
@@ -30,7 +29,7 @@ class Evaluation:
     def tasks(self) -> tuple[TaskCount, ...]:
         return tuple(count for of in self.counts.values() for count in of)
 
-    @cached_property
+    @property
     def success(self) -> Estimate:
         """Averaged over all its tasks."""
         return macro_average(self.tasks)

@@ -1,0 +1,50 @@
+"""Where and when a figure was measured: commit, date and a description of the machine, without its name or any path."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = 10
+
+
+def provenance() -> dict[str, str]:
+    """`commit` (with "+ changes" where tracked files differ from it), `date` (UTC) and `machine`, as measured now. Raises
+    CalledProcessError outside a checkout."""
+    commit = _git("rev-parse", f"--short={DIGITS}", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    return {
+        "commit": f"{commit} + changes" if changed else commit,
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": machine(),
+    }
+
+
+def machine() -> str:
+    """CPU model, the cores that this process may use, memory."""
+    cores = len(os.sched_getaffinity(0))
+    return f"{_cpu_model()}, {cores} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
+
+
+def sentence(measured: Mapping[str, str]) -> str:
+    """The same for readers: a noun phrase that follows "Measured"."""
+    return f"at commit {measured['commit']} on {measured['date']}; machine: {measured['machine']}"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
