@@ -12,6 +12,11 @@ Every table begins with the two policies that a wheel starts from: *tutorials on
 Every (variant, seed) is an ordinary home under .bench/wheel, turned by `flywheel run`; run again after an interruption and it goes on.
 Both starts and the newest released policy of each home are also measured on the tasks of `unseen`, which are never trained on. All
 figures are on the holdout split; whole tasks that `wide` holds out are counted apart.
+
+    python -m benchmarks.wheel_curves --variants wheel no_annotator replay_only no_failures wide --publish
+
+`--publish` writes docs/measured/wheel_curves.json, the page and the drawing of it, with commit, date and machine of every home; homes that
+are not named keep the figures that they have there. `--from-published` writes page and drawing again and measures nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +38,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.provenance import provenance, sentence
 from sandbox.miniwob.source import load_tasks
 from warehouse.home import Home, atomic_write
 from warehouse.novelty import reported_counts
@@ -42,6 +48,9 @@ from warehouse.svg import Axis, Drawing
 from warehouse.tables import Warehouse
 
 ROOT = Path(".bench/wheel")
+PUBLISHED, PAGE, DRAWING = Path("docs/measured/wheel_curves.json"), Path("docs/measured.md"), Path("docs/wheel-curves.svg")
+PROVENANCE = "provenance.json"
+"""In a home: commit, date and machine of each launch of this benchmark that turned it."""
 FIRST = "0001"
 STARTS = {"ct_model": "tutorials only", "sft_model": "seed SFT"}
 """The policies of the first iteration that a wheel starts from, by role."""
@@ -85,12 +94,26 @@ def turn(variant: str, seed: int, iterations: int, console: Console) -> Home:
     for key, value in overrides.items():
         command += ["--set", f"{key}={yaml.safe_dump(value).splitlines()[0]}"]
     home.root.mkdir(parents=True, exist_ok=True)
+    note_launch(home)
     with (home.root / "run.log").open("ab") as log:
         status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
     console.print(
         f"{variant} seed {seed}: {'done' if status == 0 else f'failed, see {home.root}/run.log'} in {time.monotonic() - started:.0f} s"
     )
     return home
+
+
+def note_launch(home: Home) -> None:
+    """Add commit, date and machine of now to those of the home."""
+    known, now = launches(home), provenance()
+    if now not in known:
+        atomic_write(home.root / PROVENANCE, json.dumps([*known, now]).encode())
+
+
+def launches(home: Home) -> list[dict[str, str]]:
+    path = home.root / PROVENANCE
+    found: list[dict[str, str]] = json.loads(path.read_text()) if path.exists() else []
+    return found
 
 
 def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
@@ -209,14 +232,19 @@ def print_tables(points: Sequence[Point], console: Console) -> dict[str, Any]:
 ROLES = ("ct_model", "sft_model", "rl_pointing", "rl_forms", "merged_policy", "released_policy")
 
 
-def markdown(points: Sequence[Point]) -> str:
-    """Every point as a page: one line a home and iteration, one column a policy."""
+def markdown(homes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Every point as a page: one line a home and iteration, one column a policy. `homes` are those of the published file."""
+    points = points_in(homes)
     lines = [
         "# Measured",
         "",
         "Greedy success on the holdout split, mean over tasks ± standard error, (95 % interval), number of episodes. Of iteration 0001",
-        "`ct_model` is *tutorials only* and `sft_model` the *seed SFT*. What a variant is, says `benchmarks/wheel_curves.py`, which wrote",
-        "this page.",
+        "`ct_model` is *tutorials only* and `sft_model` the *seed SFT*. `benchmarks/wheel_curves.py` says which variant is which and wrote",
+        "this page; the figures lie in `docs/measured/wheel_curves.json`.",
+        "",
+        "A figure is of the commit named here, and says nothing of a later one:",
+        "",
+        *_when(homes),
         "",
         *_from_starts(points),
         "",
@@ -229,6 +257,32 @@ def markdown(points: Sequence[Point]) -> str:
     return "\n".join([*lines, ""])
 
 
+def points_in(homes: Mapping[str, Mapping[str, Any]]) -> list[Point]:
+    return [Point(**point) for home in homes.values() for point in home["points"]]
+
+
+def _when(homes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """One line for all homes of the same launches."""
+    names: dict[str, list[str]] = {}
+    for name, home in homes.items():
+        said = "; ".join(sentence(each) for each in home["measured"]) or "at a time that nobody noted"
+        names.setdefault(f"{said}. {home.get('note', '')}".strip(), []).append(name)
+    return [f"- {', '.join(of)}: measured {said}" for said, of in names.items()]
+
+
+def publish(homes: Mapping[str, Mapping[str, Any]]) -> None:
+    """The file, and what is made of it."""
+    PUBLISHED.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(PUBLISHED, (json.dumps({"homes": homes}, indent=1, ensure_ascii=False) + "\n").encode())
+    atomic_write(PAGE, markdown(homes).encode())
+    draw(points_in(homes), DRAWING)
+
+
+def published() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = json.loads(PUBLISHED.read_text(encoding="utf-8"))["homes"] if PUBLISHED.exists() else {}
+    return found
+
+
 def _from_starts(points: Sequence[Point]) -> list[str]:
     """One line a home and set of tasks: both starts, the last policy, and what it gained over each."""
     lines = [f"| variant | seed | tasks | {' | '.join(STARTS.values())} | last | {' | '.join(f'over {n}' for n in STARTS.values())} |"]
@@ -236,6 +290,8 @@ def _from_starts(points: Sequence[Point]) -> list[str]:
     for variant, seed, tasks in dict.fromkeys((p.variant, p.seed, p.tasks) for p in points):
         own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, tasks)]
         found = [gain(own, role) for role in STARTS]
+        if not any(found):
+            continue
         starts = [f"{each['start']:.3f}" if each else "" for each in found]
         last = next((f"{each['last']:.3f}" for each in found if each), "")
         over = [f"{each['gain']:+.3f} ({each['low']:.3f} to {each['high']:.3f})" if each else "" for each in found]
@@ -259,16 +315,17 @@ def draw(points: Sequence[Point], path: Path) -> None:
         drawing.text(40, axis.px(tenths / 10) + 4, f"{tenths / 10:.1f}", "small muted", "end")
     styles = dict(zip(VARIANTS, ("blue", "teal", "amber", "violet", "rose"), strict=True))
     homes = list(dict.fromkeys((p.variant, p.seed) for p in points))
+    columns = {(FIRST, role): label for role, label in STARTS.items()}
+    columns |= {(f"{number:04}", "merged_policy"): f"iteration {number}" for number in (1, 2, 3)}
     for number, (variant, seed) in enumerate(homes):
         own = [p for p in points if (p.variant, p.seed, p.tasks) == (variant, seed, "trained on")]
-        starts = [p for role in STARTS for p in own if (p.iteration, p.role) == (FIRST, role)]
-        chosen = starts + [p for p in own if p.role == "merged_policy"]
+        chosen = [p for name in columns for p in own if (p.iteration, p.role) == name]
         aside = 5 * (number - (len(homes) - 1) / 2)  # so that whiskers of different homes can be told apart
-        places = [(75 + 92 * index + aside, axis.px(p.mean)) for index, p in enumerate(chosen)]
+        places = [(75 + 92 * list(columns).index((p.iteration, p.role)) + aside, axis.px(p.mean)) for p in chosen]
         drawing.polyline(places, styles[variant])
         for (x, _), p in zip(places, chosen, strict=True):
             drawing.line(x, axis.px(p.mean - p.standard_error), x, axis.px(p.mean + p.standard_error), f"line {styles[variant]}")
-    for index, label in enumerate((*STARTS.values(), "iteration 1", "iteration 2", "iteration 3")):
+    for index, label in enumerate(columns.values()):
         drawing.text(75 + 92 * index, 312, label, "small", "middle")
     for index, variant in enumerate(dict.fromkeys(variant for variant, _ in homes)):
         seeds = ", ".join(str(seed) for own, seed in homes if own == variant)
@@ -285,12 +342,15 @@ def main() -> None:
     parser.add_argument("--unseen-per-task", type=int, default=20, help="episodes per unseen task (default: 20)")
     parser.add_argument("--only-report", action="store_true", help="turn nothing; report what is there")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    parser.add_argument("--svg", type=Path, help="draw the curves here")
-    parser.add_argument("--markdown", type=Path, help="write the figures here as a page")
+    parser.add_argument("--publish", action="store_true", help=f"write {PUBLISHED}, {PAGE} and {DRAWING}")
+    parser.add_argument("--from-published", action="store_true", help=f"write {PAGE} and {DRAWING} from {PUBLISHED}, and nothing else")
     arguments = parser.parse_args()
+    if arguments.from_published:
+        publish(published())
+        return
     console = Console()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    points: list[Point] = []
+    homes: dict[str, dict[str, Any]] = {}
     for variant in arguments.variants:
         for seed in arguments.seeds:
             home = Home((ROOT / f"{variant}-{seed}").absolute())
@@ -298,14 +358,14 @@ def main() -> None:
                 turn(variant, seed, arguments.iterations, console)
                 measure_unseen(home, arguments.unseen_per_task)
             if home.root.exists():
-                points += points_of(variant, seed, home)
+                found = [asdict(point) for point in points_of(variant, seed, home)]
+                homes[home.root.name] = {"measured": launches(home), "points": found}
+    points = points_in(homes)
     gains = print_tables(points, console)
     if arguments.json:
         atomic_write(arguments.json, json.dumps({"points": [asdict(p) for p in points], "gains": gains}, indent=2).encode())
-    if arguments.svg:
-        draw(points, arguments.svg)
-    if arguments.markdown:
-        atomic_write(arguments.markdown, markdown(points).encode())
+    if arguments.publish:
+        publish(published() | homes)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,16 @@ with what a wheel starts from: tutorials only and seed SFT, on the tasks that ar
 from __future__ import annotations
 
 import json
+import platform
+import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from benchmarks.wheel_curves import Point, gain, markdown, points_of, print_tables
+from benchmarks.wheel_curves import PAGE, Point, draw, gain, launches, markdown, note_launch, points_of, print_tables, published
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
@@ -50,6 +53,7 @@ def test_points_are_of_the_reported_split_alone(tmp_path: Path) -> None:
 
 
 NUM = 12
+WHEN = {"commit": "abc", "date": "2026-01-02", "machine": "a CPU, 2 cores, 4 GiB"}
 SOLVED = {("0001", "ct_model"): 3, ("0001", "sft_model"): 6, ("0001", "merged_policy"): 8, ("0002", "merged_policy"): 10}
 
 
@@ -79,7 +83,8 @@ def test_both_starts_have_a_row_and_gains_are_over_each(tmp_path: Path) -> None:
     found = {(p.tasks, p.iteration, p.role): p.mean for p in points}
     assert found[("trained on", "0001", "ct_model")] == 3 / NUM and found[("unseen", "0001", "ct_model")] == 0.5
     assert found[("unseen", "0001", "sft_model")] == 0.6 and found[("unseen", "0002", "released_policy")] == 0.9
-    page = markdown(points)
+    page = markdown({"wheel-0": {"measured": [WHEN], "points": [asdict(point) for point in points]}})
+    assert "- wheel-0: measured at commit abc on 2026-01-02; machine: a CPU, 2 cores, 4 GiB" in page
     assert "| `ct_model` | `sft_model` |" in page
     assert "| wheel | 0 | trained on | 0.250 | 0.500 | 0.833 | +0.583 (" in page
     assert "| wheel | 0 | unseen | 0.500 | 0.600 | 0.900 |" in page
@@ -94,3 +99,24 @@ def test_without_a_start_or_an_end_there_is_no_gain(tmp_path: Path) -> None:
     points = list(points_of("wheel", 0, turned(tmp_path)))
     assert gain([p for p in points if p.role != "ct_model"], "ct_model") is None
     assert gain([p for p in points if p.iteration == "0001" and p.role != "merged_policy" and p.tasks == "unseen"]) is None
+
+
+def test_the_page_is_what_its_figures_make() -> None:
+    assert PAGE.read_text(encoding="utf-8") == markdown(published())
+
+
+def test_a_launch_is_noted_once_without_the_name_of_the_machine(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    note_launch(home)
+    note_launch(home)
+    (found,) = launches(home)
+    assert re.fullmatch(r"[0-9a-f]{10}( \+ changes)?", found["commit"]) and re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
+    assert re.fullmatch(r"[^/]+, \d+ cores, \d+ GiB", found["machine"]) and platform.node() not in found["machine"]
+
+
+def test_a_start_that_was_not_measured_leaves_its_column_empty(tmp_path: Path) -> None:
+    rows = [point("0001", "sft_model", 0.5), point("0001", "merged_policy", 0.6)]
+    draw(rows, tmp_path / "a.svg")
+    draw([point("0001", "ct_model", 0.5), *rows], tmp_path / "b.svg")
+    lines = [re.findall(r'<polyline points="([^"]+)"', (tmp_path / name).read_text())[-1].split() for name in ("a.svg", "b.svg")]
+    assert len(lines[0]) == 2 and lines[0] == lines[1][1:]
