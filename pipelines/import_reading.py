@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sandbox.imported.reading import NotPlain, check, parse_json
 from warehouse.errors import ConfigError
 
 ROWS_PER_BATCH = 16
@@ -58,18 +59,24 @@ def _lines(path: Path, on_bytes: OnBytes) -> Iterator[RawRecord]:
 
 def _parsed(where: str, text: str) -> RawRecord:
     try:
-        return RawRecord(where=where, text=text, value=json.loads(text))
-    except ValueError as error:
-        return RawRecord(where=where, text=text, value=None, error=f"is no JSON: {error}")
+        return RawRecord(where=where, text=text, value=parse_json(text))
+    except NotPlain as error:
+        return RawRecord(where=where, text=text, value=None, error=str(error))
 
 
 def _document(path: Path) -> Iterator[RawRecord]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no JSON document: {error}. JSON lines are read from a file called .jsonl") from error
     for number, value in enumerate(document if isinstance(document, list) else [document], start=1):
-        yield RawRecord(where=f"{path.name}#{number}", text=json.dumps(value, ensure_ascii=False, sort_keys=True), value=value)
+        where = f"{path.name}#{number}"
+        try:
+            check(value)
+        except NotPlain as error:
+            yield RawRecord(where=where, text=f"{where} {error}", value=None, error=str(error))
+        else:
+            yield RawRecord(where=where, text=json.dumps(value, ensure_ascii=False, sort_keys=True), value=value)
 
 
 def _parquet(path: Path, on_bytes: OnBytes) -> Iterator[RawRecord]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,8 +111,8 @@ def turn_of(turn: Any, listed: str, unknown: list[str]) -> tuple[str, str, float
     if not isinstance(text, str):
         raise BadRecord("a turn has no text as `value`")
     weight = fields.any("weight")
-    if weight is not None and (not isinstance(weight, (int, float)) or isinstance(weight, bool) or weight < 0):
-        raise BadRecord(f"the weight of a turn is {weight!r}, expected a number of at least 0")
+    if weight is not None and (not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 <= weight < math.inf):
+        raise BadRecord(f"the weight of a turn is {weight!r}, expected a finite number of at least 0")
     unknown += fields.unknown()
     return role, text, None if weight is None else float(weight)
 

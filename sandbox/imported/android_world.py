@@ -8,6 +8,7 @@ one command can check, the check is here; of the others only what they ask is ke
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -140,7 +141,12 @@ def _rows(params: Any, name: str, reasons: list[str], notes: list[str]) -> tuple
 
 
 def _number(value: Any) -> float | None:
+    if value is None:
+        return None
     try:
-        return None if value is None else float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        raise BadRecord(f"{value!r} is no number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadRecord(f"{value!r} is not a finite number")
+    return number

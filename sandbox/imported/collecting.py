@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from pydantic import ValidationError
 
 from sandbox.imported.android_world import map_android_world
 from sandbox.imported.lists import map_mind2web, map_miniwob, map_plain
 from sandbox.imported.mapping import BadRecord, Files, Mapped
 from sandbox.imported.osworld import map_osworld
+from sandbox.imported.reading import NotPlain, check, parse_json, yaml_records
 from sandbox.imported.spec import ImportedTask
 from sandbox.imported.store import Record
 from warehouse.errors import ConfigError
@@ -110,6 +111,10 @@ def _add(
     except BadRecord as error:
         found.malformed.append((where, str(error)))
         return
+    except ValidationError as error:  # a value that no check of the format's own looked at
+        told = error.errors()[0]
+        found.malformed.append((where, f"`{'.'.join(map(str, told['loc']))}`: {told['msg']}"))
+        return
     spec = mapped.spec
     if spec.content_id in contents:
         found.num_duplicates += 1
@@ -138,42 +143,70 @@ class Unreadable:
 
 
 def records_of(path: Path, format: TaskFormat) -> Iterator[tuple[str, Any]]:
-    """(file:line, record) for each record of a file. Raises ConfigError for a file that cannot be read as a whole."""
+    """(file:line, record) for each record of a file, Unreadable for what is none. Raises ConfigError for a file that cannot be opened."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    if path.suffix == ".jsonl":
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip():
-                yield f"{path.name}:{number}", _line(line)
-    elif path.suffix == ".txt":
-        for number, line in enumerate(text.split("\n"), start=1):
-            if line.strip() and not line.lstrip().startswith("#"):
-                yield f"{path.name}:{number}", line.strip()
-    else:
-        yield from _whole(path, text, format)
+    if path.suffix in (".jsonl", ".txt"):
+        yield from _lines(path, data)
+        return
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        yield path.name, Unreadable(data.decode(errors="replace"), f"is not UTF-8: {error}")
+        return
+    yield from (_yaml if path.suffix in (".yaml", ".yml") else _json)(path, text, format)
+
+
+def _lines(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        where = f"{path.name}:{number}"
+        try:
+            text = line.decode()
+        except UnicodeDecodeError as error:
+            yield where, Unreadable(line.decode(errors="replace"), f"is not UTF-8: {error}")
+            continue
+        if path.suffix == ".jsonl" and text.strip():
+            yield where, _line(text)
+        elif text.strip() and not text.lstrip().startswith("#"):
+            yield where, text.strip()
 
 
 def _line(line: str) -> Any:
     try:
-        return json.loads(line)
-    except ValueError as error:
-        return Unreadable(line, f"is no JSON: {error}")
+        return parse_json(line)
+    except NotPlain as error:
+        return Unreadable(line, str(error))
 
 
-def _whole(path: Path, text: str, format: TaskFormat) -> Iterator[tuple[str, Any]]:
-    """Records of one JSON or YAML document: a list, an object with `tasks`, or a single task."""
+def _yaml(path: Path, text: str, format: TaskFormat) -> Iterator[tuple[str, Any]]:
     try:
-        parsed = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} is neither JSON nor YAML: {error}") from error
+        for line, source, record in yaml_records(text, is_one_record=format.is_one_record):
+            yield f"{path.name}:{line}", Unreadable(source, str(record)) if isinstance(record, NotPlain) else record
+    except NotPlain as error:
+        yield path.name, Unreadable(text, str(error))
+
+
+def _json(path: Path, text: str, format: TaskFormat) -> Iterator[tuple[str, Any]]:
+    """Records of one JSON document: a list, an object with `tasks`, or a single task."""
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield path.name, Unreadable(text, f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}")
+        return
     if isinstance(parsed, Mapping) and isinstance(parsed.get("tasks"), list) and not format.is_one_record:
         parsed = parsed["tasks"]
     if not isinstance(parsed, list):
         parsed = [parsed]
     for number, record in enumerate(parsed, start=1):
-        yield (f"{path.name}#{number}" if len(parsed) > 1 else path.name), record
+        where = f"{path.name}#{number}" if len(parsed) > 1 else path.name
+        try:
+            check(record)
+        except NotPlain as error:
+            yield where, Unreadable(text if len(parsed) == 1 else "", str(error))
+        else:
+            yield where, record
 
 
 def _files(paths: Sequence[Path]) -> list[Path]:

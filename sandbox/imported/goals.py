@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from sandbox.imported.comparing import compared
 from sandbox.imported.machine import Machine
-from sandbox.imported.metrics import METRICS, Result
+from sandbox.imported.metrics import Result
 from sandbox.imported.spec import Answers, Compare, DeviceSays, FileContains, FileHolds, Getter, Goal, Not, PathIs, Prints, Several
 from warehouse.errors import TaskError
 
@@ -60,7 +61,7 @@ async def _compared(goal: Compare, machine: Machine, assets: Assets) -> str | No
     if value is None:
         return f"{what} is not there"
     expected = None if goal.expected is None else await _value(goal.expected, machine, assets)
-    reason = METRICS[goal.function](value, expected, goal.options)
+    reason = await compared(goal.function, value, expected, goal.options)
     return None if reason is None else f"{what} {reason}"
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from sandbox.imported.machine import DESKTOP_HOME, TERMINAL_HOME, relative
-from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, digest_of, slug
+from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, digest_of, listed, slug
 from sandbox.imported.rules import faults
 from sandbox.imported.source import page_of
 from sandbox.imported.spec import GOALS, Answers, DeviceSays, Goal, Not, Several, TaskSpec, fill
@@ -32,8 +32,11 @@ def map_mind2web(record: Any, files: Files) -> Mapped:
     website = str(fields.any("website", "start_url", "url") or "")
     length = fields.any("reference_length")
     fields.keep_aside("domain", "subdomain", "actions", "action_reprs", "evaluation")
-    reference = length if isinstance(length, int) else len(record.get("action_reprs") or ()) or None
-    host = urlsplit(website if "://" in website else f"https://{website}").hostname or "its site"
+    reference = length if isinstance(length, int) else len(listed(record.get("action_reprs"))) or None
+    try:
+        host = urlsplit(website if "://" in website else f"https://{website}").hostname or "its site"
+    except ValueError as error:
+        raise BadRecord(f"`website` is no address: {error}") from None
     spec = TaskSpec(
         name=slug(str(name or asked[:40])), kind="web", instruction=asked, website=website or None,
         difficulty=LEVELS.get(str(fields.any("level", "difficulty")), 0.5), reference_length=reference,

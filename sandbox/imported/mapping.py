@@ -80,15 +80,21 @@ class Files:
 
     def find(self, name: str, task_id: str = "", target: str = "") -> bytes | None:
         """A file by its address or path. Of an address its last part counts, alone or in a folder of the task's name, and the name that
-        OSWorld's own cache gives it. A path never leads out of the folders."""
+        OSWorld's own cache gives it. A path never leads out of the folders. Raises BadRecord."""
         is_address = "://" in name
-        last = PurePosixPath(unquote(urlsplit(name).path)).name if is_address else name
+        try:
+            last = PurePosixPath(unquote(urlsplit(name).path)).name if is_address else name
+        except ValueError:
+            raise BadRecord(f"{name[:80]!r} is no address") from None
         cached = f"{uuid.uuid5(uuid.NAMESPACE_URL, name)}_{PurePosixPath(target).name or last}"
         for folder in self._folders:
             for candidate in (folder / task_id / cached, folder / cached, folder / task_id / last, folder / last):
-                whole = candidate.resolve()
-                if whole.is_relative_to(folder) and whole.is_file():
-                    return whole.read_bytes()
+                try:
+                    whole = candidate.resolve()
+                    if whole.is_relative_to(folder) and whole.is_file():
+                        return whole.read_bytes()
+                except (OSError, ValueError):  # a name that no file can have
+                    continue
         return None
 
 

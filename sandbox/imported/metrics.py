@@ -1,7 +1,8 @@
 """Comparisons of a goal's value with what is expected, by name: pure functions of texts, bytes and rules. What they mean is what OSWorld's
 evaluators of the same names mean (Xie et al. 2024, arXiv 2404.07972), written anew; where those give a share, only all of it passes here.
 
-Which of OSWorld's evaluators there are none of is said by osworld.py, when a task is imported.
+Which of OSWorld's evaluators there are none of is said by osworld.py, when a task is imported. The module needs the standard library alone,
+because comparing.py runs its source in a jail, with the system's Python.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -180,3 +182,17 @@ METRICS: Mapping[str, Metric] = {
     "compare_config": lambda value, expected, options: compare_text_file(value, _rules(expected).get("expected", ""), options),
     "compare_answer": lambda value, expected, options: exact_match(text_of(value).strip(), expected, options),
 }  # fmt: skip
+
+
+def main() -> int:
+    """One comparison from standard input: a line of JSON (function, options, and kind and length of both parts), then the parts. Prints as
+    JSON why it does not pass, or null."""
+    head = json.loads(sys.stdin.buffer.readline())
+    raw = [(kind, sys.stdin.buffer.read(length)) for kind, length in head["parts"]]
+    value, expected = (data if kind == "bytes" else json.loads(data) for kind, data in raw)
+    try:
+        reason = METRICS[head["function"]](value, expected, head["options"])
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+        reason = f"cannot be compared: {type(error).__name__} {error}"[:200]
+    print(json.dumps(reason))
+    return 0

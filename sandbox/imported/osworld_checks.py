@@ -37,7 +37,7 @@ def _goal(function: Any, result: Any, expected: Any, options: Any, task: Osworld
     if function == "infeasible":
         task.refuse("is meant to be impossible: no verifier here rewards giving up")
         return None
-    if function not in METRICS:
+    if not isinstance(function, str) or function not in METRICS:
         task.refuse(f"no such evaluator here: {function}")
         return None
     if function == "literal_match" and isinstance(options, Mapping) and options.get("type", "str") != "str":

@@ -12,6 +12,7 @@ from typing import Any
 from sandbox.imported.metrics import JSON_METHODS, METRICS
 from sandbox.imported.spec import Answers, Compare, DeviceSays, FileContains, Goal, Not, Several
 
+MAX_PATTERN_CHARS = 2_000
 Fault = str | None
 """Why something is no good; None where it is."""
 
@@ -90,9 +91,11 @@ def _scalar(value: Any) -> Fault:
 def _pattern(value: Any) -> Fault:
     if fault := _text(value):
         return fault
+    if len(value) > MAX_PATTERN_CHARS:
+        return f"has a regular expression of {len(value):,} characters; at most {MAX_PATTERN_CHARS:,} are allowed"
     try:
         re.compile(value)
-    except re.error as error:
+    except (re.error, RecursionError, OverflowError) as error:
         return f"has {value!r}, which is no regular expression ({error})"
     return None
 

@@ -113,7 +113,7 @@ def test_wrong_wishes_are_refused(task_file: Path, home: Path, tmp_path: Path) -
         attempt("plain", task_file, "No Name")
     with pytest.raises(ConfigError, match="no file or folder"):
         attempt("plain", tmp_path / "none.yaml")
-    with pytest.raises(ConfigError, match=r"none of 1 records is a task of the format osworld: My Tasks.yaml `id` is missing"):
+    with pytest.raises(ConfigError, match=r"none of 1 records is a task of the format osworld: My Tasks.yaml:2 `id` is missing"):
         attempt("osworld", task_file)
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ConfigError, match="neither JSON nor YAML"):
