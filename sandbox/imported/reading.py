@@ -76,7 +76,8 @@ def _check_scalar(value: Any) -> None:
 
 def yaml_records(text: str, *, is_one_record: bool) -> Iterator[tuple[int, str, Any]]:
     """(line, text, value) of each record of a YAML document: of a list, of an object with a list `tasks` unless such an object
-    `is_one_record`, or the document itself. The value is a NotPlain where the record is not plain. Raises NotPlain for a document that cannot be read at all."""
+    `is_one_record`, or the document itself. The value is a NotPlain where the record is not plain. Raises NotPlain for a document that
+    cannot be read at all."""
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
