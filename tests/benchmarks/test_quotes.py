@@ -1,0 +1,131 @@
+"""README.md quotes no figure that does not lie in a file of docs/measured, and none otherwise than it lies there. The quotes are in
+quotes.toml: what README.md says, with the path of each number in the place of the number.
+
+A path is names divided by slashes. Of a list it is the index, or the `name` or `arm` of an entry. Points of wheel_curves are
+home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.wheel_curves import gain, points_in
+
+ROOT = Path(__file__).resolve().parents[2]
+LISTED = tomllib.loads((ROOT / "tests" / "benchmarks" / "quotes.toml").read_text(encoding="utf-8"))
+QUOTES = [(quote["file"], quote["text"]) for quote in LISTED["quote"]]
+FIGURE = re.compile(
+    r"(?<![\w./])[+−-]?\d*\.\d+(?![\w.]*\w)"  # a decimal
+    r"|±|(?<![\w.])\d+ of \d+|(?<![\w./])\d+/\d+(?![\w/])|\d+ %"
+    r"|(?<![\w.])\d+ (?:times|points|minutes|hours|ms|seconds|episodes)\b"
+)
+"""What is taken for something measured, in text without code."""
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`]*`", "``", text)
+
+
+def readme() -> str:
+    """Without blocks of code, on one line."""
+    text = re.sub(r"^```.*?^```", "", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return one_line(text)
+
+
+@cache
+def figures(name: str) -> Mapping[str, Any]:
+    """Every number of a file by its path."""
+    stored = json.loads((ROOT / "docs" / "measured" / f"{name}.json").read_text(encoding="utf-8"))
+    if name == "wheel_curves":
+        return dict(_flat("", _of_wheels(stored["homes"])))
+    if name == "rl-conformance":
+        stored = {key: {"results": _counted(library["results"].values())} for key, library in stored.items()}
+    return dict(_flat("", stored))
+
+
+def _counted(results: Any) -> dict[str, int]:
+    outcomes = [result["outcome"] for result in results]
+    return {"count": len(outcomes), **{outcome: outcomes.count(outcome) for outcome in outcomes}}
+
+
+def _of_wheels(homes: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    points = points_in(homes)
+    for p in points:
+        own = [q for q in points if (q.variant, q.seed, q.tasks) == (p.variant, p.seed, p.tasks)]
+        of_tasks = found.setdefault(f"{p.variant}-{p.seed}", {}).setdefault(p.tasks, {"gain": gain(own) or {}})
+        fields = {"mean": p.mean, "standard_error": p.standard_error, "num_episodes": p.num_episodes}
+        of_tasks.setdefault(p.iteration, {})[p.role] = fields
+    return found
+
+
+def _flat(path: str, value: Any) -> Sequence[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        return [pair for key, inner in value.items() for pair in _flat(f"{path}/{key}", inner)]
+    if isinstance(value, list):
+        names = [each.get("name", each.get("arm", index)) if isinstance(each, Mapping) else index for index, each in enumerate(value)]
+        return [pair for key, inner in zip(names, value, strict=True) for pair in _flat(f"{path}/{key}", inner)]
+    return [(path[1:], value)] if isinstance(value, int | float) else []
+
+
+class _Filled(string.Formatter):
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> tuple[Any, str]:
+        return figures(self._file)[field_name], field_name
+
+
+def filled(file: str, text: str) -> str:
+    """The text with the numbers of the file. Raises KeyError for a path that it lacks."""
+    return _Filled(file).format(text).replace("%", " %")
+
+
+@pytest.mark.parametrize(("file", "text"), QUOTES)
+def test_what_is_quoted_lies_in_a_file(file: str, text: str) -> None:
+    assert filled(file, text) in readme()
+
+
+def test_nothing_else_in_the_readme_looks_measured() -> None:
+    text = without_code(readme())
+    for said in [*LISTED["settings"], *(filled(*quote) for quote in QUOTES)]:
+        text = text.replace(without_code(said), "")
+    left = [text[max(0, found.start() - 40) : found.end() + 20] for found in FIGURE.finditer(text)]
+    assert not left, "README.md has figures that tests/benchmarks/quotes.toml does not trace to a file under docs/measured"
+
+
+@pytest.mark.parametrize("said", ["gains +.3 here", "success of 0.912", "5/60", "9 of 10 runs", "takes 12 %", "it is 13 times as fast"])
+def test_a_figure_is_seen(said: str) -> None:
+    assert FIGURE.search(said)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "measured").glob("*.json")), ids=lambda path: path.stem)
+def test_every_file_says_commit_date_and_machine(path: Path) -> None:
+    found: list[dict[str, str]] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, Mapping):
+            measured = value.get("measured", [])
+            found.extend([measured] if isinstance(measured, Mapping) else measured)
+        for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+            look(inner)
+
+    look(json.loads(path.read_text(encoding="utf-8")))
+    assert found
+    for each in found:
+        assert each.keys() == {"commit", "date", "machine"} and all(each.values())
+        assert re.match(r"[0-9a-f]{8}", each["commit"]) and re.fullmatch(r"\d{4}-\d\d-\d\d", each["date"])
+        assert "/" not in each["machine"]
