@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from sandbox.actions import Hotkey, KeyDown, KeyUp, TypeText, Wait
+from sandbox.actions import Action, Click, Hotkey, KeyDown, KeyUp, TypeText, Wait
 from sandbox.desktop.apps import APPS, missing_packages
+from sandbox.desktop.box import BoxSettings
 from sandbox.imported.machine import DESKTOP_HOME, relative
 from sandbox.imported.mapping import Fields, Files, Mapped, slug
 from sandbox.imported.osworld_checks import goals_of
@@ -28,6 +29,13 @@ LAUNCHED_AS: Mapping[str, str] = {
 }  # fmt: skip
 """Programs that a record starts, and the application of ours that stands for each."""
 OPENED_BY = {".txt": "editor", ".md": "editor", ".csv": "calc", ".xlsx": "calc", ".ods": "calc", ".xls": "calc"}
+SCREEN_PX = (1920, 1080)
+"""OSWorld's."""
+PLACEHOLDERS = {
+    "SCREEN_WIDTH_HALF": SCREEN_PX[0] // 2, "SCREEN_HEIGHT_HALF": SCREEN_PX[1] // 2, "SCREEN_WIDTH": SCREEN_PX[0],
+    "SCREEN_HEIGHT": SCREEN_PX[1],
+}  # fmt: skip
+MIDDLE_PX = (BoxSettings().width_px // 2, BoxSettings().height_px // 2)
 _ASIDE = ("snapshot", "trajectory", "related_apps", "proxy", "fixed_ip", "possibility_of_env_change", "comment")
 
 
@@ -45,7 +53,7 @@ def map_osworld(record: Any, files: Files) -> Mapped:
         name=slug(task.task_id), kind="desktop", instruction=instruction, assets=task.placed, setup=tuple(setup),
         before_checks=tuple(before), goals=tuple(goals), source=f"OSWorld {task.task_id}" + (f", {source}" if source else ""),
     )  # fmt: skip
-    if not goals:
+    if not goals and not task.reasons:
         task.refuse("has no evaluator that is understood")
     return Mapped(spec=spec, not_runnable=task.reasons, notes=task.notes, unknown=[*fields.unknown(), *task.unknown], assets=task.assets)
 
@@ -100,15 +108,28 @@ def _typing(command: Any, task: OsworldTask) -> list[SetupStep] | None:
     text = command[2] if isinstance(command, list) and len(command) == 3 and command[1] == "-c" else command
     if not isinstance(text, str) or "pyautogui" not in text:
         return None
+    for name, value in PLACEHOLDERS.items():
+        text = text.replace(f"{{{name}}}", str(value))
     try:
-        actions = parse_code(text, (1920, 1080)).actions
+        actions = parse_code(text, SCREEN_PX).actions
     except BadCode as error:
         task.refuse(f"a PyAutoGUI script in it is not understood ({error})")
         return []
-    if not all(isinstance(action, (Hotkey, TypeText, KeyDown, KeyUp, Wait)) for action in actions):
+    if not all(isinstance(action, (Hotkey, TypeText, KeyDown, KeyUp, Wait)) or _is_middle(action) for action in actions):
         task.refuse("clicks at points of OSWorld's screen")
         return []
-    return [SetupStep(wait=max(action.seconds, 0.01)) if isinstance(action, Wait) else SetupStep(act=(action,)) for action in actions]
+    return [
+        SetupStep(wait=max(action.seconds, 0.01)) if isinstance(action, Wait) else SetupStep(act=(_here(action),)) for action in actions
+    ]
+
+
+def _is_middle(action: Action) -> bool:
+    """A click in the middle of the screen, which OSWorld's scripts begin with to give what is there the focus."""
+    return isinstance(action, Click) and (round(action.x), round(action.y)) == (SCREEN_PX[0] // 2, SCREEN_PX[1] // 2)
+
+
+def _here(action: Action) -> Action:
+    return action.model_copy(update={"x": MIDDLE_PX[0], "y": MIDDLE_PX[1]}) if isinstance(action, Click) else action
 
 
 def _launch(parameters: Fields, task: OsworldTask, index: int) -> list[SetupStep]:

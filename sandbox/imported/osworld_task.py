@@ -7,19 +7,32 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from pathlib import PurePosixPath
+from functools import cache
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sandbox.imported.machine import DESKTOP_HOME
 from sandbox.imported.mapping import BadRecord, Files, digest_of
+from sandbox.imported.shell_words import programs
 
 _BUILTINS = frozenset((
     "[", "[[", ":", ".", "alias", "break", "case", "cd", "command", "continue", "declare", "do", "done", "echo", "elif", "else", "esac",
-    "eval", "exec", "exit", "export", "false", "fi", "for", "function", "if", "in", "let", "local", "printf", "pwd", "read", "return",
+    "eval", "exec", "exit", "export", "false", "fi", "for", "function", "hash", "history", "if", "in", "jobs", "let", "local", "printf", "pwd", "read", "return",
     "select", "set", "shift", "source", "test", "then", "time", "trap", "true", "type", "ulimit", "umask", "unset", "until", "wait",
     "while", "{", "}", "!",
 ))  # fmt: skip
-_COMMAND_WORD = re.compile(r"(?:^|[;&|(`]|\$\(|\bthen\b|\bdo\b|\belse\b)\s*(?:[A-Za-z_]\w*=\S*\s+)*([A-Za-z_./~\[{:!][\w./~+-]*)")
+_NETWORK = frozenset(("curl", "wget", "pip", "pip3", "apt", "apt-get", "snap"))
+_SYSTEMD = frozenset(("timedatectl", "systemctl", "loginctl", "hostnamectl"))
+_SCHEMA = re.compile(r"gsettings['\", ]+(?:get|set|reset|describe)['\", ]+([\w.-]+)")
+_SCHEMA_FILES = Path("/usr/share/glib-2.0/schemas")
+_BUS = re.compile(r"(?:export\s+)?DBUS_SESSION_BUS_ADDRESS=(['\"]?)unix:path=/run/user/\d+/bus\1[ ;]*")
+
+
+@cache
+def _schemas() -> frozenset[str]:
+    """Names of the settings (GSettings) that the machine has."""
+    texts = (path.read_text(errors="replace") for path in _SCHEMA_FILES.glob("*.xml"))
+    return frozenset(name for text in texts for name in re.findall(r"<schema\b[^>]*\bid=[\"']([\w.-]+)", text))
 
 
 class OsworldTask:
@@ -58,8 +71,15 @@ class OsworldTask:
             text, words = command, [] if is_shell else split_words(command)
         else:
             raise BadRecord("a command is neither a text nor a list of texts")
-        if "{CLIENT_PASSWORD}" in text or "{SCREEN_" in text:
-            self.refuse("needs a password or the size of OSWorld's screen")
+        self._check_settings(text)
+        if _BUS.search(text):
+            self.note("the address of OSWorld's session bus was left out: a desktop here has its own")
+            text, words = _BUS.sub("", text), [_BUS.sub("", word) for word in words]
+        if "{CLIENT_PASSWORD}" in text:
+            self.refuse("needs the rights of root (a password)")
+            return None
+        if "{SCREEN_" in text:
+            self.refuse("needs the size of OSWorld's screen")
             return None
         is_script = is_shell or (len(words) > 2 and words[0].rpartition("/")[2] in ("bash", "sh") and words[1] in ("-c", "-lc"))
         if is_script:
@@ -73,9 +93,8 @@ class OsworldTask:
         return tuple(words)
 
     def _check_programs(self, script: str) -> None:
-        quoted = re.sub(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", "Q", script)
-        for name in _COMMAND_WORD.findall(quoted):
-            if name not in _BUILTINS and name != "Q" and not name.startswith(("~", "./", ".")) and f"{name}()" not in quoted:
+        for name in programs(script):
+            if not name.startswith(("~", "./", ".")):
                 self._check_program(name)
 
     def _check_program(self, name: str) -> None:
@@ -83,10 +102,17 @@ class OsworldTask:
             return
         if name == "sudo":
             self.refuse("needs the rights of root (sudo)")
+        elif name in _NETWORK:
+            self.refuse("needs the network")
+        elif name in _SYSTEMD:
+            self.refuse("needs systemd, which a desktop here does not have")
         elif shutil.which(name, path="/usr/bin:/bin:/usr/games") is None and not PurePosixPath(name).is_absolute():
             self.refuse(f"needs the program {name}")
-        elif name in ("curl", "wget", "pip", "pip3", "apt", "apt-get", "snap", "git") and name != "git":
-            self.refuse("needs the network")
+
+    def _check_settings(self, text: str) -> None:
+        for schema in dict.fromkeys(_SCHEMA.findall(text)):
+            if schema not in _schemas():
+                self.refuse(f"needs the settings {schema}, which are not installed")
 
 
 def split_words(command: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.actions import Click
 from sandbox.imported import metrics
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.machine import DESKTOP_HOME
@@ -87,8 +88,14 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
         ({"config": [{"type": "execute", "parameters": {"command": "sudo apt install x", "shell": True}}]}, "rights of root"),
         ({"config": [{"type": "execute", "parameters": {"command": "cd /tmp && no-such-program -v", "shell": True}}]}, "needs the program"),
         (
-            {"config": [{"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.click(960, 540)"]}}]},
+            {"config": [{"type": "execute", "parameters": {"command": ["python", "-c", "import pyautogui; pyautogui.click(960, 300)"]}}]},
             "clicks at points of OSWorld's screen",
+        ),
+        ({"config": [{"type": "execute", "parameters": {"command": "echo {CLIENT_PASSWORD} | cat", "shell": True}}]}, "rights of root"),
+        ({"config": [{"type": "execute", "parameters": {"command": "timedatectl status", "shell": True}}]}, "needs systemd"),
+        (
+            {"config": [{"type": "execute", "parameters": {"command": ["gsettings", "set", "org.nobody.x", "y", "1"]}}]},
+            "settings org.nobody.x",
         ),
         ({"evaluator": {"func": "infeasible"}}, "meant to be impossible"),
         ({"evaluator": {"func": "compare_table", "result": {"type": "vm_file", "path": "/x"}}}, "no such evaluator here: compare_table"),
@@ -102,6 +109,28 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
 def test_what_an_osworld_example_wants_in_vain_is_its_reason(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     (task,) = collected(tmp_path, "osworld", osworld(**change)).tasks
     assert any(reason in said for said in task.not_runnable), task.not_runnable
+
+
+def test_a_click_in_the_middle_of_the_screen_is_one_in_the_middle_of_ours(tmp_path: Path) -> None:
+    script = "import pyautogui; pyautogui.click({SCREEN_WIDTH_HALF}, {SCREEN_HEIGHT_HALF})"
+    config = [{"type": "execute", "parameters": {"command": ["python", "-c", script]}}]
+    (task,) = collected(tmp_path, "osworld", osworld(config=config)).tasks
+    assert task.is_runnable, task.not_runnable
+    assert task.spec.setup[0].act == (Click(x=512, y=384),), "of a screen of 1024 x 768"
+
+
+def test_words_of_a_shell_are_not_taken_for_programs(tmp_path: Path) -> None:
+    script = 'VALUE=$(ps aux | grep "x"); A=1 B=2; history -c; id=$(git log | head -n 1); cat ~/a'
+    config = [{"type": "execute", "parameters": {"command": script, "shell": True}}]
+    (task,) = collected(tmp_path, "osworld", osworld(config=config)).tasks
+    assert task.is_runnable, task.not_runnable
+
+
+def test_the_bus_of_another_machine_is_left_out_of_a_command(tmp_path: Path) -> None:
+    script = "export DBUS_SESSION_BUS_ADDRESS='unix:path=/run/user/1000/bus'\necho hi"
+    config = [{"type": "execute", "parameters": {"command": script, "shell": True}}]
+    (task,) = collected(tmp_path, "osworld", osworld(config=config)).tasks
+    assert task.is_runnable and task.spec.setup[0].command == "\necho hi" and any("session bus" in note for note in task.notes)
 
 
 def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
