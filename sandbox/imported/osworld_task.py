@@ -17,9 +17,9 @@ from sandbox.imported.shell_words import programs
 
 _BUILTINS = frozenset((
     "[", "[[", ":", ".", "alias", "break", "case", "cd", "command", "continue", "declare", "do", "done", "echo", "elif", "else", "esac",
-    "eval", "exec", "exit", "export", "false", "fi", "for", "function", "hash", "history", "if", "in", "jobs", "let", "local", "printf", "pwd", "read", "return",
+    "eval", "exec", "exit", "export", "false", "fi", "for", "function", "if", "in", "let", "local", "printf", "pwd", "read", "return",
     "select", "set", "shift", "source", "test", "then", "time", "trap", "true", "type", "ulimit", "umask", "unset", "until", "wait",
-    "while", "{", "}", "!",
+    "while", "{", "}", "!", "hash", "history", "jobs",
 ))  # fmt: skip
 _NETWORK = frozenset(("curl", "wget", "pip", "pip3", "apt", "apt-get", "snap"))
 _SYSTEMD = frozenset(("timedatectl", "systemctl", "loginctl", "hostnamectl"))

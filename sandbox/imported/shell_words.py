@@ -122,7 +122,7 @@ class _Reader:
         return "".join(made)
 
     def _expansion(self) -> str:
-        """A variable, or a command that is substituted, whose programs count. Always `$`, so that what has it is known to be no plain name."""
+        """A variable, or a command that is substituted, whose programs count. Always `$`: a word that has it names no program."""
         if self._text.startswith("$((", self._at):
             self._at = self._find("))") + 2
         elif self._text.startswith("$(", self._at):

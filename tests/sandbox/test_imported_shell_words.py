@@ -11,7 +11,7 @@ from sandbox.imported.shell_words import programs
     ("script", "expected"),
     [
         ("ps aux | grep x", ["ps", "grep"]),
-        ('output=$(ps aux | grep "[s]office" | awk \'{print $7}\'); if [ -z "$output" ]; then echo "no"; fi', ["ps", "grep", "awk", "[", "echo"]),
+        ('output=$(ps aux | grep "[s]office" | awk \'{print $7}\'); if [ -z "$output" ]; then ls; fi', ["ps", "grep", "awk", "[", "ls"]),
         ("cd /a; git log --oneline | head -n 1; id=$(git log | awk '{print $1}')", ["cd", "git", "head", "awk"]),
         ("history -c", ["history"]),
         ('TEXT=$(timeout 10 gsettings get a b 2>/dev/null | head -1); [ -n "$TEXT" ]', ["timeout", "head", "["]),
