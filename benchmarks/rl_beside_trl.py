@@ -8,14 +8,17 @@ those of miniwob:quickstart that their oracle solves with a single action.
     plain    ours without these: what TRL does as well
     TRL      GRPOTrainer, whose prompts and rewards come from our browsers; it samples, learns and shuffles as it is wont to
 
-Alike in all three: attempts an instance, learning rate and warm-up, Adam's settings, epochs, minibatches, clip range, clipping of the
-gradient, advantages by group and its spread, loss averaged over an answer's tokens and then over answers, no KL penalty. Not alike: where
-all attempts at an instance were rewarded alike ours leaves them out and fills minibatches with others, so it takes fewer steps; TRL's
-first step has learning rate 0. CPU seconds are of sampling, learning, prompts and the bookkeeping of browsers, not of the browsers, one
-thread each. State lies under .bench/rl_beside_trl, a file an arm; interrupted, it goes on with what is missing, and refuses what is there
-of other settings. TRL runs in a venv of its own under .bench/trl, made on first use.
+The learning rate of each is chosen alike: every arm runs with every rate of `--rates` and every seed, and the rate of the best mean success
+on the *eval* split is the one whose policies are then played on holdout. All rates are told, with their intervals.
 
-    python -m benchmarks.rl_beside_trl --seeds 0 1 2
+Alike in all three: attempts an instance, warm-up, Adam's settings, epochs, minibatches, clip range, clipping of the gradient, advantages by
+group and its spread, loss averaged over an answer's tokens and then over answers, no KL penalty. Not alike: where all attempts at an
+instance were rewarded alike ours leaves them out and fills minibatches with others, so it takes fewer updates from as many episodes (the
+table says how many); TRL's first step has learning rate 0. CPU seconds are of sampling, learning, prompts and the bookkeeping of browsers,
+not of the browsers, one thread each. State lies under .bench/rl_beside_trl, files of every policy; interrupted, it goes on with what is
+missing, and refuses what is there of other settings. TRL runs in a venv of its own under .bench/trl, made on first use.
+
+    python -m benchmarks.rl_beside_trl --seeds 0 1 2 --publish
 """
 
 from __future__ import annotations
@@ -42,8 +45,9 @@ from agent.collector import Collector
 from agent.episode import Episode, Outcome
 from agent.policy import Prompt, Response
 from assets.profile import Profile
-from benchmarks.common.gains import gain, judged, success
+from benchmarks.common.gains import gain, judged, mean_success, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
+from benchmarks.common.provenance import publish_rows
 from benchmarks.common.small_policy import Bar, Start, demonstrations, evaluation, make_start, start_recipe
 from benchmarks.common.venv import TRL, python_of
 from models import checkpoint
@@ -56,7 +60,7 @@ from models.shift_qwen3 import ShiftQwen3ForCausalLM
 from pipelines import profiles
 from pipelines.sandboxes import open_collector
 from pipelines.workers.context import pool_tasks
-from sandbox.task import Task
+from sandbox.task import Split, Task
 from warehouse.errors import ModelError
 from warehouse.home import atomic_write
 
@@ -72,8 +76,9 @@ SHOWN = 1
 GROUP = 4
 SHARED: dict[str, Any] = {
     "algorithm": "grpo", "group_size": GROUP, "adaptive_episodes": False, "aggregation": "episode_mean", "kl_coefficient": 0.0,
-    "learning_rate": 5e-4, "epochs": 3, "minibatch_episodes": GROUP * len(ONE_STEP), "max_kl": 0.1,
+    "epochs": 3, "minibatch_episodes": GROUP * len(ONE_STEP), "max_kl": 0.1,
 }  # fmt: skip
+RATES = (1e-4, 2.5e-4, 5e-4, 1e-3, 2e-3)
 OUT_OF_REACH = 1e9
 ARMS: dict[str, dict[str, Any]] = {
     "ours": {},
@@ -104,35 +109,56 @@ def start_of(root: Path, seed: int, bars: Progress) -> Start:
     return make_start(root, f"start-{seed}", profile, seed, show, bars, shown=[SHOWN, ONE_STEP])
 
 
-def config_of(profile: Profile, arm: str, seed: int, arguments: argparse.Namespace) -> PpoConfig:
+def config_of(profile: Profile, arm: str, rate: float, seed: int, arguments: argparse.Namespace) -> PpoConfig:
     rounds, groups = arguments.rounds, max(1, round(arguments.episodes / len(ONE_STEP) / arguments.rounds / GROUP))
-    settings = {**SHARED, **ARMS[arm], "rounds": rounds, "episodes_per_task": groups * GROUP, "seed": seed}
+    settings = {**SHARED, **ARMS[arm], "learning_rate": rate, "rounds": rounds, "episodes_per_task": groups * GROUP, "seed": seed}
     return PpoConfig.model_validate({**profile.rl.model_dump(), **settings})
 
 
-def recipe_of(seed: int, arm: str, arguments: argparse.Namespace) -> str:
-    """Fingerprint of the settings that an arm's figures depend on: for the start as well, how it was made and how long it is watched."""
+def recipe_of(seed: int, arm: str, rate: float | None, arguments: argparse.Namespace) -> str:
+    """Fingerprint of the settings that a policy depends on; `start`, which has no rate, is the one before any RL."""
     profile, learning = profile_of(seed), []
-    if arm != "start":
-        learning = [arm, config_of(profile, arm, seed, arguments).model_dump(mode="json"), TRL if arm == "TRL" else None]
-    return fingerprint(start_recipe(profile, seed, [SHOWN, ONE_STEP]), arguments.per_task, learning)
+    if rate is not None:
+        learning = [arm, config_of(profile, arm, rate, seed, arguments).model_dump(mode="json"), TRL if arm == "TRL" else None]
+    return fingerprint(start_recipe(profile, seed, [SHOWN, ONE_STEP]), learning)
 
 
-def measure(seed: int, arm: str, arguments: argparse.Namespace, console: Console) -> Row:
-    """One arm of a seed, from its file where it was measured before. `start` is the policy before any RL."""
+def measure(seed: int, arm: str, rate: float | None, split: Split, arguments: argparse.Namespace, console: Console) -> Row:
+    """A policy on a split, from its files where it was learned or played before."""
+    name = f"{seed}-{arm}" if rate is None else f"{seed}-{arm}-{rate:g}"
+    recipe = recipe_of(seed, arm, rate, arguments)
+
+    def learned() -> dict[str, Any]:
+        if rate is None:
+            return {}
+        with Progress(console=console, transient=True) as bars:
+            start = start_of(arguments.root, seed, bars)
+            config = config_of(start.profile, arm, rate, seed, arguments)
+            learn, began_s = (learn_by_trl if arm == "TRL" else learn_by_ours), time.perf_counter()
+            found = asyncio.run(learn(start, config, arguments.root / name, Bar(bars, name, config.rounds)))
+            return found | {"wall_s": time.perf_counter() - began_s}
 
     def figures() -> dict[str, Any]:
         with Progress(console=console, transient=True) as bars:
             start = start_of(arguments.root, seed, bars)
-            folder, learned = start.folder, {}
-            if arm != "start":
-                config, folder = config_of(start.profile, arm, seed, arguments), arguments.root / f"{seed}-{arm}"
-                bar = Bar(bars, f"{seed}: {arm}", config.rounds)
-                learn, began_s = (learn_by_trl if arm == "TRL" else learn_by_ours), time.perf_counter()
-                learned = asyncio.run(learn(start, config, folder, bar)) | {"wall_s": time.perf_counter() - began_s}
-            return {**learned, **judged(asyncio.run(evaluation(start.profile, folder, arguments.per_task, bars, tasks_of(start.profile))))}
+            folder = start.folder if rate is None else arguments.root / name
+            return judged(asyncio.run(evaluation(start.profile, folder, arguments.per_task, bars, tasks_of(start.profile), split)))
 
-    return kept_row(arguments.root / f"{seed}-{arm}.json", recipe_of(seed, arm, arguments), {"seed": seed, "arm": arm}, figures)
+    made = kept_row(arguments.root / f"{name}.learned.json", recipe, {"seed": seed, "arm": arm, "rate": rate}, learned)
+    names = {"seed": seed, "arm": arm, "rate": rate, "split": split.value}
+    played = kept_row(arguments.root / f"{name}.{split.value}.json", fingerprint(recipe, arguments.per_task), names, figures)
+    return {**made, **played}
+
+
+def best_rate(rows: Sequence[Row], arm: str) -> float:
+    """The rate whose policies of all seeds have the best mean success on eval. Raises ValueError where a row is of another split."""
+    if others := {row["split"] for row in rows} - {Split.EVAL.value}:
+        raise ValueError(f"a rate is chosen on eval, not on {', '.join(sorted(others))}")
+    by_rate: dict[float, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["arm"] == arm:
+            by_rate[row["rate"]].append(mean_success(row))
+    return max(by_rate, key=lambda rate: mean(by_rate[rate]))
 
 
 async def learn_by_ours(start: Start, config: PpoConfig, folder: Path, bar: Bar) -> dict[str, Any]:
@@ -264,37 +290,58 @@ def _row(episode: Episode, end_id: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def table(rows: list[dict[str, Any]]) -> Table:
-    """An arm a line: success of each seed, the gain over the start with a paired interval, and what it cost."""
-    drawn = Table(title="one-step tasks: greedy success on holdout instances ± standard error over tasks (95 % interval where it is 0)")
+def table(rows: Sequence[Row], split: Split) -> Table:
+    """An arm and rate a line: success of each seed, the gain over the start with a paired interval, and what it cost."""
+    drawn = Table(title=f"one-step tasks, {split.value}: greedy success ± standard error over tasks (95 % interval where it is 0)")
     seeds = sorted({row["seed"] for row in rows})
-    for column in ("arm", *(f"seed {seed}" for seed in seeds), "gain over the start (95 %)", "episodes", "updates", "CPU s", "wall s"):
+    told = ("gain over the start (95 %)", "episodes", "updates", "CPU s", "wall s")
+    for column in ("arm", "learning rate", *(f"seed {seed}" for seed in seeds), *told):
         drawn.add_column(column)
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        mine = [row for row in rows if row["arm"] == arm]
+    for arm, rate in dict.fromkeys((row["arm"], row["rate"]) for row in rows):
+        mine = [row for row in rows if (row["arm"], row["rate"]) == (arm, rate)]
         cost = [f"{mean(row[key] for row in mine):.0f}" if key in mine[0] else "" for key in ("episodes", "updates", "cpu_s", "wall_s")]
-        gained = "" if arm == "start" else gain(mine, [row for row in rows if row["arm"] == "start"])
-        drawn.add_row(arm, *(success(row) for row in mine), gained, *cost)
+        gained = "" if rate is None else gain(mine, [row for row in rows if row["arm"] == "start"])
+        drawn.add_row(arm, "" if rate is None else f"{rate:g}", *(success(row) for row in mine), gained, *cost)
     return drawn
+
+
+def published(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """What goes into docs/measured: a row an arm, rate and split."""
+    found: dict[str, dict[str, Any]] = {}
+    for arm, rate, split in dict.fromkeys((row["arm"], row["rate"], row["split"]) for row in rows):
+        if rate is not None:
+            on_split = [row for row in rows if row["split"] == split]
+            mine, before = [row for row in on_split if row["arm"] == arm and row["rate"] == rate], [r for r in on_split if r["arm"] == "start"]
+            cost = {key: round(mean(row[key] for row in mine), 1) for key in ("episodes", "updates", "cpu_s")}
+            found[f"{arm} {rate:g} {split}"] = {"arm": arm, "rate": rate, "split": split, **cost, **summary(mine, before)}
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS), help="which trainers (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of start and RL (default: 0 1 2)")
+    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES), help="learning rates to choose from (default: five)")
     parser.add_argument("--episodes", type=int, default=672, help="RL episodes, to whole groups of every task and round (default: 672)")
     parser.add_argument("--rounds", type=int, default=8, help="rounds they come in (default: 8)")
-    parser.add_argument("--per-task", type=int, default=40, help="holdout episodes a task (default: 40)")
+    parser.add_argument("--per-task", type=int, default=40, help="episodes a task and split (default: 40)")
     parser.add_argument("--root", type=Path, default=Path(".bench/rl_beside_trl"), help="where state lies (default: .bench/rl_beside_trl)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/rl_beside_trl.json")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     arguments.root.mkdir(parents=True, exist_ok=True)
     console = Console()
-    rows = [measure(seed, arm, arguments, console) for seed in arguments.seeds for arm in ["start", *arguments.arms]]
-    console.print(table(rows))
+    swept: list[tuple[str, float | None]] = [("start", None), *((arm, rate) for arm in arguments.arms for rate in arguments.rates)]
+    rows = [measure(seed, *each, Split.EVAL, arguments, console) for seed in arguments.seeds for each in swept]
+    console.print(table(rows, Split.EVAL))
+    chosen: list[tuple[str, float | None]] = [("start", None), *((arm, best_rate(rows, arm)) for arm in arguments.arms)]
+    final = [measure(seed, *each, Split.HOLDOUT, arguments, console) for seed in arguments.seeds for each in chosen]
+    console.print(table(final, Split.HOLDOUT))
     if arguments.json:
-        atomic_write(arguments.json, json.dumps(rows, indent=2).encode())
+        atomic_write(arguments.json, json.dumps([*rows, *final], indent=2).encode())
+    if arguments.publish:
+        publish_rows("rl_beside_trl", published([*rows, *final]))
 
 
 if __name__ == "__main__":

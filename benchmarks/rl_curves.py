@@ -36,8 +36,9 @@ from rich.table import Table
 
 from agent.episode import Episode
 from assets.profile import Profile
-from benchmarks.common.gains import gain, judged, success
+from benchmarks.common.gains import gain, judged, success, summary
 from benchmarks.common.kept import Row, fingerprint, kept_row
+from benchmarks.common.provenance import publish_rows
 from benchmarks.common.small_policy import Bar, Fumbler, Start, demonstrations, evaluation, make_start
 from models.ppo.config import PpoConfig
 from models.ppo.trainer import PpoRun, spool_of, train_ppo
@@ -173,6 +174,18 @@ def table(domain: str, rows: list[dict[str, Any]]) -> Table:
     return drawn
 
 
+def published(domain: str, rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What goes into docs/measured: a row an arm, the gain over its own start."""
+    by: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by.setdefault(row["arm"], []).append(row)
+    arms = [arm for arm in by if not arm.endswith("start")]
+    return {
+        f"{domain} {arm}": {"domain": domain, "arm": arm, **summary(by[arm], by["strong start" if arm == "strong" else "start"])}
+        for arm in arms
+    }
+
+
 def steering(rows: Sequence[Row]) -> tuple[str, str]:
     """In how many of the rounds of all seeds the critic steered, how many runs its gate blocked, and the least and the greatest lambda of
     any episode; empty for what has no critic."""
@@ -200,6 +213,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1280, help="RL episodes of a domain (default: 1280)")
     parser.add_argument("--per-task", type=int, default=40, help="holdout episodes a task (default: 40)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--publish", action="store_true", help="put the figures into docs/measured/rl_curves.json")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     ROOT.mkdir(parents=True, exist_ok=True)
@@ -208,6 +222,8 @@ def main() -> None:
     for domain in arguments.domains:
         rows = [measure(domain, seed, arm, arguments, console) for seed in arguments.seeds for arm in [*starts, *arguments.arms]]
         console.print(table(domain, rows))
+        if arguments.publish:
+            publish_rows("rl_curves", published(domain, rows))
         found += rows
     if arguments.json:
         atomic_write(arguments.json, json.dumps(found, indent=2).encode())

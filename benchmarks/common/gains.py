@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from agent.episode import Episode, Outcome
+from benchmarks.common.provenance import distinct
 from pipelines.workers.evaluate import task_counts
-from warehouse.statistics import TaskCount, compare_paired, macro_average
+from warehouse.statistics import Difference, TaskCount, compare_paired, macro_average
 
 Row = Mapping[str, Any]
 
@@ -36,8 +37,31 @@ def success(row: Row) -> str:
 
 def gain(rows: Iterable[Row], before: Iterable[Row]) -> str:
     """Success of `rows` less that of `before` on the same instances, of all seeds together: instances are strata of their task and seed."""
-    difference = compare_paired(_by_instance(rows), _by_instance(before)).difference
-    return f"{difference.mean:+.3f} ({difference.interval.low:+.3f} to {difference.interval.high:+.3f})"
+    found = gained(rows, before)
+    return f"{found.mean:+.3f} ({found.interval.low:+.3f} to {found.interval.high:+.3f})"
+
+
+def gained(rows: Iterable[Row], before: Iterable[Row]) -> Difference:
+    """The same as numbers."""
+    return compare_paired(_by_instance(rows), _by_instance(before)).difference
+
+
+def summary(rows: Sequence[Row], before: Sequence[Row]) -> dict[str, Any]:
+    """What is published of an arm: success of each seed before and after, and the gain in points with its 95 % interval."""
+    found = gained(rows, before)
+    points = {"gain": found.mean, "low": found.interval.low, "high": found.interval.high}
+    return {
+        "seeds": [row["seed"] for row in rows],
+        "start": [round(mean_success(row), 3) for row in before],
+        "after": [round(mean_success(row), 3) for row in rows],
+        **{name: round(100 * value, 1) for name, value in points.items()},
+        "measured": distinct([*before, *rows]),
+    }
+
+
+def mean_success(row: Row) -> float:
+    """Mean over tasks."""
+    return macro_average([TaskCount(**count) for count in row["counts"]]).mean
 
 
 def _by_instance(rows: Iterable[Row]) -> dict[tuple[str, Hashable], bool]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.provenance import provenance
 from warehouse.home import atomic_write
 
 Row = dict[str, Any]
@@ -24,13 +25,13 @@ def fingerprint(*settings: Any) -> str:
 
 
 def kept_row(path: Path, recipe: str, names: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> Row:
-    """The row of `path`, measured only where there is none yet: `names` that say which row it is, its `recipe`, then the figures. Raises
-    SystemExit where the row there is of other settings."""
+    """The row of `path`, measured only where there is none yet: `names` that say which row it is, its `recipe`, commit, date and machine as
+    `measured`, then the figures. Raises SystemExit where the row there is of other settings."""
     if path.exists():
         found: Row = json.loads(path.read_text())
         _check(path, found.get("recipe"), recipe)
         return found
-    found = {**names, "recipe": recipe, **measure()}
+    found = {**names, "recipe": recipe, "measured": provenance(), **measure()}
     atomic_write(path, json.dumps(found).encode())
     return found
 

@@ -179,12 +179,12 @@ def make_start(
 
 
 async def evaluation(
-    profile: Profile, policy: Path, num: int, bars: Progress, tasks: Mapping[str, Task] | None = None
+    profile: Profile, policy: Path, num: int, bars: Progress, tasks: Mapping[str, Task] | None = None, split: Split = Split.HOLDOUT
 ) -> list[Episode]:
-    """Greedy episodes of a checkpoint, `num` a task, on holdout instances."""
+    """Greedy episodes of a checkpoint, `num` a task, on holdout instances or those of another split."""
     engine = EmbeddedEngine.from_checkpoint(policy)
-    requests = of_tasks(greedy_requests(profile.acting, engine.policy_id, Split.HOLDOUT, num), tasks)
-    bar, episodes = Bar(bars, "holdout", len(requests)), []
+    requests = of_tasks(greedy_requests(profile.acting, engine.policy_id, split, num), tasks)
+    bar, episodes = Bar(bars, split.value, len(requests)), []
     async with open_collector(profile.acting) as collector:
         async for episode in collector.collect(engine, requests):
             episodes.append(episode)

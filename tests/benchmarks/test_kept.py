@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import rl_beside_trl
 from benchmarks.common.kept import claim, fingerprint, kept_row
+from benchmarks.common.provenance import provenance
 
 
 def test_a_row_is_measured_once_and_refused_under_other_settings(tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_a_row_is_measured_once_and_refused_under_other_settings(tmp_path: Path)
 
     recipe = fingerprint({"steps": 3}, ["ppo"])
     first = kept_row(target, recipe, {"seed": 0, "arm": "ppo"}, figures)
-    assert first == {"seed": 0, "arm": "ppo", "recipe": recipe, "success": 0.5} == json.loads(target.read_text())
+    assert first == {"seed": 0, "arm": "ppo", "recipe": recipe, "measured": provenance(), "success": 0.5} == json.loads(target.read_text())
     assert kept_row(target, fingerprint({"steps": 3}, ["ppo"]), {}, figures) == first
     assert len(measured) == 1
     with pytest.raises(SystemExit, match=r"of other settings.*remove .* to measure again"):
@@ -40,7 +41,7 @@ def test_a_measurement_that_fails_leaves_no_row(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="browser"):
         kept_row(tmp_path / "row.json", "a", {}, figures)
-    assert kept_row(tmp_path / "row.json", "b", {}, dict) == {"recipe": "b"}
+    assert kept_row(tmp_path / "row.json", "b", {}, dict) == {"recipe": "b", "measured": provenance()}
 
 
 def test_a_folder_is_gone_on_with_under_the_settings_it_was_begun_with(tmp_path: Path) -> None:
@@ -58,11 +59,21 @@ def test_a_folder_is_gone_on_with_under_the_settings_it_was_begun_with(tmp_path:
 
 def test_what_an_arm_is_told_is_in_its_fingerprint() -> None:
     told = Namespace(episodes=672, rounds=8, per_task=40)
-    arms = [*rl_beside_trl.ARMS, "start"]
-    recipes = {arm: rl_beside_trl.recipe_of(0, arm, told) for arm in arms}
-    assert len(set(recipes.values())) == len(arms)
+    arms: list[tuple[str, float | None]] = [("start", None), *((arm, rate) for arm in rl_beside_trl.ARMS for rate in rl_beside_trl.RATES)]
+    recipes = {arm: rl_beside_trl.recipe_of(0, *arm, told) for arm in arms}
+    assert len(set(recipes.values())) == len(arms) == 1 + 3 * 5
     more = Namespace(episodes=1344, rounds=8, per_task=40)
-    assert rl_beside_trl.recipe_of(0, "start", more) == recipes["start"], "episodes of RL are nothing to the policy before it"
-    assert all(rl_beside_trl.recipe_of(0, arm, more) != recipes[arm] for arm in rl_beside_trl.ARMS)
-    watched_less = Namespace(episodes=672, rounds=8, per_task=20)
-    assert all(rl_beside_trl.recipe_of(0, arm, watched_less) != recipes[arm] for arm in arms)
+    assert rl_beside_trl.recipe_of(0, "start", None, more) == recipes["start", None], "episodes of RL are nothing to the policy before it"
+    assert all(rl_beside_trl.recipe_of(0, *arm, more) != recipes[arm] for arm in arms[1:])
+
+
+def test_the_rate_of_an_arm_is_chosen_by_eval_alone_over_all_seeds() -> None:
+    """At .1 seed 1 is the best of all; over both seeds .2 is."""
+    solved = {(0, 0.1): 3, (0, 0.2): 6, (1, 0.1): 9, (1, 0.2): 8}
+    rows = [
+        {"arm": "TRL", "seed": seed, "rate": rate, "split": "eval", "counts": [{"task": "t", "num_success": num, "num_episodes": 10}]}
+        for (seed, rate), num in solved.items()
+    ]
+    assert rl_beside_trl.best_rate(rows, "TRL") == 0.2
+    with pytest.raises(ValueError, match="holdout"):
+        rl_beside_trl.best_rate([{**rows[0], "split": "holdout"}], "TRL")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from agent.episode import Episode, EpisodeRequest, Outcome, Step
-from benchmarks.rl_beside_trl import TOLD, rows_of
+from benchmarks.rl_beside_trl import TOLD, published, rows_of
 from models.ppo.config import PpoConfig
 from sandbox.actions import Wait
 from sandbox.task import Task
@@ -40,3 +42,18 @@ def test_a_crash_keeps_its_place_and_has_no_reward() -> None:
     rows = rows_of([attempt(7, 0, Outcome.SUCCESS), attempt(7, 1, Outcome.CRASHED)], END)
     assert [row["reward"] for row in rows] == [1.0, None]
     assert rows[1]["completion_ids"] == [END]
+
+
+def test_what_is_published_says_split_rate_updates_and_when() -> None:
+    when = {"commit": "abc", "date": "2026-01-02", "machine": "a CPU"}
+
+    def row(arm: str, rate: float | None, solved: int, **more: int) -> dict[str, Any]:
+        outcomes = [("t", instance, instance < solved) for instance in range(10)]
+        counts = [{"task": "t", "num_success": solved, "num_episodes": 10}]
+        return {"arm": arm, "rate": rate, "seed": 0, "split": "eval", "outcomes": outcomes, "counts": counts, "measured": when, **more}
+
+    found = published([row("start", None, 4), row("TRL", 1e-3, 7, episodes=672, updates=72, cpu_s=64)])
+    assert found.keys() == {"TRL 0.001 eval"}
+    each = found["TRL 0.001 eval"]
+    assert (each["rate"], each["updates"], each["start"], each["after"], each["gain"], each["measured"]) == (1e-3, 72, [0.4], [0.7], 30.0, [when])
+    assert each["low"] < 30 < each["high"]
