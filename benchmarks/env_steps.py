@@ -7,10 +7,13 @@ number of workers, each one process with one page. Blocks of episodes are interl
 falls on all alike; figures are medians over the repeats. CPU milliseconds a step count the worker and its browsers, and depend less on a
 busy machine. Loading a page for the first time is not counted.
 
+Peers have two lines each: in the full Chromium that they are written for, and, as *headless shell*, in the smaller browser that ours runs
+in. BrowserGym builds an accessibility tree and a DOM snapshot for every observation, which no other does.
+
 Peers run in venvs of their own under .bench/, made on first use. The official environment needs chromedriver beside Chromium
 (on Debian: apt-get install chromium-driver).
 
-    python -m benchmarks.env_steps --workers 1 2 4 --large-workers 1 2 --json .bench/env_steps.json
+    python -m benchmarks.env_steps --workers 1 2 4 --large-workers 1 2 --publish
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +35,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common.provenance import provenance, publish
 from benchmarks.common.venv import python_of
 from sandbox.browser.chromium import find_chromium
 from sandbox.miniwob.source import MiniWobSource
@@ -53,18 +57,23 @@ class Contestant:
     venv: str | None = None
     packages: tuple[str, ...] = ()
     episodes_per_block: int
+    in_headless_shell: bool = False
+    """Whether a peer gets the browser of ours; ours choose their own."""
 
     def python(self, root: Path) -> Path:
         """The interpreter that runs it."""
         return Path(sys.executable) if self.venv is None else python_of(root / self.venv, self.packages)
 
 
+SHELL = ", headless shell"
 BROWSERGYM = ("browsergym-miniwob==0.14.3", "playwright==1.44.0")
-CONTESTANTS = (
+OURS = (
     Contestant(name="flywheel", program="ours/env_steps.py", argument="beginframe", episodes_per_block=8),
     Contestant(name="flywheel, fleet", program="ours/env_steps.py", argument="fleet", episodes_per_block=8),
     Contestant(name="flywheel, plain", program="ours/env_steps.py", argument="plain", episodes_per_block=2),
     Contestant(name="flywheel, playwright", program="ours/env_steps.py", argument="playwright", episodes_per_block=2),
+)
+PEERS = (
     Contestant(name="playwright, bare", program="peers/playwright_steps.py", argument="", episodes_per_block=2),
     Contestant(
         name="official miniwob", program="peers/official_steps.py", argument="", episodes_per_block=2,
@@ -78,8 +87,9 @@ CONTESTANTS = (
         name="browsergym, no sleep", program="peers/browsergym_steps.py", argument="no-delay", episodes_per_block=1,
         venv="browsergym", packages=BROWSERGYM,
     ),
-    Contestant(name="floor (bare commands)", program="ours/env_steps.py", argument="floor", episodes_per_block=8),
 )  # fmt: skip
+FLOOR = Contestant(name="floor (bare commands)", program="ours/env_steps.py", argument="floor", episodes_per_block=8)
+CONTESTANTS = (*OURS, *(each for peer in PEERS for each in (peer, replace(peer, name=peer.name + SHELL, in_headless_shell=True))), FLOOR)
 TARGETS = {"official miniwob": 8.0, "browsergym": 60.0, "floor (bare commands)": 0.8}
 """What `flywheel` is to reach in steps a second, times the other's."""
 
@@ -105,13 +115,11 @@ class Worker:
     """A worker process; `ask` sends a request, `answer` waits for its reply."""
 
     def __init__(self, contestant: Contestant, window: str, python: Path, log: Path) -> None:
-        environment = os.environ | {
-            "PYTHONPATH": str(HERE.parent),
-            "MINIWOB_URL": (MiniWobSource().root / "miniwob").as_uri() + "/",
-            "BENCH_CHROMIUM": str(find_chromium(headless_shell=False).path),
-        }
-        if driver := shutil.which("chromedriver"):
-            environment |= {"MINIWOB_CHROME_BINARY": environment["BENCH_CHROMIUM"], "MINIWOB_CHROMEDRIVER": driver}
+        environment = os.environ | {"PYTHONPATH": str(HERE.parent), "MINIWOB_URL": (MiniWobSource().root / "miniwob").as_uri() + "/"}
+        if contestant.program.startswith("peers/"):
+            environment["BENCH_CHROMIUM"] = browser_of(contestant)
+            if driver := shutil.which("chromedriver"):
+                environment |= {"MINIWOB_CHROME_BINARY": environment["BENCH_CHROMIUM"], "MINIWOB_CHROMEDRIVER": driver}
         self.contestant, self._log = contestant, log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -165,6 +173,15 @@ class Worker:
                 child.kill()
             except psutil.NoSuchProcess:
                 continue
+
+
+def browser_of(contestant: Contestant) -> str:
+    """The executable that a peer gets. Raises SystemExit where this machine has not the kind that it is listed with."""
+    found = find_chromium(headless_shell=contestant.in_headless_shell)
+    if found.is_headless_shell != contestant.in_headless_shell:
+        kind, package = ("headless shell", "chromium-headless-shell") if contestant.in_headless_shell else ("full Chromium", "chromium")
+        raise SystemExit(f"{contestant.name} needs a {kind}, and {found.path} is none: apt-get install {package}, or leave it --without")
+    return str(found.path)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,6 +283,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="*", default=[], metavar="NAME", help=f"leave some out: {names}")
     parser.add_argument("--root", type=Path, default=Path(".bench"), help="where the peers' venvs are made (default: .bench)")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--publish", action="store_true", help="write docs/measured/env_steps.json")
     arguments = parser.parse_args()
     console = Console()
     contestants = [contestant for contestant in CONTESTANTS if contestant.name not in arguments.without]
@@ -279,10 +297,12 @@ def main() -> None:
         found = measure(contestants, window, num_workers, arguments.repeats, arguments.tasks, arguments.root.absolute(), console)
         show(found, console)
         figures += found
+        setting = {"tasks": arguments.tasks, "steps_per_episode": STEPS_PER_EPISODE, "targets": TARGETS}
+        stored = {"measured": provenance(), **setting, "figures": [asdict(each) for each in figures]}
         if arguments.json:
-            setting = {"tasks": arguments.tasks, "steps_per_episode": STEPS_PER_EPISODE, "targets": TARGETS}
-            stored = setting | {"figures": [asdict(each) for each in figures]}
             arguments.json.write_text(json.dumps(stored, indent=1))
+        if arguments.publish:
+            publish("env_steps", stored)
 
 
 if __name__ == "__main__":

@@ -311,7 +311,8 @@ def published(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     for arm, rate, split in dict.fromkeys((row["arm"], row["rate"], row["split"]) for row in rows):
         if rate is not None:
             on_split = [row for row in rows if row["split"] == split]
-            mine, before = [row for row in on_split if row["arm"] == arm and row["rate"] == rate], [r for r in on_split if r["arm"] == "start"]
+            mine = [row for row in on_split if (row["arm"], row["rate"]) == (arm, rate)]
+            before = [row for row in on_split if row["arm"] == "start"]
             cost = {key: round(mean(row[key] for row in mine), 1) for key in ("episodes", "updates", "cpu_s")}
             found[f"{arm} {rate:g} {split}"] = {"arm": arm, "rate": rate, "split": split, **cost, **summary(mine, before)}
     return found
