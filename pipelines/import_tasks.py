@@ -20,6 +20,7 @@ from rich.table import Table
 from pipelines.terminal import ROWS_SHOWN, counted, print_counts, print_reasons, print_rows, slim_table
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.holdouts import Holdouts
+from sandbox.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES
 from sandbox.imported.source import SOURCE, task_of
 from sandbox.imported.spec import ImportedTask
 from sandbox.imported.store import MANIFEST, TASKS, TaskSet, check_name, read_set, set_names, write_set
@@ -109,6 +110,14 @@ def _tell(found: Collected, console: Console, *, verbose: bool) -> None:
         f"{counted(len(found.records), 'record')}: {counted(len(found.tasks), 'task')}, {found.num_runnable} of them run here, "
         f"{len(found.tasks) - found.num_runnable} not; {counted(found.num_duplicates, 'duplicate')}, {len(found.malformed)} malformed."
     )
+    if would := [
+        f"{num} with {what}"
+        for what, beginnings in (
+            ("files, given with --assets", (NEEDS_FILE,)), ("Debian packages", (NEEDS_PACKAGES,)), ("both", (NEEDS_FILE, NEEDS_PACKAGES)),
+        )
+        if (num := found.num_lacking(*beginnings))
+    ]:  # fmt: skip
+        console.print(f"of those that do not, these would: {', '.join(would)}.", highlight=False)
     print_counts("does not run because it", "tasks", found.reasons, console, kept_in=MANIFEST)
     print_counts("mapped with a loss", "tasks", found.notes, console, kept_in=TASKS)
     print_counts("unknown field, kept with the record", "tasks", found.unknown_fields, console, kept_in=MANIFEST)
@@ -142,9 +151,7 @@ def _tell_holdouts(
         console.print(f"not held out, because each split has seeds of them of its own: {pages} pages", highlight=False)
 
 
-def _tell_splits(
-    home: Home, name: str, tasks: Sequence[ImportedTask], console: Console, *, held_out: bool, verbose: bool
-) -> None:
+def _tell_splits(home: Home, name: str, tasks: Sequence[ImportedTask], console: Console, *, held_out: bool, verbose: bool) -> None:
     """Which split each task that runs is in, and why: what is not trained on must not come as a surprise."""
     holdouts = Holdouts.read(home, without=name)
     found = [(task, _split_of(name, task, holdouts)) for task in tasks if task.is_runnable]

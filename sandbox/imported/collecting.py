@@ -74,6 +74,13 @@ class Collected:
     def num_runnable(self) -> int:
         return sum(task.is_runnable for task in self.tasks)
 
+    def num_lacking(self, *beginnings: str) -> int:
+        """How many tasks would run but for reasons that begin so, each of which is one of theirs."""
+        found = (
+            {next((each for each in beginnings if reason.startswith(each)), reason) for reason in task.not_runnable} for task in self.tasks
+        )
+        return sum(each == set(beginnings) for each in found)
+
 
 def collect(
     format: str, paths: Sequence[Path], *, assets: Sequence[Path] = (), held_out: bool = False,

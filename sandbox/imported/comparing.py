@@ -19,10 +19,16 @@ LINEAR = frozenset((
     "exact_match", "match_in_list", "literal_match", "check_include_exclude", "file_contains", "compare_text_file", "diff_text_file",
     "compare_config", "compare_answer", "check_file_exists",
 ))  # fmt: skip
-_MAIN = """
-
-if __name__ == "__main__":
-    sys.exit(main())
+MODULES = ("spreadsheets", "metrics")
+"""What the program consists of, each after those that it imports."""
+_START = """
+import sys, types
+for name in ("sandbox", "sandbox.imported"):
+    sys.modules[name] = types.ModuleType(name)
+for name, source in SOURCES.items():
+    module = sys.modules["sandbox.imported." + name] = types.ModuleType("sandbox.imported." + name)
+    exec(source, module.__dict__)
+sys.exit(module.main())
 """
 
 
@@ -46,4 +52,5 @@ def _part(value: Any) -> tuple[str, bytes]:
 
 @cache
 def _program() -> str:
-    return Path(__file__).with_name("metrics.py").read_text(encoding="utf-8") + _MAIN
+    sources = {name: Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
+    return f"SOURCES = {sources!r}\n{_START}"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from sandbox.imported.machine import DESKTOP_HOME, TERMINAL_HOME, relative
-from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, digest_of, listed, slug
+from sandbox.imported.mapping import NEEDS_FILE, BadRecord, Fields, Files, Mapped, digest_of, listed, slug
 from sandbox.imported.rules import faults
 from sandbox.imported.source import page_of
 from sandbox.imported.spec import GOALS, Answers, DeviceSays, Goal, Not, Several, TaskSpec, fill
@@ -79,7 +79,7 @@ def map_plain(record: Any, files: Files) -> Mapped:
     for path, name in named.items() if isinstance(named, Mapping) else ():
         found = files.find(str(name))
         if found is None:
-            reasons.append(f"needs the file {name}, which does not lie with the task file")
+            reasons.append(f"{NEEDS_FILE}, {name}, that does not lie with the task file")
         else:
             assets[digest_of(found)] = found
             data["assets"] = {**data.get("assets", {}), str(path): digest_of(found)}

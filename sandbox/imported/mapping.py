@@ -17,6 +17,9 @@ from sandbox.imported.spec import TaskSpec
 
 T = TypeVar("T")
 
+NEEDS_FILE, NEEDS_PACKAGES = "needs a file", "needs Debian packages that are not installed"
+"""How a reason begins that goes away once files are given with --assets, or packages are installed."""
+
 
 class BadRecord(ValueError):
     """A record is no task of its format, and why: it is named by file and line, kept as it is, and no task is made of it."""

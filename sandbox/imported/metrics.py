@@ -1,8 +1,8 @@
 """Comparisons of a goal's value with what is expected, by name: pure functions of texts, bytes and rules. What they mean is what OSWorld's
 evaluators of the same names mean (Xie et al. 2024, arXiv 2404.07972), written anew; where those give a share, only all of it passes here.
 
-Which of OSWorld's evaluators there are none of is said by osworld.py, when a task is imported. The module needs the standard library alone,
-because comparing.py runs its source in a jail, with the system's Python.
+Which of OSWorld's evaluators there are none of is said by osworld.py, when a task is imported. The module needs spreadsheets.py
+and the standard library alone, because comparing.py runs it in a jail, with the system's Python.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from sandbox.imported.spreadsheets import compare_table
 
 Result = str | bytes | None
 Metric = Callable[[Result, Any, Mapping[str, Any]], str | None]
@@ -166,6 +168,18 @@ def check_file_exists(value: Result, expected: Any, options: Mapping[str, Any]) 
     return None
 
 
+def check_image_file_size(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """Smaller than so many bytes."""
+    size, limit = len(value or b""), _rules(expected)["max_size"]
+    return None if size < limit else f"has {size} bytes, not less than {limit}"
+
+
+def check_moved_jpgs(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """A folder's names, a line each, are these, in any order."""
+    found, wanted = sorted(text_of(value).splitlines()), sorted(_rules(expected)["expected"])
+    return None if found == wanted else f"are {_shown(found)}, not {_shown(wanted)}"
+
+
 def _json(value: Result) -> Any:
     try:
         return json.loads(text_of(value))
@@ -178,7 +192,8 @@ METRICS: Mapping[str, Metric] = {
     "check_include_exclude": check_include_exclude, "file_contains": file_contains, "compare_text_file": compare_text_file,
     "diff_text_file": diff_text_file, "compare_csv": compare_csv, "check_csv": check_csv, "check_list": check_list,
     "check_line_number": check_line_number, "check_json_settings": check_json_settings,
-    "check_json": check_json, "check_file_exists": check_file_exists,
+    "check_json": check_json, "check_file_exists": check_file_exists, "compare_table": compare_table,
+    "check_image_file_size": check_image_file_size, "check_moved_jpgs": check_moved_jpgs,
     "compare_config": lambda value, expected, options: compare_text_file(value, _rules(expected).get("expected", ""), options),
     "compare_answer": lambda value, expected, options: exact_match(text_of(value).strip(), expected, options),
 }  # fmt: skip

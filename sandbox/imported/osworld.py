@@ -15,7 +15,7 @@ from sandbox.actions import Action, Click, Hotkey, KeyDown, KeyUp, TypeText, Wai
 from sandbox.desktop.apps import APPS, missing_packages
 from sandbox.desktop.box import BoxSettings
 from sandbox.imported.machine import DESKTOP_HOME, relative
-from sandbox.imported.mapping import Fields, Files, Mapped, slug
+from sandbox.imported.mapping import NEEDS_PACKAGES, Fields, Files, Mapped, slug
 from sandbox.imported.osworld_checks import goals_of
 from sandbox.imported.osworld_task import OsworldTask, split_words
 from sandbox.imported.pyautogui_calls import BadCode
@@ -36,7 +36,9 @@ PLACEHOLDERS = {
     "SCREEN_HEIGHT": SCREEN_PX[1],
 }  # fmt: skip
 MIDDLE_PX = (BoxSettings().width_px // 2, BoxSettings().height_px // 2)
-_ASIDE = ("snapshot", "trajectory", "related_apps", "proxy", "fixed_ip", "possibility_of_env_change", "comment")
+_ASIDE = (
+    "snapshot", "trajectory", "related_apps", "proxy", "fixed_ip", "possibility_of_env_change", "comment", "hint", "env_may_change",
+)  # fmt: skip
 
 
 def map_osworld(record: Any, files: Files) -> Mapped:
@@ -44,6 +46,8 @@ def map_osworld(record: Any, files: Files) -> Mapped:
     fields = Fields(record)
     task = OsworldTask(fields.take("id", str), files)
     instruction = fields.take("instruction", str)
+    if "://" in instruction:
+        task.refuse("asks for something of the network")
     source = fields.any("source")
     fields.keep_aside(*_ASIDE)
     setup = _steps(fields.take("config", list, []), "config", task)
@@ -169,7 +173,7 @@ def _opened(app: str, files: Sequence[str], task: OsworldTask) -> list[SetupStep
         task.refuse("opens a file outside of the home folder")
         return []
     if lacking := missing_packages([app]):
-        task.refuse(f"needs Debian packages that are not installed: {', '.join(lacking)}")
+        task.refuse(f"{NEEDS_PACKAGES}: {', '.join(lacking)}")
     return [SetupStep(launch=APPS[app].name, files=tuple(path for path in inside if path))]
 
 

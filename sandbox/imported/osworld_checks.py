@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from sandbox.imported.metrics import METRICS
 from sandbox.imported.osworld_task import OsworldTask
 from sandbox.imported.rules import EXISTENCE, faults
 from sandbox.imported.spec import Compare, Getter, Goal, PathIs, Several
+
+MISSING = "missing"
+"""Stands for the digest of a file that is not there, so that the rest of its evaluator is looked at all the same."""
 
 
 def goals_of(evaluator: Mapping[str, Any], task: OsworldTask) -> tuple[list[Goal], list[Any]]:
@@ -70,22 +74,36 @@ def _getter(value: Any, where: str, task: OsworldTask) -> Getter | None:
                 task.refuse(f"says nothing in a {kind} to compare with")
             made = None if given is None else Getter(value=given)
         case "vm_command_line" | "vm_command_error":
-            command = task.command(fields.any("command"), is_shell=bool(fields.any("shell")))
+            given = fields.any("command")
+            if program := re.fullmatch(r"which ([\w.-]+)", given if isinstance(given, str) else ""):
+                task.check_program(program[1])
+            command = task.command(given, is_shell=bool(fields.any("shell")))
             made = None if command is None else Getter(command=command) if kind == "vm_command_line" else Getter(errors_of=command)
         case "vm_file":
-            path = fields.any("path")
-            if isinstance(path, str):
-                made = Getter(file=path)
-            else:
-                task.refuse("compares several files at once")
+            path = _path(fields, task)
+            made = None if path is None else Getter(file=path)
+        case "list_directory":
+            path = fields.take("path", str)
+            made = Getter(command=("find", path, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\n"))
         case "cloud_file" | "local_file":
-            path = fields.any("path", "local_path")
-            digest = task.asset(path) if isinstance(path, str) else None
-            if not isinstance(path, str):
-                task.refuse("compares several files at once")
-            made = None if digest is None else Getter(asset=digest)
+            path = _path(fields, task)
+            made = None if path is None else Getter(asset=task.asset(path) or MISSING)
         case _:
             task.refuse(f"no way here to get a value of type {kind}")
             return None
     task.unknown += fields.unknown()
     return made
+
+
+def _path(fields: Fields, task: OsworldTask) -> str | None:
+    """Of `multi`, several files are fetched, and those of `gives` compared, by default the first. None, with a reason, where these are
+    several."""
+    paths, gives = fields.any("path", "local_path"), fields.any("gives")
+    is_several = bool(fields.any("multi"))
+    chosen = gives if isinstance(gives, list) else [0]
+    if is_several and isinstance(paths, list) and len(chosen) == 1 and isinstance(chosen[0], int) and 0 <= chosen[0] < len(paths):
+        paths = paths[chosen[0]]
+    if not isinstance(paths, str):
+        task.refuse("compares several files at once")
+        return None
+    return paths

@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sandbox.desktop.apps import missing_packages
 from sandbox.imported.machine import DESKTOP_HOME
-from sandbox.imported.mapping import BadRecord, Files, digest_of
+from sandbox.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, BadRecord, Files, digest_of
 from sandbox.imported.shell_words import programs
 
 _BUILTINS = frozenset((
@@ -22,6 +23,7 @@ _BUILTINS = frozenset((
     "while", "{", "}", "!", "hash", "history", "jobs",
 ))  # fmt: skip
 _NETWORK = frozenset(("curl", "wget", "pip", "pip3", "apt", "apt-get", "snap"))
+_OFFICE = frozenset(("libreoffice", "soffice", "localc"))
 _SYSTEMD = frozenset(("timedatectl", "systemctl", "loginctl", "hostnamectl"))
 _SCHEMA = re.compile(r"gsettings['\", ]+(?:get|set|reset|describe)['\", ]+([\w.-]+)")
 _SCHEMA_FILES = Path("/usr/share/glib-2.0/schemas")
@@ -58,7 +60,7 @@ class OsworldTask:
         """Digest of a file that the record names; None, and a reason, where it cannot be had."""
         data = self._files.find(address, self.task_id, target)
         if data is None:
-            self.refuse("needs a file from the network" if "://" in address else "needs a file that does not lie with the record")
+            self.refuse(f"{NEEDS_FILE} from the network" if "://" in address else f"{NEEDS_FILE} that does not lie with the record")
             return None
         self.assets[digest_of(data)] = data
         return digest_of(data)
@@ -89,15 +91,16 @@ class OsworldTask:
         if words[0] == "python":
             self.note("python is python3 here")
             words = ["python3", *words[1:]]
-        self._check_program(words[0])
+        self.check_program(words[0])
         return tuple(words)
 
     def _check_programs(self, script: str) -> None:
         for name in programs(script):
             if not name.startswith(("~", "./", ".")):
-                self._check_program(name)
+                self.check_program(name)
 
-    def _check_program(self, name: str) -> None:
+    def check_program(self, name: str) -> None:
+        """A reason where a program is not here, or could do nothing here."""
         if name in ("python", *_BUILTINS) or name.startswith(str(DESKTOP_HOME)):
             return
         if name == "sudo":
@@ -106,6 +109,9 @@ class OsworldTask:
             self.refuse("needs the network")
         elif name in _SYSTEMD:
             self.refuse("needs systemd, which a desktop here does not have")
+        elif name in _OFFICE:
+            if lacking := missing_packages(["calc"]):
+                self.refuse(f"{NEEDS_PACKAGES}: {', '.join(lacking)}")
         elif shutil.which(name, path="/usr/bin:/bin:/usr/games") is None and not PurePosixPath(name).is_absolute():
             self.refuse(f"needs the program {name}")
 

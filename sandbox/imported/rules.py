@@ -11,6 +11,7 @@ from typing import Any
 
 from sandbox.imported.metrics import JSON_METHODS, METRICS
 from sandbox.imported.spec import Answers, Compare, DeviceSays, FileContains, Goal, Not, Several
+from sandbox.imported.spreadsheets import FUZZY_FIELDS, FUZZY_TYPES, METHODS, SHEET, TABLE_RULES, coordinates
 
 MAX_PATTERN_CHARS = 2_000
 Fault = str | None
@@ -45,11 +46,97 @@ def _compare(goal: Compare) -> Fault:
         return None if goal.result.file is not None else "looks at a file, not at what a command prints"
     if unknown := [name for name, value in goal.options.items() if value and name not in OPTIONS.get(goal.function, ())]:
         return f"has no option `{unknown[0]}`" + _known(OPTIONS.get(goal.function, ()))
+    if goal.function == "compare_table":
+        return _table(goal)
     if goal.expected is None:
         return "is not told what to compare with (`expected`)"
     if goal.expected.value is not None:
         return _rules(goal.function, goal.expected.value)
     return "compares with rules, not with a file or a command" if goal.function in TAKES_RULES else None
+
+
+def _table(goal: Compare) -> Fault:
+    """Of a comparison of workbooks."""
+    rules = goal.options.get("rules")
+    if not isinstance(rules, (list, tuple)) or not rules:
+        return "has no rule, so it would always hold" + _known(TABLE_RULES)
+    if goal.expected is not None and goal.expected.asset is None and goal.expected.file is None:
+        return "compares with a file"
+    return next((fault for rule in rules if (fault := _table_rule(rule, goal.expected is not None))), None)
+
+
+def _table_rule(rule: Any, is_expected: bool) -> Fault:
+    kind = rule.get("type") if isinstance(rule, Mapping) else None
+    if not isinstance(kind, str) or kind not in TABLE_RULES:
+        return f"has the rule {kind!r}" + _known(TABLE_RULES)
+    if unknown := [name for name in rule if name not in ("type", *TABLE_RULES[kind])]:
+        return f"has a rule {kind} with `{unknown[0]}`" + _known(TABLE_RULES[kind])
+    sheets = [rule.get(name) for name in TABLE_RULES[kind] if name.startswith("sheet_idx")]
+    if not all(SHEET.fullmatch(f"RI{each}" if isinstance(each, int) else str(each)) for each in sheets):
+        return f"has a rule {kind} that names no sheet: RI0, RNname of the result, EI0, ENname of what is expected"
+    looks_at_expected = kind == "sheet_name" or any(str(each).startswith("E") for each in sheets)
+    if looks_at_expected and not is_expected:
+        return "is not told what to compare with (`expected`)"
+    if len(sheets) == 2 and sheets[0] == sheets[1]:
+        return f"has a rule {kind} that compares a sheet with itself"
+    return _table_values(kind, rule)
+
+
+def _table_values(kind: str, rule: Mapping[str, Any]) -> Fault:
+    match kind:
+        case "zoom":
+            return _method(rule)
+        case "check_cell":
+            props = rule.get("props")
+            if not isinstance(props, Mapping) or set(props) != {"value"} or not isinstance(props["value"], Mapping):
+                return "has a rule check_cell of a property that is not read here; there is value"
+            return _method(props["value"]) or _ranges([rule.get("coordinate")])
+        case "sheet_fuzzy":
+            inner = rule.get("rules")
+            if not isinstance(inner, (list, tuple)) or not inner or not all(isinstance(each, Mapping) for each in inner):
+                return "has a rule sheet_fuzzy without `rules`"
+            return next((fault for each in inner if (fault := _fuzzy(each))), None)
+        case "sheet_data" if not isinstance(rule.get("precision", 0), int):
+            return "has a rule sheet_data whose `precision` is not a whole number"
+    return None
+
+
+def _fuzzy(rule: Mapping[str, Any]) -> Fault:
+    if unknown := [name for name in rule if name not in FUZZY_FIELDS]:
+        return f"has a rule sheet_fuzzy with `{unknown[0]}`" + _known(FUZZY_FIELDS)
+    if rule.get("type") not in FUZZY_TYPES:
+        return f"has a rule sheet_fuzzy of the type {rule.get('type')!r}" + _known(FUZZY_TYPES)
+    if not all(isinstance(rule.get(name, ""), str) for name in ("ignore_chars", "trim_leadings", "trim_trailings")):
+        return "has a rule sheet_fuzzy that leaves out what is not a text"
+    pairs = rule.get("normalization", ())
+    if not isinstance(pairs, (list, tuple)) or not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+        return "has a rule sheet_fuzzy whose `normalization` is not a list of pairs"
+    if fault := next((fault for pair in pairs for part in pair[:1] if (fault := _text(part))), None):
+        return f"has a rule sheet_fuzzy whose `normalization` {fault}"
+    return _ranges(rule.get("range"))
+
+
+def _ranges(value: Any) -> Fault:
+    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(each, str) for each in value):
+        return "has a rule without a range of cells"
+    try:
+        for _ in coordinates(value):
+            pass
+    except ValueError as error:
+        return f"has a rule where {error}"
+    return None
+
+
+def _method(rule: Mapping[str, Any]) -> Fault:
+    """Of {method, ref}."""
+    method, ref = rule.get("method"), rule.get("ref")
+    if not isinstance(method, str) or "ref" not in rule:
+        return "has a rule without `method` and `ref`"
+    if re.fullmatch(r"re(\.[AIMSX])*", method):
+        return _pattern(ref)
+    if re.fullmatch(r"approx:\d*\.?\d+", method):
+        return None if isinstance(ref, (int, float)) else "has a rule approx whose `ref` is not a number"
+    return None if method in METHODS else f"has the method {method!r}" + _known((*METHODS, "approx:NUMBER", "re"))
 
 
 def _rules(function: str, value: Any) -> Fault:
@@ -86,6 +173,10 @@ def _text(value: Any) -> Fault:
 
 def _scalar(value: Any) -> Fault:
     return None if isinstance(value, (str, int, float)) else f"is {type(value).__name__}, expected a text or a number"
+
+
+def _number(value: Any) -> Fault:
+    return None if isinstance(value, (int, float)) and value > 0 else "is not a number above 0"
 
 
 def _pattern(value: Any) -> Fault:
@@ -126,14 +217,16 @@ RULES: Mapping[str, Mapping[str, Callable[[Any], Fault]]] = {
     "file_contains": {"expected": _each(_text)}, "check_include_exclude": {"include": _each(_text), "exclude": _each(_text)},
     "check_csv": {"expect": _each(_record), "unexpect": _each(_record)},
     "check_list": {"expect": _each(_pattern), "unexpect": _each(_pattern)}, "check_json_settings": {"expected": _settings},
+    "check_image_file_size": {"max_size": _number}, "check_moved_jpgs": {"expected": _each(_text)},
     "check_json": {"expect": _each(_json_rule), "unexpect": _each(_json_rule)},
 }  # fmt: skip
 """By comparison and rule: what is wrong with its value. A comparison that is not here takes a text or a file whole."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "literal_match": ("ignore_case", "type"), "compare_text_file": ("ignore_blanks", "ignore_case"),
-    "compare_csv": ("strict", "ignore_case"),
+    "compare_csv": ("strict", "ignore_case"), "compare_table": ("rules",),
 }  # fmt: skip
 TAKES_RULES = frozenset((
-    "match_in_list", "check_include_exclude", "file_contains", "check_csv", "check_list", "check_json", "check_json_settings"
+    "match_in_list", "check_include_exclude", "file_contains", "check_csv", "check_list", "check_json", "check_json_settings",
+    "check_image_file_size", "check_moved_jpgs",
 ))  # fmt: skip
 """What they compare with is never the content of a file or the output of a command."""

@@ -13,7 +13,7 @@ from sandbox.actions import Click
 from sandbox.imported import metrics
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.machine import DESKTOP_HOME
-from sandbox.imported.mapping import Files
+from sandbox.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files
 from sandbox.imported.rules import faults
 from sandbox.imported.source import filled, find, instance_spec, load_tasks
 from sandbox.imported.spec import Compare, DeviceSays, Getter, TaskSpec
@@ -98,7 +98,13 @@ def test_an_osworld_example_becomes_a_desktop_task(tmp_path: Path) -> None:
             "settings org.nobody.x",
         ),
         ({"evaluator": {"func": "infeasible"}}, "meant to be impossible"),
-        ({"evaluator": {"func": "compare_table", "result": {"type": "vm_file", "path": "/x"}}}, "no such evaluator here: compare_table"),
+        ({"instruction": "Fetch https://x.org/a and keep it."}, "asks for something of the network"),
+        (
+            {"evaluator": {"func": "exact_match", "result": {"type": "vm_command_line", "command": "which no-such-program"}}},
+            "needs the program no-such-program",
+        ),
+        ({"evaluator": {"func": "compare_pdfs", "result": {"type": "vm_file", "path": "/x"}}}, "no such evaluator here: compare_pdfs"),
+        ({"evaluator": {"func": "compare_table", "result": {"type": "vm_file", "path": "/x"}}}, "it would always hold"),
         (
             {"evaluator": {"func": "exact_match", "result": {"type": "enable_do_not_track"}, "expected": {"type": "rule", "rules": {}}}},
             "no way here to get a value of type enable_do_not_track",
@@ -131,6 +137,29 @@ def test_the_bus_of_another_machine_is_left_out_of_a_command(tmp_path: Path) -> 
     config = [{"type": "execute", "parameters": {"command": script, "shell": True}}]
     (task,) = collected(tmp_path, "osworld", osworld(config=config)).tasks
     assert task.is_runnable and task.spec.setup[0].command == "\necho hi" and any("session bus" in note for note in task.notes)
+
+
+def test_what_would_run_with_files_or_packages_is_counted_apart(tmp_path: Path) -> None:
+    download = {"type": "download", "parameters": {"files": [{"url": "https://x.org/a", "path": f"{DESKTOP_HOME}/a"}]}}
+    chrome = {"type": "launch", "parameters": {"command": ["google-chrome"]}}
+    records = [osworld(name, instruction=name, config=config) for name, config in (
+        ("runs", []), ("files", [download]), ("never", [chrome]), ("neither", [download, chrome])
+    )]  # fmt: skip
+    wanted = {"type": "cloud_file", "path": "https://x.org/a.xlsx", "dest": "a.xlsx"}
+    evaluator = {"func": "compare_table", "result": {"type": "vm_file", "path": "/home/user/a.xlsx"}, "expected": wanted}
+    records.append(osworld("no rule", instruction="no rule", evaluator=evaluator | {"options": {"rules": [{"type": "pivot_table"}]}}))
+    found = collected(tmp_path, "osworld", *records)
+    assert (found.num_runnable, found.num_lacking(NEEDS_FILE), found.num_lacking(NEEDS_FILE, NEEDS_PACKAGES)) == (1, 1, 0)
+
+
+def test_of_several_files_the_one_that_is_given_is_compared(tmp_path: Path) -> None:
+    result = {"type": "vm_file", "path": ["/home/user/a", "/home/user/b"], "dest": ["a", "b"], "multi": True}
+    wanted = {"type": "rule", "rules": {"expect": ["x"]}}
+    for gives, file in (({}, "/home/user/a"), ({"gives": [1]}, "/home/user/b"), ({"gives": [0, 1]}, None), ({"gives": [2]}, None)):
+        evaluator = {"func": "check_list", "result": result | gives, "expected": wanted}
+        (task,) = collected(tmp_path, "osworld", osworld(evaluator=evaluator)).tasks
+        assert [goal.result.file for goal in task.spec.goals if isinstance(goal, Compare)] == ([file] if file else [])
+        assert ("compares several files at once" in task.not_runnable) == (file is None)
 
 
 def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
@@ -482,6 +511,10 @@ def text(value: Any) -> Any:
         ("check_json", b"[", {"unexpect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
         ("check_json", b"[", {"expect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
         ("check_json_settings", b'{"a": 1, "b": 2}', {"expected": {"a": 1}}, {}, True),
+        ("check_image_file_size", b"x" * 99, {"max_size": 100}, {}, True),
+        ("check_image_file_size", b"x" * 100, {"max_size": 100}, {}, False),
+        ("check_moved_jpgs", "b.jpg\na.jpg\n", {"expected": ["a.jpg", "b.jpg"]}, {}, True),
+        ("check_moved_jpgs", "a.jpg\n", {"expected": ["a.jpg", "b.jpg"]}, {}, False),
         ("check_line_number", b"12:00:01 x\n no\n13:59:59\n", {"expected": "2"}, {}, True),
     ],
 )
