@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from assets.requests import StageResult
+from benchmarks.common.homes import launches
 from pipelines.executor import LAUNCHED_TAG
 from pipelines.instance import open_instance
 from warehouse.home import Home, atomic_write
@@ -90,7 +91,8 @@ def main() -> None:
         )
     Console().print(table)
     if arguments.json:
-        atomic_write(arguments.json, json.dumps(rows, indent=2).encode())
+        stored = {"measured": launches(Home(arguments.home.absolute())), "iterations": rows}
+        atomic_write(arguments.json, json.dumps(stored, indent=2).encode())
 
 
 if __name__ == "__main__":

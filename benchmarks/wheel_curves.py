@@ -25,20 +25,17 @@ import argparse
 import json
 import math
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.provenance import provenance, sentence
+from benchmarks.common.homes import launches, turn
+from benchmarks.common.provenance import sentence
 from sandbox.miniwob.source import load_tasks
 from warehouse.home import Home, atomic_write
 from warehouse.novelty import reported_counts
@@ -49,8 +46,6 @@ from warehouse.tables import Warehouse
 
 ROOT = Path(".bench/wheel")
 PUBLISHED, PAGE, DRAWING = Path("docs/measured/wheel_curves.json"), Path("docs/measured.md"), Path("docs/wheel-curves.svg")
-PROVENANCE = "provenance.json"
-"""In a home: commit, date and machine of each launch of this benchmark that turned it."""
 FIRST = "0001"
 STARTS = {"ct_model": "tutorials only", "sft_model": "seed SFT"}
 """The policies of the first iteration that a wheel starts from, by role."""
@@ -83,37 +78,6 @@ class Point:
     low: float
     high: float
     num_episodes: int
-
-
-def turn(variant: str, seed: int, iterations: int, console: Console) -> Home:
-    """Turn one home until it has its iterations; returns it."""
-    home = Home((ROOT / f"{variant}-{seed}").absolute())
-    overrides = {**VARIANTS[variant], "seed": seed}
-    started = time.monotonic()
-    command = [sys.executable, "-m", "pipelines.cli", "run", "--iterations", str(iterations), "--home", str(home.root)]
-    for key, value in overrides.items():
-        command += ["--set", f"{key}={yaml.safe_dump(value).splitlines()[0]}"]
-    home.root.mkdir(parents=True, exist_ok=True)
-    note_launch(home)
-    with (home.root / "run.log").open("ab") as log:
-        status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
-    console.print(
-        f"{variant} seed {seed}: {'done' if status == 0 else f'failed, see {home.root}/run.log'} in {time.monotonic() - started:.0f} s"
-    )
-    return home
-
-
-def note_launch(home: Home) -> None:
-    """Add commit, date and machine of now to those of the home."""
-    known, now = launches(home), provenance()
-    if now not in known:
-        atomic_write(home.root / PROVENANCE, json.dumps([*known, now]).encode())
-
-
-def launches(home: Home) -> list[dict[str, str]]:
-    path = home.root / PROVENANCE
-    found: list[dict[str, str]] = json.loads(path.read_text()) if path.exists() else []
-    return found
 
 
 def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
@@ -355,7 +319,7 @@ def main() -> None:
         for seed in arguments.seeds:
             home = Home((ROOT / f"{variant}-{seed}").absolute())
             if not arguments.only_report:
-                turn(variant, seed, arguments.iterations, console)
+                turn(home, ["--iterations", str(arguments.iterations)], {**VARIANTS[variant], "seed": seed}, console)
                 measure_unseen(home, arguments.unseen_per_task)
             if home.root.exists():
                 found = [asdict(point) for point in points_of(variant, seed, home)]

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks.wheel_curves import PAGE, Point, draw, gain, launches, markdown, note_launch, points_of, print_tables, published
+from benchmarks.common.homes import launches, note_launch
+from benchmarks.wheel_curves import PAGE, Point, draw, gain, markdown, points_of, print_tables, published
 from warehouse.home import Home
 from warehouse.tables import Warehouse
 
