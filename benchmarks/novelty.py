@@ -25,6 +25,9 @@ from warehouse.query import connect
 from warehouse.statistics import macro_average
 from warehouse.tables import Warehouse
 
+HOME = Path(".bench/wheel/wheel-0")
+"""What wheel_curves.py turns first."""
+
 
 def figures(home: Home, split: str) -> list[dict[str, Any]]:
     """An entry an evaluated iteration: its novelty, and each policy's success with and without what is not novel."""
@@ -65,7 +68,7 @@ def show(found: Sequence[dict[str, Any]], console: Console) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("homes", nargs="+", type=Path)
+    parser.add_argument("homes", nargs="*", type=Path, default=[HOME], help=f"homes turned by `flywheel run` (default: {HOME})")
     parser.add_argument("--split", default=REPORTED_SPLIT, help=f"default: {REPORTED_SPLIT}")
     parser.add_argument("--json", type=Path, help="write the figures")
     options = parser.parse_args()
