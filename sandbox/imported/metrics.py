@@ -82,6 +82,15 @@ def diff_text_file(value: Result, expected: Any, options: Mapping[str, Any]) -> 
     return None if text_of(value).splitlines() == text_of(expected).splitlines() else "holds other lines"
 
 
+def sheet_print(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
+    """CSV files of a sheet as it is printed: blanks at the ends of lines and empty lines at the end do not count."""
+
+    def lines(text: str) -> list[str]:
+        return [line.strip() for line in (text.lower() if options.get("ignore_case") else text).rstrip().splitlines()]
+
+    return None if lines(text_of(value)) == lines(text_of(expected)) else "is printed otherwise"
+
+
 def compare_csv(value: Result, expected: Any, options: Mapping[str, Any]) -> str | None:
     """`strict` (the default) compares as they are; else white space at the ends of cells does not count; `ignore_case` for letter case."""
 
@@ -193,6 +202,7 @@ METRICS: Mapping[str, Metric] = {
     "diff_text_file": diff_text_file, "compare_csv": compare_csv, "check_csv": check_csv, "check_list": check_list,
     "check_line_number": check_line_number, "check_json_settings": check_json_settings,
     "check_json": check_json, "check_file_exists": check_file_exists, "compare_table": compare_table,
+    "sheet_print": sheet_print,
     "check_image_file_size": check_image_file_size, "check_moved_jpgs": check_moved_jpgs,
     "compare_config": lambda value, expected, options: compare_text_file(value, _rules(expected).get("expected", ""), options),
     "compare_answer": lambda value, expected, options: exact_match(text_of(value).strip(), expected, options),

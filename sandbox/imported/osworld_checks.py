@@ -41,6 +41,9 @@ def _goal(function: Any, result: Any, expected: Any, options: Any, task: Osworld
     if function == "infeasible":
         task.refuse("is meant to be impossible: no verifier here rewards giving up")
         return None
+    if function == "compare_table" and (rule := _printed(options)) is not None:
+        function, options = "sheet_print", {"ignore_case": rule.get("ignore_case", False)}
+        result, expected = _giving(result, rule["sheet_idx0"]), _giving(expected, rule["sheet_idx1"])
     if not isinstance(function, str) or function not in METRICS:
         task.refuse(f"no such evaluator here: {function}")
         return None
@@ -59,6 +62,22 @@ def _goal(function: Any, result: Any, expected: Any, options: Any, task: Osworld
     for fault in faults(goal):
         task.refuse(f"its evaluator {fault}")
     return goal
+
+
+def _printed(options: Any) -> Mapping[str, Any] | None:
+    """The only rule of a comparison of workbooks, where it is of a sheet of each as it is printed: their CSV files are then compared."""
+    rules = options.get("rules") if isinstance(options, Mapping) else None
+    rule = rules[0] if isinstance(rules, list) and len(rules) == 1 else None
+    is_printed = isinstance(rule, Mapping) and rule.get("type") == "sheet_print"
+    sides = [(rule.get("sheet_idx0"), "RN"), (rule.get("sheet_idx1"), "EN")] if isinstance(rule, Mapping) and is_printed else []
+    return rule if sides and all(isinstance(sheet, str) and sheet.startswith(side) for sheet, side in sides) else None
+
+
+def _giving(value: Any, sheet: str) -> Any:
+    """A getter of several files, of which the sheet's CSV file is to be compared."""
+    names = value.get("dest") if isinstance(value, Mapping) else None
+    found = [index for index, name in enumerate(names) if str(name).endswith(f"-{sheet[2:]}.csv")] if isinstance(names, list) else []
+    return {**value, "gives": found} if isinstance(value, Mapping) else value
 
 
 def _getter(value: Any, where: str, task: OsworldTask) -> Getter | None:

@@ -223,7 +223,7 @@ RULES: Mapping[str, Mapping[str, Callable[[Any], Fault]]] = {
 """By comparison and rule: what is wrong with its value. A comparison that is not here takes a text or a file whole."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "literal_match": ("ignore_case", "type"), "compare_text_file": ("ignore_blanks", "ignore_case"),
-    "compare_csv": ("strict", "ignore_case"), "compare_table": ("rules",),
+    "compare_csv": ("strict", "ignore_case"), "compare_table": ("rules",), "sheet_print": ("ignore_case",),
 }  # fmt: skip
 TAKES_RULES = frozenset((
     "match_in_list", "check_include_exclude", "file_contains", "check_csv", "check_list", "check_json", "check_json_settings",

@@ -162,6 +162,21 @@ def test_of_several_files_the_one_that_is_given_is_compared(tmp_path: Path) -> N
         assert ("compares several files at once" in task.not_runnable) == (file is None)
 
 
+def test_a_sheet_as_it_is_printed_is_its_csv_file(tmp_path: Path) -> None:
+    (tmp_path / "gold.csv").write_bytes(b"gold")
+    result = {"type": "vm_file", "path": ["/home/user/x.xlsx", "/home/user/x-One.csv"], "dest": ["x.xlsx", "x-One.csv"], "multi": True}
+    wanted = {"type": "cloud_file", "path": ["https://x.org/gold.xlsx", "https://x.org/gold.csv"], "dest": ["y.xlsx", "y-One.csv"]}
+    rule = {"type": "sheet_print", "sheet_idx0": "RNOne", "sheet_idx1": "ENOne"}
+    evaluator = {"func": "compare_table", "result": result, "expected": wanted | {"multi": True}, "options": {"rules": [rule]}}
+    found = collected(tmp_path, "osworld", osworld(evaluator=evaluator))
+    (task,) = found.tasks
+    (goal,) = task.spec.goals
+    assert task.is_runnable and isinstance(goal, Compare) and goal.expected is not None and goal.expected.asset is not None
+    assert (goal.function, goal.result.file, found.assets[goal.expected.asset]) == ("sheet_print", "/home/user/x-One.csv", b"gold")
+    other = osworld(evaluator=evaluator | {"options": {"rules": [rule | {"sheet_idx0": "RNTwo"}]}})
+    assert "compares several files at once" in collected(tmp_path, "osworld", other).tasks[0].not_runnable
+
+
 def compared(function: str, rules: Any, **more: Any) -> dict[str, Any]:
     result = {"type": "vm_command_line", "command": ["cat", f"{DESKTOP_HOME}/b.txt"]}
     return {"func": function, "result": result, "expected": {"type": "rule", "rules": rules}} | more
@@ -511,6 +526,11 @@ def text(value: Any) -> Any:
         ("check_json", b"[", {"unexpect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
         ("check_json", b"[", {"expect": [{"key": ["a"], "method": "eq", "ref": 1}]}, {}, False),
         ("check_json_settings", b'{"a": 1, "b": 2}', {"expected": {"a": 1}}, {}, True),
+        ("sheet_print", b" 1.50,Ann\r\n2.00,Bo\n\n", b"1.50,Ann\n2.00,Bo", {}, True),
+        ("sheet_print", b"1.50,Ann\n", b"1.5,Ann\n", {}, False),
+        ("sheet_print", b"1.50,Ann\n", b"1.50,ann\n", {}, False),
+        ("sheet_print", b"1.50,Ann\n", b"1.50,ann\n", {"ignore_case": True}, True),
+        ("sheet_print", b"a\n\nb\n", b"a\nb\n", {}, False),
         ("check_image_file_size", b"x" * 99, {"max_size": 100}, {}, True),
         ("check_image_file_size", b"x" * 100, {"max_size": 100}, {}, False),
         ("check_moved_jpgs", "b.jpg\na.jpg\n", {"expected": ["a.jpg", "b.jpg"]}, {}, True),
