@@ -11,12 +11,13 @@ import dagster as dg
 
 from assets.iteration_keys import next_key
 from assets.keys import ITERATION_OUTPUT
-from assets.metadata import describe, picture
+from assets.metadata import ITERATIONS_DRAWN, describe, picture
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse import registry
 from warehouse.identity import content_id
-from warehouse.lineage import iterations_graph
+from warehouse.iteration_summaries import summaries
+from warehouse.iterations_graph import iterations_graph
 from warehouse.query import connect
 from warehouse.svg import as_markdown
 from warehouse.tables import Warehouse
@@ -37,7 +38,7 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
     """Add the partition of iteration `key` and report its input; returns the data version. That of the same policy and the same samples
     is the same, however often they were written: an iteration that has read them does not turn stale."""
     versions = {table: warehouse.version(table) for table in SAMPLES}
-    data_version = content_id("input", {"policy": policy.checkpoint_id, **_samples_before(warehouse, key)})
+    data_version = content_id("input", {"policy": policy.checkpoint_id, **samples_before(warehouse, key)})
     instance.add_dynamic_partitions(str(ITERATIONS.name), [key])
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
@@ -55,9 +56,9 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
     return data_version
 
 
-def _samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
+def samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
     """The ids of every sample that iteration `key` may learn from, by table."""
-    with connect(warehouse) as con:
+    with connect(warehouse, tables=SAMPLES) as con:
         return {
             table: [
                 sample_id
@@ -78,9 +79,10 @@ def _samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:
 )
 def iteration_output(context: dg.AssetExecutionContext, tables: WarehouseResource) -> dg.MaterializeResult[None]:
     warehouse = tables.warehouse
-    graph = iterations_graph(connect(warehouse))
-    drawing = graph.to_svg()
-    (warehouse.home.reports / "lineage.svg").write_text(drawing)
+    with connect(warehouse, tables=["evaluations"]) as con:
+        told = summaries(warehouse)
+        (warehouse.home.reports / "lineage.svg").write_text(iterations_graph(con, told).to_svg())
+        drawing = iterations_graph(con, dict(list(told.items())[-ITERATIONS_DRAWN:])).to_svg()
     released = registry.made_by(warehouse, context.partition_key, "released_policy")
     following = next_key(context.partition_key)
     version = open_iteration(context.instance, warehouse, following, released)

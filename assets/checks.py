@@ -155,14 +155,14 @@ def _results(gate: Gate, tables: WarehouseResource, iteration: str, wanted: Coll
     if invariants:
         with connect(tables.warehouse) as con:
             for invariant in invariants:
-                yield _run_invariant(con, invariant, iteration)
+                yield run_invariant(con, invariant, iteration)
 
 
 def _suite_check(table: str) -> str:
     return f"expectations_{table}"
 
 
-def _run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iteration: str) -> dg.AssetCheckResult:
+def run_invariant(con: duckdb.DuckDBPyConnection, invariant: Invariant, iteration: str) -> dg.AssetCheckResult:
     """A query that cannot be answered has failed too: a table is not as the catalogue says, which its suite tells more of."""
     given, num_rows, shown = {"iteration": iteration}, 0, []
     try:

@@ -50,7 +50,7 @@ def rollouts(
 
 def _screens(tables: WarehouseResource, iteration: str, stage: str) -> dict[str, dg.MarkdownMetadataValue]:
     """The picture of a stage's episodes, where they have screenshots."""
-    with connect(tables.warehouse) as con:
+    with connect(tables.warehouse, tables=("episodes", "steps", "screenshots"), iterations=[iteration]) as con:
         drawing = sample_screens(con, iteration, stage)
     return {} if drawing is None else {"screens": picture(as_markdown(drawing))}
 

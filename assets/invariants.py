@@ -1,6 +1,7 @@
 """The flywheel's invariants: rules about rows of several tables, each a query that lists the rows that break it. Data only.
 
-Which gate asks which, and what becomes of the answer, is checks.py; what one table's rows must be is its Great Expectations suite
+A rule about all iterations looks at what the iteration has added: the rest was looked at when it was added. Which gate asks which, and what
+becomes of the answer, is checks.py; what one table's rows must be is its Great Expectations suite
 (warehouse/expectations.py). A query reads views of the warehouse only, so it can be asked again of any iteration, with `$iteration` bound.
 """
 
@@ -102,7 +103,8 @@ def _of_samples(kind: str, asset: str) -> tuple[Invariant, ...]:
             meaning="a sample joins once; history is append-only",
             mend="take the partition that repeats it out: `flywheel restore` puts the table back to before it was written",
             sql=f"""select sample_id, count(*) as times, list(iteration || '/' || stage order by iteration, stage) as written_by
-                    from {table} where not withdrawn group by sample_id having times > 1 and max(iteration) = $iteration""",
+                    from {table} semi join (select sample_id from {table} where iteration = $iteration) using (sample_id)
+                    where not withdrawn group by sample_id having times > 1 and max(iteration) = $iteration""",
         ),
         Invariant(
             name=f"{kind}_learns_from_something",
@@ -188,13 +190,15 @@ INVARIANTS = (
         asset="rollouts",
         meaning="no episode is stored twice",
         sql="""select episode_id, count(*) as times, list(iteration || '/' || stage order by iteration, stage) as written_by
-               from episodes group by episode_id having times > 1 and max(iteration) = $iteration""",
+               from episodes semi join (select episode_id from episodes where iteration = $iteration) using (episode_id)
+               group by episode_id having times > 1 and max(iteration) = $iteration""",
     ),
     Invariant(
         name="instances_of_one_split",
         asset="rollouts",
         meaning="an instance belongs to one split, whoever played it: what is evaluated on is never trained on",
-        sql="""select task_id, task_name, seed, list(distinct split order by split) as splits, min(episode_id) as episode_id from episodes
+        sql="""select task_id, task_name, seed, list(distinct split order by split) as splits, min(episode_id) as episode_id
+               from episodes semi join (select task_id, seed from episodes where iteration = $iteration) using (task_id, seed)
                group by task_id, task_name, seed having count(distinct split) > 1 and max(iteration) = $iteration
                union all
                select e.task_id, e.task_name, e.seed, [e.split, i.split], e.episode_id from episodes e join task_instances i
@@ -218,7 +222,9 @@ INVARIANTS = (
         asset="rollouts",
         meaning="no two instances of the pool are the same one, within a split or across them",
         sql="""select content_id, count(*) as times, list(task_id || '/' || seed order by seed) as instances, list(distinct split) as splits
-               from task_instances group by content_id having times > 1 and max(iteration) = $iteration""",
+               from task_instances
+               semi join (select content_id from task_instances where iteration = $iteration) using (content_id)
+               group by content_id having times > 1 and max(iteration) = $iteration""",
     ),
     Invariant(
         name="policies_registered",

@@ -19,6 +19,10 @@ from warehouse.identity import content_id, files_id, long_list_id
 ROOMS = ("warehouse", "sandbox", "agent", "models", "annotation", "assets", "pipelines")
 
 
+ITERATIONS_DRAWN = 12
+"""Newest iterations in a picture that Dagster keeps of each of them; all are in the report."""
+
+
 @cache
 def code_digest() -> str:
     """Digest of every Python file of the project, so that a materialization says which code made it."""

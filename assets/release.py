@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.iteration_keys import previous_key
 from assets.keys import rl_asset_key
-from assets.metadata import describe, of_result, picture
+from assets.metadata import ITERATIONS_DRAWN, describe, of_result, picture
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.requests import EvaluateRequest
@@ -13,10 +13,12 @@ from assets.training import RETRY
 from warehouse import registry
 from warehouse.charts import success_by_stage
 from warehouse.choosing import outcomes_to_choose
+from warehouse.evaluations import evaluations as evaluated
 from warehouse.evaluations import success_by_domain
 from warehouse.identity import content_id
 from warehouse.merge_report import retention_table, successes_table
 from warehouse.merge_results import retentions
+from warehouse.novelty import TABLES_READ as NOVELTY_TABLES
 from warehouse.novelty import novelty
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION, joint_name, rl_stage
@@ -56,10 +58,13 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
             splits={role: ("eval", "holdout") if role == "merged_policy" else ("holdout",) for role in roles},
         )
         result = runner.run(context, request)
-        chart = success_by_stage(connect(warehouse))
-        kept = retention_table(retentions(connect(warehouse), iteration))
-        beside = successes_table(success_by_domain(connect(warehouse), iteration))
-        novel = novelty(connect(warehouse), iteration)
+        with connect(warehouse, tables=["evaluations"]) as con:
+            found = evaluated(con)
+            drawn = sorted({one.iteration for one in found})[-ITERATIONS_DRAWN:]
+            chart = success_by_stage([one for one in found if one.iteration in drawn])
+            kept = retention_table(retentions(con, iteration))
+            beside = successes_table(success_by_domain(con, iteration))
+        novel = novelty(connect(warehouse, tables=NOVELTY_TABLES), iteration)
         return dg.MaterializeResult(
             data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
             metadata=of_result(

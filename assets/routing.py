@@ -12,6 +12,7 @@ from assets.metadata import data_version, data_version_in_parts, describe, pictu
 from assets.partitions import ITERATIONS
 from assets.resources import ProfileResource, WarehouseResource
 from warehouse.charts import routing_flow
+from warehouse.iteration_summaries import summaries
 from warehouse.quality import iteration_verdicts
 from warehouse.query import connect
 from warehouse.routed_samples import store_routed_samples
@@ -65,8 +66,7 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
     destinations = routes["route"].to_pylist()
     counts = {"episodes": len(destinations), **Counter(destinations)}
-    with connect(warehouse) as con:
-        flow = picture(as_markdown(routing_flow(con, iteration)))
+    flow = picture(as_markdown(routing_flow(iteration, summaries(warehouse)[iteration].flows)))
     yield dg.MaterializeResult(
         asset_key="routes",
         data_version=data_version(list(zip(routes["episode_id"].to_pylist(), destinations, strict=True))),

@@ -69,7 +69,7 @@ def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[
     challenge = settings.tasks.self_challenge
     with connect_to_choose(warehouse) as con:
         rates = solve_rates(con, iteration, challenge.memory)
-    with connect(warehouse) as con:
+    with connect(warehouse, tables=["task_instances"]) as con:
         used = _used_contents(con, iteration)
     choices = choose(tasks, rates, challenge, settings.collection.instances_per_task, room("rollout"))
     refused: dict[str, int] = {}
@@ -79,7 +79,7 @@ def make_pool(warehouse: Warehouse, settings: Profile, iteration: str) -> tuple[
 
 def pool_of(warehouse: Warehouse, iteration: str) -> dict[str, tuple[int, ...]] | None:
     """Task id → seeds that the iteration's collection plays; None where the pool does not choose them."""
-    with connect(warehouse) as con:
+    with connect(warehouse, tables=["task_instances"]) as con:
         found = con.execute(
             "select task_id, list(seed order by seed) from task_instances where iteration = ? and stage = ? group by all order by all",
             [iteration, STAGE],

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow.compute as pc
 from duckdb import DuckDBPyConnection
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +20,7 @@ from warehouse.locks import LOOKED_AT_S, FileLock
 from warehouse.partitions import check_iteration
 from warehouse.query import connect, run
 from warehouse.stages import SEED_ITERATION
+from warehouse.table_files import Listing
 from warehouse.tables import Warehouse
 
 if TYPE_CHECKING:
@@ -77,15 +77,19 @@ def show_lineage(
     show_all: bool = False, as_json: bool = False,
 ) -> None:  # fmt: skip
     """Print a lineage tree; draw it where asked. Raises ConfigError for an unknown direction, UnknownId."""
-    from warehouse.lineage import MAX_NODES, MOST_SHOWN, SHOWN_PER_RELATION, trace
+    from warehouse.lineage import MAX_NODES, MOST_SHOWN, SHOWN_PER_RELATION, trace, trace_back
 
     way = DIRECTIONS.get(direction)
     if way is None:
         raise ConfigError(f"--direction {direction!r}: {', '.join(DIRECTIONS)} are allowed")
-    limits = (None, MOST_SHOWN) if show_all else (SHOWN_PER_RELATION, MAX_NODES)
     if identity == registry.RELEASED:
         identity = registry.released(warehouse).checkpoint_id
-    graph = trace(connect(warehouse), identity, direction=way, depth=depth, limit_per_relation=limits[0], max_nodes=limits[1])
+    if way == "up" and not show_all:
+        graph = trace_back(warehouse, identity, depth=depth)
+    else:
+        with connect(warehouse) as con:
+            limits = (None, MOST_SHOWN) if show_all else (SHOWN_PER_RELATION, MAX_NODES)
+            graph = trace(con, identity, direction=way, depth=depth, limit_per_relation=limits[0], max_nodes=limits[1])
     if as_json:
         print(json.dumps({**asdict(graph), "nodes": [asdict(node) for node in graph.nodes.values()]}, indent=2))
     else:
@@ -119,8 +123,8 @@ def _check_as_of(warehouse: Warehouse, as_of: str | None) -> None:
 
 def _newest(warehouse: Warehouse) -> str:
     """The last iteration that has begun: datasets are the first that it writes, and after the seed's tables the checkpoints."""
-    begun = [pc.max(warehouse.read(table, columns=["iteration"]).column("iteration")).as_py() for table in ("datasets", "checkpoints")]
-    return max((str(iteration) for iteration in begun if iteration is not None), default=SEED_ITERATION)
+    begun = ("datasets", "checkpoints")
+    return max(Listing(warehouse, begun).iterations(*begun), default=SEED_ITERATION)
 
 
 def withdraw_rows(

@@ -21,11 +21,17 @@ from pipelines.terminal import counted
 from sandbox.reserved import INDEXED, reserved_of
 from sandbox.task import Task
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
+from warehouse.iteration_summaries import TABLES_READ, summaries
+from warehouse.novelty import TABLES_READ as NOVELTY_TABLES
 from warehouse.novelty import Novelty, novel_counts, novelty
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION, rank
 from warehouse.statistics import macro_average
+from warehouse.table_files import Listing
 from warehouse.tables import Warehouse
+
+COUNTED = ("episodes", "steps", "annotations", "ct_samples", "sft_samples")
+"""Tables of which it is said how many rows an iteration has."""
 
 
 class Success(BaseModel):
@@ -89,43 +95,43 @@ class Status(BaseModel):
 
 def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     """The status of everything in the warehouse; empty where nothing has run."""
-    con, opened = connect(warehouse), instance.get_dynamic_partitions(str(ITERATIONS.name))
-    begun = "select iteration from checkpoints union select iteration from datasets order by 1"
-    keys = [row[0] for row in con.execute(begun).fetchall()]
-    success, first_made = _successes(con), dict[str, str]()
+    opened = instance.get_dynamic_partitions(str(ITERATIONS.name))
+    listing = Listing(warehouse, dict.fromkeys((*COUNTED, *TABLES_READ)))
+    told = summaries(warehouse, listing)
+    keys = listing.iterations("checkpoints", "datasets")
+    with connect(warehouse, tables=NOVELTY_TABLES) as con:
+        success, first_made = _successes(con), dict[str, str]()
+        novel = _novelty(con, [key for key in keys if success.get(key)])
+        novel_success, (not_reported, is_of_older_splits) = _novel_success(con, novel), _tasks(con)
+    num_rows = {table: listing.num_rows(table) for table in COUNTED}
     iterations = []
     for key in keys:
-        made = con.execute("select stage, checkpoint_id, note from checkpoints where iteration = ?", [key]).fetchall()
+        of = told[key]
         checkpoints = [
-            StageStatus(stage=stage, artefact=checkpoint, note=note, same_as=_made_before(first_made, checkpoint, f"{key}/{stage}"))
-            for stage, checkpoint, note in sorted(made, key=lambda row: rank(row[0]))
-        ]
-        datasets = dict(con.execute("select distinct stage, dataset_id from datasets where iteration = ?", [key]).fetchall())
-        routes = dict(con.execute("select route, count(*) from routes where iteration = ? group by 1 order by 1", [key]).fetchall())
-        rows = {
-            table: con.execute(f"select count(*) from {table} where iteration = ?", [key]).fetchall()[0][0]
-            for table in ("episodes", "steps", "annotations", "ct_samples", "sft_samples")
-        }
+            StageStatus(
+                stage=made.stage, artefact=made.checkpoint_id, note=made.note,
+                same_as=_made_before(first_made, made.checkpoint_id, f"{key}/{made.stage}"),
+            )
+            for made in sorted(of.checkpoints, key=lambda made: rank(made.stage))
+        ]  # fmt: skip
         iterations.append(
             IterationStatus(
                 iteration=key,
                 complete=next_key(key) in opened,
                 checkpoints=checkpoints,
-                datasets=datasets,
-                rows=rows,
-                routes=routes,
+                datasets={members.stage: members.dataset_id for members in of.members},
+                rows={table: num_rows[table].get(key, 0) for table in COUNTED},
+                routes=of.routes,
                 success=success.get(key, []),
             )
         )
-    novel = _novelty(con, [key for key in keys if success.get(key)])
-    not_reported, is_of_older_splits = _tasks(con)
     process, at_work = turned_by(warehouse.home), list[str]()
     if process is not None:
         newest = (sorted(opened) or [SEED_ITERATION])[-1]
         at_work = [f"{each.stage} {each.done}/{each.total or '?'} {each.unit}" for each in working(warehouse.home, newest)]
     return Status(
         home=str(warehouse.home.root), iterations=iterations, turned_by=process, working=at_work, novelty=novel,
-        novel_success=_novel_success(con, novel), not_reported=not_reported, is_of_older_splits=is_of_older_splits,
+        novel_success=novel_success, not_reported=not_reported, is_of_older_splits=is_of_older_splits,
     )  # fmt: skip
 
 

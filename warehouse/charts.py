@@ -1,4 +1,5 @@
-"""Pictures of the tables: success by stage, the routing flow, mixtures, annotations, time. Each takes a connection and gives an SVG.
+"""Pictures of the tables: success by stage, the routing flow, mixtures, annotations, time. Each takes what was
+read of them and gives an SVG.
 
 The report and the metadata of Dagster's materializations show the same pictures. Training runs are run_charts.py's, gains gain_charts.py's;
 how lines and boxes are drawn is svg.py's business.
@@ -7,13 +8,11 @@ how lines and boxes are drawn is svg.py's business.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import duckdb
-
-from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
-from warehouse.routing import reason_label
+from warehouse.evaluations import REPORTED_SPLIT, Evaluation
+from warehouse.iteration_summaries import Flow, IterationSummary
 from warehouse.stages import is_rl, role_name
 from warehouse.statistics import Estimate
 from warehouse.svg import COLOURS, Axis, Drawing, legend
@@ -32,9 +31,8 @@ def _role_style(role: str) -> str:
     return {"sft_model": "blue", "merged_policy": "teal", "released_policy": "violet"}.get(role, "grey")
 
 
-def success_by_stage(con: duckdb.DuckDBPyConnection, split: str = REPORTED_SPLIT, beside: str | None = "eval") -> str:
+def success_by_stage(found: Sequence[Evaluation], split: str = REPORTED_SPLIT, beside: str | None = "eval") -> str:
     """Success of every evaluated policy with its 95 % interval, iteration by iteration; hollow marks show the split `beside`."""
-    found = evaluations(con)
     shown = [(one, one.success) for one in found if one.split == split]
     others = {(one.iteration, one.role): one.success for one in found if one.split == beside and beside != split}
     columns = list(dict.fromkeys((one.iteration, one.role) for one, _ in shown))
@@ -93,15 +91,9 @@ def _grid(drawing: Drawing, axis: Axis, left: float, right: float, form: str) ->
         drawing.text(left - 8, y + 4, form.format(tick), "small muted", "end")
 
 
-def routing_flow(con: duckdb.DuckDBPyConnection, iteration: str) -> str:
+def routing_flow(iteration: str, found: Iterable[Flow]) -> str:
     """Where the episodes of an iteration went: from what they were run for, over their route, to the reason."""
-    query = (
-        "select e.purpose, r.route, r.reason from routes r join episodes e using (episode_id, iteration) "
-        "where r.iteration = ? order by r.episode_id"
-    )
-    flows: dict[tuple[str, str, str], int] = defaultdict(int)
-    for purpose, route, reason in con.execute(query, [iteration]).fetchall():
-        flows[purpose, route, reason_label(reason)] += 1
+    flows = {(flow.purpose, flow.route, flow.reason): flow.num for flow in found}
     total = sum(flows.values())
     drawing = Drawing(720, 320, f"Routing of iteration {int(iteration)}")
     drawing.text(14, 22, f"Routing, iteration {int(iteration)}", "strong")
@@ -175,24 +167,20 @@ def _ribbons(
         drawing.path(data, f"flow {ROUTE_STYLE[route_of(pair)]}", str(pairs[pair]))
 
 
-def annotation_bars(con: duckdb.DuckDBPyConnection) -> str:
+def annotation_bars(told: Mapping[str, IterationSummary]) -> str:
     """Decisions of the annotators by iteration; empty when there are none."""
-    rows = con.execute("select iteration, decision, count(*) from annotations where not withdrawn group by all order by all").fetchall()
-    counts: dict[str, dict[str, float]] = defaultdict(dict)
-    for iteration, decision, num in rows:
-        counts[f"iteration {int(iteration)}"][decision.replace("_", " ")] = num
+    counts: dict[str, Mapping[str, float]] = {
+        f"iteration {int(iteration)}": {decision.replace("_", " "): num for decision, num in summary.decisions.items()}
+        for iteration, summary in told.items() if summary.decisions
+    }  # fmt: skip
     styles = {decision.replace("_", " "): style for decision, style in DECISION_STYLE.items()}
     return _bars("Annotated steps", counts, styles, "{:.0f}") if counts else ""
 
 
-def mixture_bars(con: duckdb.DuckDBPyConnection, kind: str) -> str:
+def mixture_bars(told: Mapping[str, IterationSummary], kind: str) -> str:
     """What an epoch of the `kind` dataset (ct or sft) is made of, in expected draws by component and iteration; empty without one."""
-    query = (
-        "select iteration, component, sum(weight) from datasets where stage = ? group by all order by iteration, component"
-    )
-    draws: dict[str, dict[str, float]] = defaultdict(dict)
-    for iteration, component, weight in con.execute(query, [f"{kind}_dataset"]).fetchall():
-        draws[f"iteration {int(iteration)}"][component] = weight
+    stage = f"{kind}_dataset"
+    draws = {f"iteration {int(iteration)}": summary.draws[stage] for iteration, summary in told.items() if stage in summary.draws}
     return _bars(f"{kind.upper()} samples an epoch", draws, COMPONENT_STYLE, "{:.0f}") if draws else ""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
@@ -132,46 +133,24 @@ def _state(path: Path) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def checked_files(folder: Path) -> pafs.FileSystem:
-    """The files below a folder as Arrow reads them, each checked when it is first opened. What is opened is read by Arrow itself."""
-    return pafs.PyFileSystem(_Checked(folder))
+class CheckedDataset(pads.FileSystemDataset):
+    """A dataset of a folder's files, each checked when it is first scanned. Arrow reads them by itself: behind a file system of Python its
+    threads wait for the interpreter, which waits for them where DuckDB has begun a scan."""
+
+    @classmethod
+    def of(cls, folder: Path, dataset: pads.Dataset) -> CheckedDataset:
+        """The same as `dataset`, whose files are below `folder`."""
+        made = cls(list(dataset.get_fragments()), dataset.schema, dataset.format, dataset.filesystem)
+        made.folder = folder
+        return made
+
+    def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> pads.Scanner:
+        """As Arrow's own. Raises CorruptTable for a file that has changed, FileNotFoundError."""
+        for fragment in self.get_fragments(filter=filter):
+            check_file(self.folder / fragment.path)
+        return super().scanner(columns=columns, filter=filter, **options)
 
 
-class _Checked(pafs.FileSystemHandler):
-    """Arrow's own file system, which reads twice as fast as Delta's bridge to it, behind `check_file`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files = pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Checked) and other._folder == self._folder
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        check_file(self._folder / path)
-        return self._files.open_input_file(path)
-
-    def open_input_stream(self, path: str) -> pa.NativeFile:
-        check_file(self._folder / path)
-        return self._files.open_input_stream(path)
-
-    def get_type_name(self) -> str:
-        return "checked"
-
-    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        return self._files.get_file_info(paths)  # type: ignore[no-any-return]
-
-    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        return self._files.get_file_info(selector)  # type: ignore[no-any-return]
-
-    def normalize_path(self, path: str) -> str:
-        return path
-
-    def _only_reads(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("tables are written by warehouse/data_files.py")
-
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _only_reads
-    move = copy_file = open_output_stream = open_append_stream = _only_reads
+def local_files(folder: Path) -> pafs.FileSystem:
+    """The files below a folder, by Arrow's own file system, which reads twice as fast as Delta's bridge to it."""
+    return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())

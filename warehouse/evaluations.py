@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import duckdb
 
@@ -15,7 +16,7 @@ REPORTED_SPLIT = "holdout"
 """What every figure for people is from: nothing ever chooses by it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """One policy of one iteration on one split. `counts` are its tasks by domain, both in alphabetical order."""
 
@@ -29,7 +30,7 @@ class Evaluation:
     def tasks(self) -> tuple[TaskCount, ...]:
         return tuple(count for of in self.counts.values() for count in of)
 
-    @property
+    @cached_property
     def success(self) -> Estimate:
         """Averaged over all its tasks."""
         return macro_average(self.tasks)

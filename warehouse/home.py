@@ -12,6 +12,7 @@ FLYWHEEL_HOME
 ├── spool/         scratch: images on their way into the tables, queries too large for memory
 ├── locks/         one small file a lock
 ├── report_split.jsonl  when the report split was looked at, and for which release
+├── cache/         what is made of the tables again where it is missing
 └── profile.yaml   the profile that it was last turned under
 
 The root is its owner's alone (mode 0700): screens, people's words and servers' tokens are below it. Who shares a home with a group gives

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 import duckdb
@@ -20,6 +22,8 @@ from warehouse.diagram import (
     to_mermaid,
     to_svg,
 )  # fmt: skip
+from warehouse.iteration_summaries import IterationSummary
+from warehouse.stages import SEED_ITERATION
 
 COLUMN_OF_STAGE = {"ct_model": 1, "sft_model": 2, "merged_policy": 4, "released_policy": 5, "seed_policy": 5}
 DATA_COLUMN, RL_COLUMN, ROUTES_COLUMN = 0, 3, 6
@@ -27,17 +31,9 @@ HEADING_PX = 30
 LANE_GAP_PX = 7
 """Between the lines that run back from one iteration to the next."""
 
-_CHECKPOINTS = """
-    SELECT iteration, stage, checkpoint_id, parents, datasets, note FROM checkpoints ORDER BY iteration, stage"""
 _SUCCESS = """
     SELECT iteration, checkpoint_role, round(100.0 * sum(num_success) / greatest(sum(num_episodes), 1), 1)
     FROM evaluations WHERE split = 'holdout' GROUP BY ALL"""
-_DATASETS = "SELECT iteration, kind, dataset_id, count(*) FROM datasets GROUP BY ALL ORDER BY ALL"
-_SEEDS = """
-    SELECT kind, count(DISTINCT sample_id) FROM (
-        SELECT 'ct' AS kind, sample_id FROM ct_samples WHERE iteration = '0000' UNION ALL
-        SELECT 'sft', sample_id FROM sft_samples WHERE iteration = '0000') GROUP BY kind ORDER BY kind"""
-_ROUTES = "SELECT iteration, route, count(*) FROM routes GROUP BY ALL ORDER BY ALL"
 
 
 @dataclass(slots=True)
@@ -64,50 +60,57 @@ class IterationsGraph:
         return to_mermaid(self.diagram)
 
 
-def iterations_graph(con: duckdb.DuckDBPyConnection) -> IterationsGraph:
-    """All iterations that the connection (of query.connect) sees."""
+def iterations_graph(con: duckdb.DuckDBPyConnection, told: Mapping[str, IterationSummary]) -> IterationsGraph:
+    """The iterations of `told` (iteration_summaries.summaries), with their success as the connection (of query.connect) sees it."""
     graph = IterationsGraph()
-    data = _add_data(con, graph)
-    _add_checkpoints(con, graph, data)
-    _add_routes(con, graph)
+    data = _add_data(graph, told)
+    _add_checkpoints(con, graph, data, told)
+    _add_routes(graph, told)
     graph.diagram.boxes.sort(key=lambda box: (*graph.cells[box.key], box.key))
     return graph
 
 
-def _add_data(con: duckdb.DuckDBPyConnection, graph: IterationsGraph) -> dict[str, str]:
+def _add_data(graph: IterationsGraph, told: Mapping[str, IterationSummary]) -> dict[str, str]:
     """Boxes of the seed data and of every snapshot; returns the box of each dataset id."""
-    for kind, count in con.execute(_SEEDS).fetchall():
+    for kind, count in (told[SEED_ITERATION].seed_samples if SEED_ITERATION in told else {}).items():
         box = Box(key=f"0000/{kind}", kind="dataset", title=f"seed of D_{kind.upper()}", subtitle=f"{count:,} samples")
         graph.add("0000", DATA_COLUMN, box)
     boxes = {}
-    for iteration, kind, dataset_id, count in con.execute(_DATASETS).fetchall():
-        key = f"{iteration}/{dataset_id}"
-        boxes[dataset_id] = key
-        graph.add(iteration, DATA_COLUMN, Box(key=key, kind="dataset", title=f"{kind}_dataset", subtitle=f"{count:,} samples"))
-        if iteration == "0001":
-            graph.link(f"0000/{kind}", key, "seed data")
+    for iteration, summary in told.items():
+        sizes = Counter[tuple[str, str]]()
+        for members in summary.members:
+            sizes[members.kind, members.dataset_id] += members.num
+        for (kind, dataset_id), count in sorted(sizes.items()):
+            key = f"{iteration}/{dataset_id}"
+            boxes[dataset_id] = key
+            graph.add(iteration, DATA_COLUMN, Box(key=key, kind="dataset", title=f"{kind}_dataset", subtitle=f"{count:,} samples"))
+            if iteration == "0001":
+                graph.link(f"0000/{kind}", key, "seed data")
     return boxes
 
 
-def _add_checkpoints(con: duckdb.DuckDBPyConnection, graph: IterationsGraph, data: dict[str, str]) -> None:
+def _add_checkpoints(
+    con: duckdb.DuckDBPyConnection, graph: IterationsGraph, data: dict[str, str], told: Mapping[str, IterationSummary]
+) -> None:
     success = {(iteration, role): percent for iteration, role, percent in con.execute(_SUCCESS).fetchall()}
-    rows = con.execute(_CHECKPOINTS).fetchall()
+    rows = [(iteration, made) for iteration, summary in told.items() for made in summary.checkpoints]
     boxes_of_id: dict[str, list[str]] = {}
-    ordered = sorted(rows, key=lambda row: (row[0], _column(row[1]), row[1]))
-    for iteration, stage, checkpoint_id, _, _, note in ordered:
-        key = f"{iteration}/{stage}"
-        percent = success.get((iteration, stage))
-        subtitle = " · ".join(part for part in (f"holdout {percent} %" if percent is not None else "", note or checkpoint_id) if part)
-        kind = "released" if _column(stage) == COLUMN_OF_STAGE["released_policy"] else "checkpoint"
-        graph.add(iteration, _column(stage), Box(key=key, kind=kind, title=stage, subtitle=subtitle))
-        boxes_of_id.setdefault(checkpoint_id, []).append(key)
-    for iteration, stage, checkpoint_id, parents, datasets, _ in ordered:
-        key = f"{iteration}/{stage}"
+    ordered = sorted(rows, key=lambda row: (row[0], _column(row[1].stage), row[1].stage))
+    for iteration, made in ordered:
+        key = f"{iteration}/{made.stage}"
+        percent = success.get((iteration, made.stage))
+        measured = f"holdout {percent} % · " if percent is not None else ""
+        subtitle = measured + (made.note or made.checkpoint_id)
+        kind = "released" if _column(made.stage) == COLUMN_OF_STAGE["released_policy"] else "checkpoint"
+        graph.add(iteration, _column(made.stage), Box(key=key, kind=kind, title=made.stage, subtitle=subtitle))
+        boxes_of_id.setdefault(made.checkpoint_id, []).append(key)
+    for iteration, made in ordered:
+        key = f"{iteration}/{made.stage}"
         # A stage that passed its input on stands for the same weights as the box before it.
-        same = _latest_before(graph, boxes_of_id[checkpoint_id], key)
-        for dataset_id in () if same else datasets:
+        same = _latest_before(graph, boxes_of_id[made.checkpoint_id], key)
+        for dataset_id in () if same else made.datasets:
             graph.link(data.get(dataset_id), key, "learned from")
-        for start in [same] if same else [_latest_before(graph, boxes_of_id.get(parent, []), key) for parent in parents]:
+        for start in [same] if same else [_latest_before(graph, boxes_of_id.get(parent, []), key) for parent in made.parents]:
             graph.link(start, key, "passed on" if same else "made from")
 
 
@@ -116,17 +119,18 @@ def _latest_before(graph: IterationsGraph, candidates: list[str], key: str) -> s
     return max((other for other in candidates if graph.cells[other] < graph.cells[key]), key=lambda other: graph.cells[other], default=None)
 
 
-def _add_routes(con: duckdb.DuckDBPyConnection, graph: IterationsGraph) -> None:
-    counts: dict[str, list[str]] = {}
-    for iteration, route, count in con.execute(_ROUTES).fetchall():
-        counts.setdefault(iteration, []).append(f"{route} {count:,}")
-    snapshots = sorted((iteration, key) for key, (iteration, column) in graph.cells.items() if column == DATA_COLUMN)
-    for iteration, parts in counts.items():
-        key = f"{iteration}/routes"
-        graph.add(iteration, ROUTES_COLUMN, Box(key=key, kind="route", title="routes of its rollouts", subtitle=" · ".join(parts)))
-        graph.link(f"{iteration}/released_policy", key, "acted")
-        for later, snapshot in snapshots:
-            if later == f"{int(iteration) + 1:04d}":
+def _add_routes(graph: IterationsGraph, told: Mapping[str, IterationSummary]) -> None:
+    snapshots: dict[str, list[str]] = {}
+    for key, (iteration, column) in sorted(graph.cells.items(), key=lambda cell: (cell[1][0], cell[0])):
+        if column == DATA_COLUMN:
+            snapshots.setdefault(iteration, []).append(key)
+    for iteration, summary in told.items():
+        if summary.routes:
+            parts = [f"{route} {count:,}" for route, count in summary.routes.items()]
+            key = f"{iteration}/routes"
+            graph.add(iteration, ROUTES_COLUMN, Box(key=key, kind="route", title="routes of its rollouts", subtitle=" · ".join(parts)))
+            graph.link(f"{iteration}/released_policy", key, "acted")
+            for snapshot in snapshots.get(f"{int(iteration) + 1:04d}", ()):
                 graph.link(key, snapshot, "joined the next data")
 
 
@@ -144,40 +148,45 @@ def _grid(graph: IterationsGraph) -> Placement:
     corners: dict[str, Point] = {}
     headings: list[tuple[Point, str]] = []
     gaps: dict[tuple[str, str], float] = {}
+    num_lanes = Counter(_gap(graph, arrow, cells) for arrow in graph.diagram.arrows)
+    rows: dict[str, dict[int, list[str]]] = {}
+    for (iteration, column), keys in cells.items():
+        rows.setdefault(iteration, {})[column] = keys
     y = float(MARGIN_PX)
-    for iteration in sorted({iteration for iteration, _ in cells}):
+    for iteration in sorted(rows):
         gaps[iteration, "above"] = y
-        y += LANE_GAP_PX * (1 + sum(_gap(graph, arrow) == (iteration, "above") for arrow in graph.diagram.arrows))
+        y += LANE_GAP_PX * (1 + num_lanes[iteration, "above"])
         headings.append(((float(MARGIN_PX), y + HEADING_PX / 2), "seed" if iteration == "0000" else f"iteration {iteration}"))
         y += HEADING_PX
-        tallest = max(len(keys) for (of, _), keys in cells.items() if of == iteration)
-        for (of, column), keys in cells.items():
-            if of == iteration:
-                x = float(MARGIN_PX + columns[column] * (BOX_WIDTH_PX + COLUMN_GAP_PX))
-                inset = (tallest - len(keys)) / 2
-                corners.update({key: (x, y + (inset + place) * (BOX_HEIGHT_PX + ROW_GAP_PX)) for place, key in enumerate(keys)})
+        tallest = max(len(keys) for keys in rows[iteration].values())
+        for column, keys in rows[iteration].items():
+            x = float(MARGIN_PX + columns[column] * (BOX_WIDTH_PX + COLUMN_GAP_PX))
+            inset = (tallest - len(keys)) / 2
+            corners.update({key: (x, y + (inset + place) * (BOX_HEIGHT_PX + ROW_GAP_PX)) for place, key in enumerate(keys)})
         y += tallest * (BOX_HEIGHT_PX + ROW_GAP_PX)
         gaps[iteration, "below"] = y - ROW_GAP_PX
-        y += LANE_GAP_PX * sum(_gap(graph, arrow) == (iteration, "below") for arrow in graph.diagram.arrows) + ROW_GAP_PX
-    return Placement(corners=corners, paths=_paths(graph, corners, gaps), headings=headings)
+        y += LANE_GAP_PX * num_lanes[iteration, "below"] + ROW_GAP_PX
+    return Placement(corners=corners, paths=_paths(graph, corners, gaps, cells), headings=headings)
 
 
-def _gap(graph: IterationsGraph, arrow: Arrow) -> tuple[str, str] | None:
+def _gap(graph: IterationsGraph, arrow: Arrow, filled: Container[tuple[str, int]]) -> tuple[str, str] | None:
     """The gap between rows that an arrow runs through; None for one that goes straight to the next column."""
     (row, column), (end_row, end_column) = graph.cells[arrow.start], graph.cells[arrow.end]
     if row != end_row:
         return end_row, "above"
-    between = any(of == row and column < other < end_column for of, other in graph.cells.values())
+    between = any((row, other) in filled for other in range(column + 1, end_column))
     return (row, "below") if between else None
 
 
-def _paths(graph: IterationsGraph, corners: dict[str, Point], gaps: dict[tuple[str, str], float]) -> dict[int, list[Point]]:
+def _paths(
+    graph: IterationsGraph, corners: dict[str, Point], gaps: dict[tuple[str, str], float], filled: Container[tuple[str, int]]
+) -> dict[int, list[Point]]:
     paths: dict[int, list[Point]] = {}
     lanes: dict[tuple[str, str], int] = {}
     for index, arrow in enumerate(graph.diagram.arrows):
         (x, y), (end_x, end_y) = corners[arrow.start], corners[arrow.end]
         middle, end_middle = y + BOX_HEIGHT_PX / 2, end_y + BOX_HEIGHT_PX / 2
-        gap = _gap(graph, arrow)
+        gap = _gap(graph, arrow, filled)
         if gap is None:
             paths[index] = [(x + BOX_WIDTH_PX, middle), (end_x, end_middle)]
             continue

@@ -14,14 +14,17 @@ import duckdb
 
 from warehouse.errors import UnknownId
 from warehouse.identity import LEAST_LIKENESS
-from warehouse.iterations_graph import iterations_graph as iterations_graph
+from warehouse.iteration_summaries import FIRST_MEMBERS
 from warehouse.lineage_graph import Edge, LineageGraph, Node, NodeId, Omitted
+from warehouse.lineage_rows import KINDS, LineageRows
+from warehouse.query import connect
 from warehouse.relations import NODE_KINDS, RELATIONS, Relation
+from warehouse.tables import Warehouse
 
 Direction = Literal["up", "down", "both"]
 """`up`: what it was made from; `down`: what was made from it."""
 MAX_NODES = 400
-SHOWN_PER_RELATION = 3
+SHOWN_PER_RELATION = FIRST_MEMBERS
 MOST_SHOWN = 2**31
 
 
@@ -58,6 +61,22 @@ def trace(
         _walk(con, graph, seen, way, depth, limit_per_relation, max_nodes)
     graph.nodes = {node.key: node for node in _describe(con, seen)}
     return graph
+
+
+def trace_back(warehouse: Warehouse, node_id: str, *, depth: int | None = None) -> LineageGraph:
+    """`trace` with the direction `up`, reading what it comes to and no more."""
+    with LineageRows(warehouse) as rows:
+        found = rows.find(node_id)
+        if len(found) != 1:
+            with connect(warehouse) as con:
+                found = [resolve(con, node_id)]
+                if found[0].kind not in KINDS:
+                    return trace(con, node_id, direction="up", depth=depth)
+        graph, seen = LineageGraph(start=found[0]), set(found)
+        _walk(rows.con, graph, seen, "up", depth, SHOWN_PER_RELATION, MAX_NODES, rows)
+        rows.need(seen)
+        graph.nodes = {node.key: node for node in _describe(rows.con, seen, rows)}
+        return graph
 
 
 def resolve(con: duckdb.DuckDBPyConnection, node_id: str) -> NodeId:
@@ -99,13 +118,16 @@ def _walk(
     depth: int | None,
     limit: int | None,
     max_nodes: int,
+    rows: LineageRows | None = None,
 ) -> None:
     """Breadth first, one level a round, so that what is nearest is shown first when the number of nodes runs out."""
     frontier, level = [graph.start], 0
     while frontier and (depth is None or level < depth):
         level += 1
         following: list[NodeId] = []
-        for found in _neighbours(con, frontier, way, limit):
+        if rows is not None:
+            rows.need(frontier)
+        for found in _neighbours(con, frontier, way, limit, rows):
             num_shown = 0
             for other in (NodeId(found.kind, id_) for id_ in found.ids):
                 if other not in seen:
@@ -124,14 +146,17 @@ def _walk(
 
 
 def _neighbours(
-    con: duckdb.DuckDBPyConnection, frontier: list[NodeId], way: Literal["up", "down"], limit: int | None
+    con: duckdb.DuckDBPyConnection, frontier: list[NodeId], way: Literal["up", "down"], limit: int | None, rows: LineageRows | None
 ) -> Iterator[_Neighbours]:
     ids_by_kind: dict[str, list[str]] = {}
     for node in frontier:
         ids_by_kind.setdefault(node.kind, []).append(node.id)
     for relation in RELATIONS:
         near, far = (relation.child, relation.parent) if way == "up" else (relation.parent, relation.child)
-        if near in ids_by_kind:
+        if near == "dataset" and rows is not None:
+            for node_id, ids, total in rows.members(ids_by_kind.get(near, ()), far.removesuffix("_sample")):
+                yield _Neighbours(NodeId(near, node_id), far, relation.name, ids[:limit], total)
+        elif near in ids_by_kind:
             for node_id, ids, total in con.execute(_neighbour_query(relation, way), [ids_by_kind[near], limit or MOST_SHOWN]).fetchall():
                 yield _Neighbours(NodeId(near, node_id), far, relation.name, ids, total)
 
@@ -146,13 +171,16 @@ def _neighbour_query(relation: Relation, way: Literal["up", "down"]) -> str:
         SELECT near, list(far ORDER BY rank), any_value(total) FROM ranked WHERE rank <= $2 GROUP BY near ORDER BY near"""
 
 
-def _describe(con: duckdb.DuckDBPyConnection, keys: Iterable[NodeId]) -> Iterator[Node]:
+def _describe(con: duckdb.DuckDBPyConnection, keys: Iterable[NodeId], rows: LineageRows | None = None) -> Iterator[Node]:
     """Each node with its first appearance in the tables; a node whose row is gone (or `oracle`) has only its id."""
     ids_by_kind: dict[str, list[str]] = {}
     for key in sorted(keys):
         ids_by_kind.setdefault(key.kind, []).append(key.id)
     selects = {kind.name: kind.select for kind in NODE_KINDS}
     for kind, ids in ids_by_kind.items():
+        if kind == "dataset" and rows is not None:
+            yield from rows.describe_datasets(ids)
+            continue
         found = {}
         if kind in selects:
             # The last row of an id wins: its first appearance.

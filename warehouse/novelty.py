@@ -15,6 +15,7 @@ import duckdb
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.statistics import TaskCount
 
+TABLES_READ = ("episodes", "evaluations", "steps", "tasks")
 SCREEN_IS_CONTENT = ("miniwob",)
 """Sources whose instances are told apart by their first screens. What others ask lies deeper, in files, pages and what a game does next;
 instances are kept apart by that, so that all that are evaluated are new."""

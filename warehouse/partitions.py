@@ -1,21 +1,49 @@
-"""How partitions are named and chosen: an iteration is four digits, a stage a word; the filters by which Arrow and Delta find them."""
+"""How partitions are named and chosen: an iteration is four digits, a stage a word; the filters by which Arrow and Delta find them; what is
+known of a file without opening it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from warehouse.catalogue import Table
+from warehouse.catalogue import WITHDRAWN_STAGE, Table
 from warehouse.errors import SchemaMismatch, UnknownTable
 
 ITERATION_PATTERN = re.compile(r"\d{4}")
 STAGE_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One file of a table. `path` is relative to the table's folder; a table without partitions has neither iteration nor stage."""
+
+    path: str
+    iteration: str
+    stage: str
+    num_rows: int
+
+    @property
+    def is_of_tombstones(self) -> bool:
+        return self.stage == WITHDRAWN_STAGE
+
+    @property
+    def expression(self) -> pc.Expression | None:
+        """What holds of all its rows, for Arrow, which finds partition columns nowhere else."""
+        return (pc.field("iteration") == self.iteration) & (pc.field("stage") == self.stage) if self.stage else None
+
+
 def partition_predicate(iteration: str, stage: str) -> str:
     """What Delta is told to replace: one partition."""
     return f"iteration = '{iteration}' AND stage = '{stage}'"
+
+
+def iterations_predicate(iterations: Iterable[str]) -> str:
+    """Which files Delta is asked for: those of some iterations, and every tombstone, which may take back any row."""
+    named = ", ".join(f"'{check_iteration(iteration)}'" for iteration in sorted(iterations)) or "''"
+    return f"iteration IN ({named}) OR stage = '{WITHDRAWN_STAGE}'"
 
 
 def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:

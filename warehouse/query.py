@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 
 import duckdb
@@ -15,6 +16,10 @@ from warehouse.relations import LINEAGE_SQL
 from warehouse.tables import Warehouse
 
 MEMORY_LIMIT = "4GB"
+_WORD = re.compile(r"\w+")
+_OF_ALL = {"lineage", "lineage_nodes", "ancestors", "descendants", "information_schema", "show"}
+_OF_ALL_BEGIN = ("duckdb_", "pg_", "pragma_", "sqlite_")
+"""Words of a query that may be about tables which it does not name."""
 
 
 def connect(
@@ -26,6 +31,8 @@ def connect(
     splits: Collection[str] | None = None,
     memory_limit: str = MEMORY_LIMIT,
     threads: int | None = None,
+    tables: Collection[str] | None = None,
+    iterations: Collection[str] | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB with every table of the catalogue as a view of its newest version, or as of an iteration, or at `versions`.
 
@@ -36,10 +43,14 @@ def connect(
     `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is; relations
     registered on the connection still work. `splits` leaves out the rows of other splits, and of episodes on other splits (what a choice
     may read: warehouse/choosing.py). Close the connection after use.
+
+    `tables` gives views of these alone, without lineage; `iterations` opens the files of these iterations alone: their rows are all there,
+    as they would be seen otherwise, and of other iterations some tombstones. Both are for who knows what a query reads, in a home whose
+    history is long: opening every file of every table costs as much as it has files.
     """
     if as_of is not None and versions is not None:
         raise UnknownTable(f"ask for an iteration (as_of: {as_of}) or for table versions ({', '.join(versions)}), not for both")
-    for table in versions or {}:
+    for table in (*(versions or ()), *(tables or ())):
         if table not in TABLES:
             raise UnknownTable(f"no table {table!r}: the tables are {', '.join(TABLES)}")
     con = duckdb.connect(":memory:")
@@ -49,9 +60,11 @@ def connect(
         if threads is not None:
             con.execute(f"SET threads = {int(threads)}")
         for table, spec in TABLES.items():
-            con.register(f"{table}_stored", warehouse.dataset(table, (versions or {}).get(table), as_of=as_of))
-            con.execute(_view(spec, None if as_of is None else check_iteration(as_of), splits))
-        for statement in LINEAGE_SQL:
+            if tables is None or table in tables:
+                dataset = warehouse.dataset(table, (versions or {}).get(table), as_of=as_of, iterations=iterations)
+                con.register(f"{table}_stored", dataset)
+                con.execute(_view(spec, None if as_of is None else check_iteration(as_of), splits))
+        for statement in LINEAGE_SQL if tables is None else ():
             con.execute(statement)
         if sealed:
             for setting in ("python_enable_replacements = false", "enable_external_access = false", "lock_configuration = true"):
@@ -93,7 +106,7 @@ def _only(names: Collection[str], allowed: str) -> str:
 
 def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: Mapping[str, int] | None = None) -> pa.Table:
     """Answer one query of a person. Raises QueryError for wrong SQL, CorruptTable naming the file where a table cannot be read."""
-    con = connect(warehouse, as_of=as_of, versions=versions)
+    con = connect(warehouse, as_of=as_of, versions=versions, tables=_named_in(sql))
     try:
         relation = con.sql(sql)
         return pa.table({"rows": pa.array([], pa.int64())}) if relation is None else relation.to_arrow_table()
@@ -106,6 +119,14 @@ def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: M
         raise QueryError(_readable(error)) from error
     finally:
         con.close()
+
+
+def _named_in(sql: str) -> list[str] | None:
+    """The tables that a query can be about, so that no other is opened: those that it names, in any place; None (all of them) where it
+    names none, or what is made of several, or asks for what there is."""
+    words = set(_WORD.findall(sql.lower()))
+    named = [table for table in TABLES if table in words]
+    return None if not named or not words.isdisjoint(_OF_ALL) or any(word.startswith(_OF_ALL_BEGIN) for word in words) else named
 
 
 def _readable(error: duckdb.Error) -> str:

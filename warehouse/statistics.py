@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 
 import numpy as np
@@ -79,6 +80,7 @@ class GateDecision:
     reason: str
 
 
+@cache
 def z_value(confidence: float) -> float:
     """The normal quantile of a two-sided interval: 1.96 for 0.95. Raises ValueError outside (0, 1)."""
     if not 0 < confidence < 1:

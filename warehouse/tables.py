@@ -26,12 +26,12 @@ from warehouse import writing
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.chain import UNKNOWN
 from warehouse.commits import naming_a_full_disk, retry_commit
-from warehouse.data_files import RERUN, check_file, checked_files, write_files
+from warehouse.data_files import RERUN, CheckedDataset, check_file, local_files, write_files
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
 from warehouse.integrity import describe_damage
 from warehouse.locks import FileLock
-from warehouse.partitions import check_iteration, check_partition, row_filter
+from warehouse.partitions import DataFile, check_iteration, check_partition, iterations_predicate, row_filter
 from warehouse.rows import check_key, to_arrow
 from warehouse.table_log import COMMITS_PER_CHECKPOINT, TableLog, added_files, read_log
 from warehouse.writing import RowsAside, Source, create
@@ -152,7 +152,7 @@ class Warehouse:
         Raises UnknownTable for a table, version or column that does not exist, CorruptTable for one that cannot be read.
         """
         spec = _known(table)
-        dataset = self.dataset(table, version=version, as_of=as_of)
+        dataset = self.dataset(table, version=version, as_of=as_of, iterations=None if iteration is None else [iteration])
         wanted = list(columns) if columns is not None else dataset.schema.names
         for name in wanted:
             if name not in dataset.schema.names:
@@ -161,9 +161,12 @@ class Warehouse:
         with self._reading(table, version):
             return dataset.to_table(columns=wanted, filter=condition)
 
-    def dataset(self, table: str, version: int | None = None, *, as_of: str | None = None) -> pads.Dataset:
+    def dataset(
+        self, table: str, version: int | None = None, *, as_of: str | None = None, iterations: Collection[str] | None = None
+    ) -> pads.Dataset:
         """The table as an Arrow dataset that reads only what a scan asks for. With `as_of` this is the right version, whole: row_filter
-        keeps out the rows of later iterations."""
+        keeps out the rows of later iterations. With `iterations` only their files are opened, and those of tombstones; a table without
+        partitions is whole."""
         spec = _known(table)
         if as_of is not None:
             if version is not None:
@@ -173,7 +176,10 @@ class Warehouse:
         if delta is None:
             return pads.dataset(spec.schema.empty_table())
         with self._reading(table):
-            return delta.to_pyarrow_dataset(filesystem=checked_files(self.folder(table)), schema=spec.schema)
+            wanted = iterations_predicate(iterations) if iterations is not None and spec.partitioned else None
+            folder = self.folder(table)
+            stored = delta.to_pyarrow_dataset(filesystem=local_files(folder), schema=spec.schema, file_pruning_predicate=wanted)
+            return CheckedDataset.of(folder, stored)
 
     def stored_dataset(self, table: str) -> pads.Dataset:
         """`dataset` of the newest version with the columns and types that are stored, whatever the catalogue says of them."""
@@ -182,7 +188,8 @@ class Warehouse:
         if delta is None:
             return pads.dataset(spec.schema.empty_table())
         with self._reading(table):
-            return delta.to_pyarrow_dataset(filesystem=checked_files(self.folder(table)))
+            folder = self.folder(table)
+            return CheckedDataset.of(folder, delta.to_pyarrow_dataset(filesystem=local_files(folder)))
 
     def files(self, table: str) -> list[Path]:
         """Data files of the newest version, checked: for readers of their own. Raises CorruptTable."""
@@ -192,6 +199,16 @@ class Warehouse:
             for path in paths:
                 check_file(path)
         return paths
+
+    def read_files(self, table: str, files: Iterable[DataFile], columns: Sequence[str], among: tuple[str, Collection[str]]) -> pa.Table:
+        """Some columns of the rows of these files whose column `among[0]` has one of the values `among[1]`. Raises CorruptTable."""
+        folder, form = self.folder(table), pads.ParquetFileFormat()
+        system = local_files(folder)
+        fragments = [form.make_fragment(unquote(file.path), filesystem=system, partition_expression=file.expression) for file in files]
+        condition = pc.field(among[0]).isin(pa.array(sorted(among[1]), pa.string()))
+        dataset = CheckedDataset.of(folder, pads.FileSystemDataset(fragments, _known(table).schema, form, system))
+        with self._reading(table):
+            return dataset.to_table(columns=list(columns), filter=condition)
 
     def version(self, table: str, as_of: str | None = None) -> int:
         """The table's newest version, or the last one committed by iteration `as_of` or an earlier one; NO_VERSION (-1) when there is none.

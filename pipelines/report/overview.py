@@ -5,7 +5,7 @@ one iteration gained is gains.py, one training run runs.py, episodes episodes.py
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,13 @@ from pydantic import ValidationError
 
 from assets.requests import StageResult
 from warehouse.data_docs import checked_tables
-from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
+from warehouse.evaluations import REPORTED_SPLIT, Evaluation
 from warehouse.home import Home
+from warehouse.iteration_summaries import IterationSummary
 from warehouse.novelty import novelty
 from warehouse.stages import SEED_ITERATION, is_rl, role_name
 from warehouse.statistics import difference
+from warehouse.table_files import Listing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +51,24 @@ class Heat:
     """mean over tasks in each column."""
 
 
-def iterations(con: duckdb.DuckDBPyConnection) -> list[str]:
+def iterations(listing: Listing) -> list[str]:
     """Iterations that made a checkpoint or a route, the seed left out."""
-    query = "select iteration from checkpoints union select iteration from routes order by 1"
-    return [iteration for (iteration,) in con.execute(query).fetchall() if iteration != SEED_ITERATION]
+    return [iteration for iteration in listing.iterations("checkpoints", "routes") if iteration != SEED_ITERATION]
 
 
-def tiles(con: duckdb.DuckDBPyConnection, seconds: Mapping[str, Mapping[str, float]]) -> list[Tile]:
+def tiles(
+    con: duckdb.DuckDBPyConnection, evaluated: Sequence[Evaluation], told: Mapping[str, IterationSummary],
+    seconds: Mapping[str, Mapping[str, float]],
+) -> list[Tile]:  # fmt: skip
     """Where the wheel started, where it stands, and what it took."""
-    every = evaluations(con, split=REPORTED_SPLIT)
+    every = [one for one in evaluated if one.split == REPORTED_SPLIT]
     result = [*_gain(every), *_novel(con, every)]
-    num, crashed, steps = _one(con, "select count(*), count(*) filter (outcome = 'crashed'), coalesce(sum(num_steps), 0) from episodes")
+    num, crashed, steps = (sum(getattr(of, name) for of in told.values()) for name in ("num_episodes", "num_crashed", "num_steps"))
     result.append(Tile(label="episodes", value=f"{num:,}", note=f"{steps:,} steps, {crashed} crashed"))
-    overrides, accepts = _one(
-        con,
-        "select count(*) filter (decision in ('edit', 'override')), count(*) filter (decision = 'accept') from annotations "
-        "where not withdrawn",
-    )
+    decisions = Counter[str]()
+    for of in told.values():
+        decisions.update(of.decisions)
+    overrides, accepts = decisions["edit"] + decisions["override"], decisions["accept"]
     result.append(Tile(label="corrections", value=f"{overrides:,}", note=f"{accepts:,} steps approved"))
     total = sum(sum(of.values()) for of in seconds.values())
     if total:
@@ -101,9 +104,9 @@ def _gain(evaluated: Sequence[Evaluation]) -> list[Tile]:
     return result
 
 
-def heat(con: duckdb.DuckDBPyConnection) -> Heat:
+def heat(evaluated: Sequence[Evaluation]) -> Heat:
     """Success by task and policy on the reported split; the RL specialists are left to the chart."""
-    shown = [one for one in evaluations(con, split=REPORTED_SPLIT) if not is_rl(one.role)]
+    shown = [one for one in evaluated if one.split == REPORTED_SPLIT and not is_rl(one.role)]
     order = list(dict.fromkeys((one.iteration, one.role) for one in shown))
     cells: dict[tuple[str, str], dict[tuple[str, str], tuple[int, int]]] = defaultdict(dict)
     for one in shown:
@@ -119,20 +122,19 @@ def heat(con: duckdb.DuckDBPyConnection) -> Heat:
     )
 
 
-def releases(con: duckdb.DuckDBPyConnection) -> list[dict[str, str]]:
+def releases(told: Mapping[str, IterationSummary]) -> list[dict[str, str]]:
     """Which policy each iteration released, and why."""
-    query = (
-        "select r.iteration, r.checkpoint_id, r.note, exists (from checkpoints m where m.stage = 'merged_policy' "
-        "and m.iteration = r.iteration and m.checkpoint_id = r.checkpoint_id) as is_new "
-        "from checkpoints r where r.stage = 'released_policy' order by r.iteration"
-    )
-    return [
-        {
-            "iteration": str(int(iteration)), "checkpoint": checkpoint, "note": note,
-            "kind": "merged policy" if is_new else "previous release",
-        }
-        for iteration, checkpoint, note, is_new in con.execute(query).fetchall()
-    ]
+    found = []
+    for iteration, of in told.items():
+        merged = {made.checkpoint_id for made in of.checkpoints if made.stage == "merged_policy"}
+        found += [
+            {
+                "iteration": str(int(iteration)), "checkpoint": made.checkpoint_id, "note": made.note,
+                "kind": "merged policy" if made.checkpoint_id in merged else "previous release",
+            }
+            for made in of.checkpoints if made.stage == "released_policy"
+        ]  # fmt: skip
+    return found
 
 
 def stage_seconds(home: Home) -> dict[str, dict[str, float]]:
@@ -150,10 +152,12 @@ def stage_seconds(home: Home) -> dict[str, dict[str, float]]:
     return seconds
 
 
-def tables(con: duckdb.DuckDBPyConnection, versions: Mapping[str, int]) -> list[dict[str, Any]]:
+def tables(listing: Listing) -> list[dict[str, Any]]:
     """Rows and version of every table that was written."""
-    written = [name for name, version in versions.items() if version >= 0]
-    return [{"name": name, "version": versions[name], "rows": _one(con, f'select count(*) from "{name}"')[0]} for name in written]
+    return [
+        {"name": table, "version": version, "rows": sum(listing.num_rows(table).values())}
+        for table, version in listing.versions.items() if version >= 0
+    ]  # fmt: skip
 
 
 def checks(home: Home, folder: Path, iteration: str | None = None) -> list[dict[str, Any]]:
@@ -166,7 +170,3 @@ def checks(home: Home, folder: Path, iteration: str | None = None) -> list[dict[
         for checked in checked_tables(home, iteration)
     ]  # fmt: skip
 
-
-def _one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
-    row = con.execute(query).fetchone()
-    return row if row is not None else ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 
-from pipelines.report.episodes import EpisodeCard, evaluated, learned_from
+from pipelines.report.episodes import EpisodeCard, Instance, evaluated, learned_from
 from pipelines.report.gains import Outcomes, compared, outcomes
 from pipelines.report.overview import Tile
 from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
@@ -17,6 +17,7 @@ from warehouse.gain_charts import change_mark
 from warehouse.run_charts import Group, Points, run_curves, run_groups
 from warehouse.stages import is_rl, rank, role_name
 from warehouse.statistics import PairedComparison, TaskCount, macro_average
+from warehouse.tables import Warehouse
 
 CHANGED_SHOWN = 2
 
@@ -72,7 +73,7 @@ def runs(con: duckdb.DuckDBPyConnection, iteration: str | None = None) -> list[R
     return sorted(found, key=lambda name: (name.iteration, rank(name.run)))
 
 
-def run_data(con: duckdb.DuckDBPyConnection, name: RunName) -> RunData:
+def run_data(con: duckdb.DuckDBPyConnection, warehouse: Warehouse, name: RunName) -> RunData:
     """All of a run's page. What was not measured is left out."""
     checkpoint_id, parents, config = _checkpoint(con, name)
     curves = run_curves(con, name.iteration, name.run)
@@ -85,8 +86,10 @@ def run_data(con: duckdb.DuckDBPyConnection, name: RunName) -> RunData:
     return RunData(
         name=name, checkpoint_id=checkpoint_id, parents=parents, before_role=before_role, own=own, others=others, tasks=tuple(tasks),
         tiles=tuple(_tiles(con, name, curves, tasks, own)), groups=tuple(run_groups(con, name.iteration, name.run)),
-        episodes=tuple(learned_from(con, name.iteration, name.run)), settings=tuple(_settings(config)),
-        changed=tuple(_changed(con, name, evaluated_of, before_role, before, after, own_tasks)),
+        episodes=tuple(learned_from(con, warehouse, name.iteration, name.run)), settings=tuple(_settings(config)),
+        changed=tuple(evaluated(
+            con, warehouse, name.iteration, _changed(name, evaluated_of, before_role, before, after, own_tasks), REPORTED_SPLIT
+        )),
     )  # fmt: skip
 
 
@@ -153,11 +156,10 @@ def _tiles(
 
 
 def _changed(
-    con: duckdb.DuckDBPyConnection, name: RunName, evaluated_of: Mapping[str, Evaluation], before_role: str | None, before: Outcomes,
-    after: Outcomes, own_tasks: set[str],
-) -> list[EpisodeCard]:  # fmt: skip
+    name: RunName, evaluated_of: Mapping[str, Evaluation], before_role: str | None, before: Outcomes, after: Outcomes, own_tasks: set[str]
+) -> list[Instance]:
     """Instances that only one of the two solves: the first of each, by task and seed, won ones first."""
-    cards: list[EpisodeCard] = []
+    shown: list[Instance] = []
     common = sorted(key for key in before.keys() & after.keys() if key[0] in own_tasks)
     for is_won, word in ((True, "won"), (False, "lost")):
         found = [key for key in common if before[key] is not is_won and after[key] is is_won]
@@ -165,10 +167,11 @@ def _changed(
         for task, seed in firsts:
             for role, solved in ((str(before_role), not is_won), (name.run, is_won)):
                 reason = f"{'before' if role == before_role else 'after'} the run; an instance that it {word}"
-                instances = [(task, int(str(seed)))]
-                kind = "solved" if solved else "failed"
-                cards += evaluated(con, name.iteration, evaluated_of[role].checkpoint_id, instances, REPORTED_SPLIT, kind, reason)
-    return cards
+                shown.append(Instance(
+                    policy_id=evaluated_of[role].checkpoint_id, task=task, seed=int(str(seed)),
+                    kind="solved" if solved else "failed", reason=reason,
+                ))  # fmt: skip
+    return shown
 
 
 def _settings(config: Mapping[str, Any]) -> list[tuple[str, str]]:

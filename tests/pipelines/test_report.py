@@ -16,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from pipelines import cli
+from pipelines.report import build
 from pipelines.report.build import build_iteration, build_report, build_run
 from pipelines.report.gains import iteration_gains, merge_weights
 from pipelines.report.overview import stage_seconds
@@ -313,6 +314,61 @@ def test_a_supervised_run_has_a_page_without_a_before(history: Warehouse) -> Non
 def test_runs_pages_repeat_to_the_byte(history: Warehouse, tmp_path: Path) -> None:
     for name in ("0001/rl_pointing", "0002/sft_model"):
         assert build_run(history, name, tmp_path).read_bytes() == build_run(history, name, tmp_path / "again").read_bytes()
+
+
+def written(folder: Path) -> dict[str, int]:
+    """Which file each page is: one that is written again is another."""
+    return {path.name: path.stat().st_ino for path in folder.glob("*.html")}
+
+
+def test_a_report_of_one_more_iteration_writes_the_pages_that_are_new(tmp_path: Path) -> None:
+    warehouse, later = (Warehouse(Home(tmp_path / name)) for name in ("grown", "at-once"))
+    for iteration in ("0001", "0002", "0003"):
+        fill(later, iteration, 40)
+    at_once = build_report(later, later.home, later.home.reports / "index.html").parent
+    folder = warehouse.home.reports
+    for iteration in ("0001", "0002"):
+        fill(warehouse, iteration, 40)
+    build_report(warehouse, warehouse.home, folder / "index.html")
+    before = written(folder)
+    build_report(warehouse, warehouse.home, folder / "index.html")
+    assert {name for name, inode in written(folder).items() if inode != before[name]} == {"index.html"}, "nothing has changed"
+    fill(warehouse, "0003", 40)
+    build_report(warehouse, warehouse.home, folder / "index.html")
+    stayed = {name for name, inode in before.items() if written(folder)[name] == inode}
+    assert stayed == {page_name("0001"), *(page_name(key, run) for key in ("0001", "0002") for run in ("sft_model", "rl_pointing"))}
+    made_of = re.compile(r'<meta name="made-of"[^>]*>')
+    for path in at_once.glob("*.html"):
+        assert made_of.sub("", (folder / path.name).read_text()) == made_of.sub("", path.read_text()), "as if it were built at once"
+
+
+def test_a_page_whose_rows_have_changed_or_that_is_torn_is_written_again(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    for iteration in ("0001", "0002"):
+        fill(warehouse, iteration, 40)
+    build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
+    before = written(warehouse.home.reports)
+    row = {"checkpoint_id": "other", "path": "p", "parents": [], "datasets": [], "config": '{"steps": 77}', "metrics": "{}", "note": ""}
+    warehouse.replace_partition("checkpoints", [row], iteration="0001", stage="sft_model")
+    (warehouse.home.reports / page_name("0002", "rl_pointing")).write_text("torn")
+    build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
+    again = {name for name, inode in written(warehouse.home.reports).items() if inode != before[name]}
+    assert again == {"index.html", page_name("0001"), page_name("0001", "sft_model"), page_name("0001", "rl_pointing"),
+                     page_name("0002", "rl_pointing")}  # fmt: skip
+    assert "77" in (warehouse.home.reports / page_name("0001", "sft_model")).read_text()
+
+
+def test_episodes_of_old_iterations_are_on_their_own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "READ_HERE", 1)
+    monkeypatch.setattr(build, "MAX_LINES", 2)
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    for iteration in ("0001", "0002", "0003"):
+        fill(warehouse, iteration, 40)
+    page = build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html").read_text()
+    assert page.count('<article class="episode') == 3 and f"{page_name('0001')}#trajectories" in page and "good-0003" in page
+    text = Page(page).text
+    assert "spread evenly" in text and "3 iterations of acting" in text
+    assert (warehouse.home.reports / page_name("0001")).read_text().count('<article class="episode') == 3
 
 
 def test_what_there_is_no_page_of_is_named(history: Warehouse, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import duckdb
 import pytest
 
 from warehouse import charts, run_charts
+from warehouse.evaluations import evaluations
+from warehouse.iteration_summaries import summaries
 from warehouse.query import connect
 from warehouse.svg import Axis, Drawing, as_markdown, short
 from warehouse.tables import Warehouse
@@ -28,10 +30,10 @@ def texts(svg: str) -> list[str]:
 
 
 PICTURES: dict[str, Callable[[duckdb.DuckDBPyConnection], str]] = {
-    "success": charts.success_by_stage,
-    "flow": lambda con: charts.routing_flow(con, "0001"),
-    "annotations": charts.annotation_bars,
-    "mixture": lambda con: charts.mixture_bars(con, "sft"),
+    "success": lambda con: charts.success_by_stage(evaluations(con)),
+    "flow": lambda _: charts.routing_flow("0001", ()),
+    "annotations": lambda _: charts.annotation_bars({}),
+    "mixture": lambda _: charts.mixture_bars({}, "sft"),
     "run": lambda con: run_charts.training_curves(con, "0001", "sft_model"),
     "iterations": lambda con: run_charts.iteration_curves(con, "rl_forms"),
 }
@@ -46,8 +48,8 @@ def test_an_empty_warehouse_gives_a_picture_that_says_so_or_none(warehouse: Ware
 
 def test_success_shows_every_policy_with_its_mean(planted: Warehouse) -> None:
     with connect(planted) as con:
-        shown = texts(charts.success_by_stage(con))
-        assert charts.success_by_stage(con) == charts.success_by_stage(con)
+        shown = texts(charts.success_by_stage(evaluations(con)))
+        assert charts.success_by_stage(evaluations(con)) == charts.success_by_stage(evaluations(con))
     assert [text for text in shown if text.startswith(".")] == [".500", ".700", ".900"]
     assert shown.count("SFT") == 2 and "merged" in shown and "iteration 2" in shown
 
@@ -56,7 +58,7 @@ def test_success_marks_the_second_split(warehouse: Warehouse, make: Any) -> None
     rows = [make.evaluation("c", "merged_policy", split=split, num_success=n) for split, n in (("holdout", 8), ("eval", 6))]
     warehouse.replace_partition("evaluations", rows, iteration="0001", stage="evaluation")
     with connect(warehouse) as con:
-        svg = charts.success_by_stage(con)
+        svg = charts.success_by_stage(evaluations(con))
     assert "hollow: eval split" in " ".join(texts(svg)) and 'class="hollow line teal"' in svg
 
 
@@ -70,8 +72,7 @@ def test_the_flow_counts_every_episode_once(warehouse: Warehouse, make: Any) -> 
     rows = [{"episode_id": f"e{i}", "route": routes[i % 6], "reason": reasons[i % 6]} for i in range(60)]
     warehouse.replace_partition("episodes", episodes, iteration="0001", stage="rollouts")
     warehouse.replace_partition("routes", rows, iteration="0001", stage="routing")
-    with connect(warehouse) as con:
-        svg = charts.routing_flow(con, "0001")
+    svg = charts.routing_flow("0001", summaries(warehouse)["0001"].flows)
     shown = texts(svg)
     assert {"sft  10 (17%)", "ct  20 (33%)", "withheld  30 (50%)"} <= set(shown)
     assert {"solved  10 (17%)", "loop  10 (17%)", "duplicate  10 (17%)", "crashed  10 (17%)"} <= set(shown)
@@ -95,9 +96,9 @@ def test_curves_of_one_run_and_of_all_iterations(warehouse: Warehouse) -> None:
 
 
 def test_bars_of_mixtures_annotations_and_time(planted: Warehouse) -> None:
-    with connect(planted) as con:
-        assert {"SFT samples an epoch", "iteration 1", "iteration 2", "4"} <= set(texts(charts.mixture_bars(con, "sft")))
-        assert {"Annotated steps", "override", "1"} <= set(texts(charts.annotation_bars(con)))
+    told = summaries(planted)
+    assert {"SFT samples an epoch", "iteration 1", "iteration 2", "4"} <= set(texts(charts.mixture_bars(told, "sft")))
+    assert {"Annotated steps", "override", "1"} <= set(texts(charts.annotation_bars(told)))
     shown = texts(charts.time_bars({"seed": {"seed_policy": 2.0}, "iteration 1": {"ct_model": 61.0, "rl_forms": 9.4, HOSTILE: 1.0}}))
     assert {"seed", "iteration 1", "CT", "RL forms", "2 s", "71 s", HOSTILE} <= set(shown)
     assert charts.time_bars({}) == charts.time_bars({"seed": {}}) == ""
@@ -105,7 +106,7 @@ def test_bars_of_mixtures_annotations_and_time(planted: Warehouse) -> None:
 
 def test_a_picture_travels_as_markdown(planted: Warehouse) -> None:
     with connect(planted) as con:
-        svg = charts.success_by_stage(con)
+        svg = charts.success_by_stage(evaluations(con))
     markdown = as_markdown(svg, "success")
     assert markdown.startswith("![success](data:image/svg+xml;base64,") and markdown.endswith(")")
     assert base64.b64decode(markdown.split(",")[1][:-1]).decode() == svg

@@ -18,7 +18,8 @@ REPORTED = sorted(set(SPLITS) - set(CHOICE_SPLITS))
 @pytest.fixture
 def mixed(warehouse: Warehouse, make: Any) -> Warehouse:
     """An episode of each split with all that hangs on it; every value of a reported one names its split."""
-    evaluations = [make.evaluation(f"policy-{split}", "merged_policy", split=split) for split in SPLITS if split != "train"]
+    evaluated = TABLES["evaluations"].column("split").values or ()
+    evaluations = [make.evaluation(f"policy-{split}", "merged_policy", split=split) for split in evaluated]
     rows = {
         "episodes": [make.episode(f"ep-{split}", split=split, seed=seed, purpose="evaluation") for seed, split in enumerate(SPLITS)],
         "steps": [make.step(f"ep-{split}", 0) for split in SPLITS],

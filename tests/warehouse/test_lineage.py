@@ -15,7 +15,9 @@ from warehouse import registry
 from warehouse.catalogue import TABLES
 from warehouse.errors import UnknownId
 from warehouse.home import Home
-from warehouse.lineage import iterations_graph, resolve, trace
+from warehouse.iteration_summaries import summaries
+from warehouse.iterations_graph import iterations_graph
+from warehouse.lineage import resolve, trace
 from warehouse.lineage_graph import LineageGraph, NodeId
 from warehouse.query import connect
 from warehouse.relations import NODE_KINDS, RELATIONS
@@ -234,8 +236,8 @@ def test_lineage_as_of_an_earlier_iteration_knows_nothing_of_later_ones(planted:
             trace(con, "ckpt-sft-2")
 
 
-def test_iterations_are_drawn_side_by_side(con: duckdb.DuckDBPyConnection) -> None:
-    graph = iterations_graph(con)
+def test_iterations_are_drawn_side_by_side(con: duckdb.DuckDBPyConnection, planted: Warehouse) -> None:
+    graph = iterations_graph(con, summaries(planted))
     titles = {key: (box.title, box.subtitle) for key, box in ((box.key, box) for box in graph.diagram.boxes)}
     assert titles["0000/sft"] == ("seed of D_SFT", "2 samples")
     assert titles["0001/merged_policy"] == ("merged_policy", "holdout 70.0 % · ckpt-merged-1")
@@ -255,6 +257,6 @@ def test_iterations_are_drawn_side_by_side(con: duckdb.DuckDBPyConnection) -> No
 
 def test_no_iterations_are_an_empty_drawing(warehouse: Warehouse) -> None:
     with connect(warehouse) as con:
-        graph = iterations_graph(con)
+        graph = iterations_graph(con, summaries(warehouse))
     assert graph.diagram.boxes == []
     assert ElementTree.fromstring(graph.to_svg()).tag == f"{SVG}svg"

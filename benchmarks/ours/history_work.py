@@ -1,0 +1,129 @@
+"""One piece of an iteration's work on the newest iteration of a home, as one process: prints its seconds and peak memory as JSON.
+
+    python -m benchmarks.ours.history_work HOME "routes"
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from agent import judging_samples
+from assets import carrier, checks
+from benchmarks.common.process import peak_mb
+from warehouse.home import Home
+from warehouse.iteration_summaries import summaries
+from warehouse.iterations_graph import iterations_graph
+from warehouse.mixing import MixtureConfig, Pool, mixed
+from warehouse.quality import iteration_verdicts
+from warehouse.quality_config import QualityConfig
+from warehouse.query import connect
+from warehouse.routed_samples import store_routed_samples
+from warehouse.routing import route
+from warehouse.solve_rates import solve_rates
+from warehouse.table_files import Listing
+from warehouse.tables import Warehouse
+from warehouse.withdrawal import WITHDRAWABLE, withdrawn_ids
+
+MIXTURE = MixtureConfig(
+    demonstration=Pool(), correction=Pool(draws=450), on_policy=Pool(draws=300), tutorial=Pool(draws=700), failure=Pool(draws=400)
+)
+
+
+def verdicts(config: QualityConfig, warehouse: Warehouse, iteration: str) -> int:
+    return sum(part.num_rows for part in iteration_verdicts(warehouse, iteration, config))
+
+
+def routes(warehouse: Warehouse, iteration: str) -> int:
+    with connect(warehouse) as con:
+        return int(route(con, iteration=iteration).num_rows)
+
+
+def samples(warehouse: Warehouse, iteration: str) -> int:
+    return sum(stored.num_joined for stored in store_routed_samples(warehouse, iteration).values())
+
+
+def datasets(warehouse: Warehouse, iteration: str) -> int:
+    with connect(warehouse) as con:
+        return int(mixed(con, "sft", iteration, MIXTURE).rows.num_rows)
+
+
+def rates(warehouse: Warehouse, iteration: str) -> int:
+    with connect(warehouse) as con:
+        return len(solve_rates(con, iteration, 0.9))
+
+
+def withdrawals(warehouse: Warehouse, iteration: str) -> int:
+    return sum(len(withdrawn_ids(warehouse, table)) for table in WITHDRAWABLE)
+
+
+def next_input(warehouse: Warehouse, iteration: str) -> int:
+    return sum(map(len, carrier.samples_before(warehouse, f"{int(iteration) + 1:04d}").values()))
+
+
+def drawing(warehouse: Warehouse, iteration: str) -> int:
+    with connect(warehouse, tables=["evaluations"]) as con:
+        return len(iterations_graph(con, summaries(warehouse)).to_svg())
+
+
+def known(warehouse: Warehouse, iteration: str) -> int:
+    with connect(warehouse) as con:
+        return len(judging_samples.known_episodes(con, iteration, success_threshold=0.999))
+
+
+def invariants(gate: checks.Gate, warehouse: Warehouse, iteration: str) -> int:
+    with connect(warehouse) as con:
+        found = [checks.run_invariant(con, invariant, iteration) for invariant in gate.invariants]
+    broken = [f"{result.check_name}: {result.description}" for result in found if not result.passed]
+    if broken:
+        raise SystemExit("the synthetic home breaks rules: " + "; ".join(broken))
+    return len(found)
+
+
+def suites(gate: checks.Gate, warehouse: Warehouse, iteration: str) -> int:
+    from warehouse.expectations import validate
+
+    tables = dict.fromkeys(table for of in gate.suites.values() for table in of)
+    reports = [validate(warehouse, table, iteration) for table in tables]
+    if not all(report.success for report in reports):
+        raise SystemExit(f"the synthetic home breaks suites: {[report.failures for report in reports if not report.success]}")
+    return len(reports)
+
+
+_GATES = {gate.name: gate for gate in checks.GATES if not gate.is_seed}
+WORK: dict[str, Callable[[Warehouse, str], int]] = {
+    "tables opened": lambda warehouse, _: len(connect(warehouse).execute("select * from tasks").fetchall()),
+    "tables listed": lambda warehouse, _: len(Listing(warehouse, ("episodes", "steps", "checkpoints", "datasets")).files),
+    "history of a table": lambda warehouse, _: len(warehouse.history("episodes")),
+    "withdrawals": withdrawals,
+    "sft_dataset": datasets,
+    "task_pool: solve rates": rates,
+    "verdicts": partial(verdicts, QualityConfig()),
+    "verdicts, near-duplicates": partial(verdicts, QualityConfig(min_trajectory_novelty=0.1)),
+    "verdicts, evaluation overlap": partial(verdicts, QualityConfig(min_evaluation_distance=0.1)),
+    "routes": routes,
+    "ct_samples, sft_samples": samples,
+    "episodes of known truth": known,
+    "iteration_output: next input": next_input,
+    "iteration_output: drawing": drawing,
+    **{f"{name}: invariants": partial(invariants, gate) for name, gate in _GATES.items() if gate.invariants},
+    **{f"{name}: suites": partial(suites, gate) for name, gate in _GATES.items() if gate.suites},
+}
+
+
+def main() -> None:
+    home, name = Home(Path(sys.argv[1])), sys.argv[2]
+    warehouse = Warehouse(home)
+    iteration = max(path.name for path in home.work.iterdir())
+    began, cpu = time.perf_counter(), time.process_time()
+    num = WORK[name](warehouse, iteration)
+    figures = {"wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu, "peak_mb": peak_mb(), "num": num}
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

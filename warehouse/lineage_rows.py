@@ -1,0 +1,195 @@
+"""The rows that a walk back through the lineage passes, read as it comes to them, from the files that hold them: so a walk costs what it
+shows, not what there is. lineage.py walks; relations.py says which column names what a row was made from.
+
+Checkpoints and the sizes of datasets are the summaries'. Every other row is found by its id (id_index.py), and steps with their episode, in
+whose partition they are. What is read lies in memory as tables of the same names with fewer columns, so that the same SQL is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from warehouse.catalogue import TABLES, WITHDRAWN_STAGE
+from warehouse.id_index import IdIndex
+from warehouse.iteration_summaries import TABLES_READ, summaries
+from warehouse.lineage_graph import Node, NodeId
+from warehouse.partitions import DataFile
+from warehouse.query import connect
+from warehouse.relations import STEP_SEPARATOR
+from warehouse.table_files import Listing, table_files
+from warehouse.tables import Warehouse
+
+_PLACE = ("iteration", "stage")
+_SAMPLE = (*_PLACE, "sample_id", "annotation_id", "episode_id", "step_index", "origin", "domain", "withdrawn")
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "checkpoints": (*_PLACE, "checkpoint_id", "parents", "datasets", "note"),
+    "ct_samples": _SAMPLE, "sft_samples": _SAMPLE, "orm_samples": _SAMPLE,
+    "annotations": (*_PLACE, "annotation_id", "episode_id", "step_index", "annotator", "mode", "decision", "withdrawn"),
+    "episodes": (*_PLACE, "episode_id", "task_id", "policy_id", "purpose", "task_name", "seed", "outcome"),
+    "steps": (*_PLACE, "episode_id", "step_index", "screenshot_id", "action"),
+    "screenshots": ("screenshot_id", "format", "width_px", "height_px"),
+    "tasks": tuple(TABLES["tasks"].schema.names),
+    "evaluations": tuple(TABLES["evaluations"].schema.names),
+}  # fmt: skip
+"""What relations and labels read of each table that a walk back can come to."""
+WHOLE = ("tasks", "evaluations")
+"""Small ones, read at the start."""
+BY_ID = {
+    "ct_sample": "ct_samples", "sft_sample": "sft_samples", "orm_sample": "orm_samples", "annotation": "annotations",
+    "episode": "episodes", "screenshot": "screenshots",
+}  # fmt: skip
+"""Kind of a node -> the table that has its row."""
+KINDS = {*BY_ID, "checkpoint", "dataset", "step", "task"}
+"""Of the nodes that a walk back can begin at."""
+
+
+class LineageRows:
+    """A connection with the rows that the nodes so far need. Close it after use, as a context."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        listing = Listing(warehouse, TABLES_READ)
+        self._files = listing.files
+        self._told = summaries(warehouse, listing)
+        self._indices: dict[str, IdIndex] = {}
+        self._seen: set[tuple[str, str]] = set()
+        self.con = connect(warehouse, tables=WHOLE, threads=1)  # its queries are small and many
+        for table in WHOLE:
+            self.con.execute(f"create temp table {table} as from main.{table}")
+        for table, columns in COLUMNS.items():
+            if table not in WHOLE:
+                empty = TABLES[table].schema.empty_table().select(columns)
+                self.con.register("empty", empty)
+                self.con.execute(f"create temp table {table} as from empty")
+        self._add_checkpoints()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.con.close()
+
+    def find(self, name: str) -> list[NodeId]:
+        """Every node that a walk can begin at and that has this very id, or is a checkpoint's ITERATION/STAGE or a task's name; none where
+        it may be something else."""
+        iteration, slash, stage = name.partition("/")
+        if slash or STEP_SEPARATOR in name:
+            of = self._told.get(iteration)
+            return [NodeId("checkpoint", made.checkpoint_id) for made in (of.checkpoints if of else ()) if made.stage == stage]
+        found = {NodeId(kind, name) for kind in BY_ID if self._load(kind, [name])}
+        found |= {NodeId("checkpoint", name) for of in self._told.values() for made in of.checkpoints if made.checkpoint_id == name}
+        found |= {NodeId("dataset", name) for of in self._told.values() for members in of.members if members.dataset_id == name}
+        found |= {NodeId("task", id_) for (id_,) in self.con.execute("select task_id from tasks where task_id = ?", [name]).fetchall()}
+        if found:
+            return sorted(found)
+        return [NodeId("task", id_) for (id_,) in self.con.execute("select distinct task_id from tasks where name = ?", [name]).fetchall()]
+
+    def need(self, nodes: Iterable[NodeId]) -> None:
+        """Read what tells of these nodes, and what they were made from."""
+        by_kind: dict[str, list[str]] = {}
+        for node in nodes:
+            if node not in self._seen:
+                self._seen.add(node)
+                by_kind.setdefault(node.kind, []).append(node.id)
+        for kind, ids in by_kind.items():
+            if kind in BY_ID:
+                self._load(kind, ids)
+        of_steps = {id_.rpartition(STEP_SEPARATOR)[0] for id_ in by_kind.get("step", ())}
+        if episodes := of_steps.union(by_kind.get("episode", ())):
+            self._load_steps(sorted(episodes))
+        if by_kind.get("checkpoint"):
+            self._load_trained_in(by_kind["checkpoint"])
+
+    def members(self, dataset_ids: Sequence[str], kind: str) -> list[tuple[str, list[str], int]]:
+        """Of each dataset its first samples of a kind, and how many there are."""
+        found = {
+            members.dataset_id: (members.dataset_id, list(members.first), members.num)
+            for of in self._told.values() for members in of.members if members.dataset_id in dataset_ids and members.kind == kind
+        }  # fmt: skip
+        return [found[id_] for id_ in sorted(found)]
+
+    def describe_datasets(self, ids: Sequence[str]) -> list[Node]:
+        """As relations.NODE_KINDS tells of them."""
+        nodes = []
+        for id_ in ids:
+            held = [(iteration, each) for iteration, of in self._told.items() for each in of.members if each.dataset_id == id_]
+            counts = {kind: sum(each.num for _, each in held if each.kind == kind) for kind in ("sft", "ct", "orm")}
+            label = " and ".join(f"{num} {kind}" for kind, num in counts.items() if num) + " samples" if held else ""
+            nodes.append(Node(
+                kind="dataset", id=id_, label=label, iteration=min((iteration for iteration, _ in held), default=None),
+                stage=min((each.stage for _, each in held), default=None),
+            ))  # fmt: skip
+        return nodes
+
+    def _add_checkpoints(self) -> None:
+        rows = [
+            {"iteration": iteration, "stage": made.stage, "checkpoint_id": made.checkpoint_id, "parents": list(made.parents),
+             "datasets": list(made.datasets), "note": made.note}
+            for iteration, of in self._told.items() for made in of.checkpoints
+        ]  # fmt: skip
+        schema = TABLES["checkpoints"].schema.empty_table().select(COLUMNS["checkpoints"]).schema
+        self._insert("checkpoints", pa.Table.from_pylist(rows, schema=schema))
+
+    def _load(self, kind: str, ids: Sequence[str]) -> int:
+        table = BY_ID[kind]
+        (key,) = TABLES[table].key
+        fresh = [id_ for id_ in ids if ("row of " + kind, id_) not in self._seen]
+        self._seen.update(("row of " + kind, id_) for id_ in fresh)
+        files = self._index(table).files_with(fresh)
+        if not files:
+            return 0
+        rows = self._warehouse.read_files(table, files, COLUMNS[table], (key, fresh))
+        return self._insert(table, _as_seen(rows, key) if "withdrawn" in COLUMNS[table] else rows)
+
+    def _load_steps(self, episode_ids: Sequence[str]) -> None:
+        fresh = [id_ for id_ in episode_ids if ("steps", id_) not in self._seen]
+        self._seen.update(("steps", id_) for id_ in fresh)
+        places = {(file.iteration, file.stage) for file in self._index("episodes").files_with(fresh)}
+        files = [file for file in self._files_of("steps") if (file.iteration, file.stage) in places]
+        if files:
+            self._insert("steps", self._warehouse.read_files("steps", files, COLUMNS["steps"], ("episode_id", fresh)))
+
+    def _load_trained_in(self, checkpoint_ids: Sequence[str]) -> None:
+        """The episodes of the stages that trained them."""
+        wanted = set(checkpoint_ids)
+        made = [(iteration, each) for iteration, of in self._told.items() for each in of.checkpoints if each.checkpoint_id in wanted]
+        places = {(iteration, each.stage) for iteration, each in made}
+        places = {place for place in places if ("trained in", "/".join(place)) not in self._seen}
+        self._seen.update(("trained in", "/".join(place)) for place in places)
+        files = [file for file in self._files_of("episodes") if (file.iteration, file.stage) in places]
+        if files:
+            rows = self._warehouse.read_files("episodes", files, COLUMNS["episodes"], ("purpose", ["rl"]))
+            self._insert("episodes", rows)
+
+    def _index(self, table: str) -> IdIndex:
+        if table not in self._indices:
+            self._indices[table] = IdIndex(self._warehouse, table, self._files_of(table))
+        return self._indices[table]
+
+    def _files_of(self, table: str) -> list[DataFile]:
+        if table not in self._files:
+            self._files[table] = table_files(self._warehouse, table)
+        return self._files[table]
+
+    def _insert(self, table: str, rows: pa.Table) -> int:
+        if rows.num_rows:
+            self.con.register("more", rows)
+            self.con.execute(f"insert into {table} by name from more")
+            self.con.unregister("more")
+        return int(rows.num_rows)
+
+
+def _as_seen(rows: pa.Table, key: str) -> pa.Table:
+    """As the view of query.connect has them: what a tombstone takes back is withdrawn, and the tombstone is seen where nothing else is."""
+    is_tombstone = pc.equal(rows["stage"], WITHDRAWN_STAGE)
+    if not pc.any(is_tombstone).as_py():
+        return rows
+    tombstones, held = rows.filter(is_tombstone), rows.filter(pc.invert(is_tombstone))
+    is_taken_back = pc.or_(held["withdrawn"], pc.is_in(held[key], value_set=tombstones[key].combine_chunks()))
+    held = held.set_column(held.column_names.index("withdrawn"), rows.schema.field("withdrawn"), is_taken_back)
+    alone = pc.invert(pc.is_in(tombstones[key], value_set=held[key].combine_chunks()))
+    return pa.concat_tables([held, tombstones.filter(alone)])
