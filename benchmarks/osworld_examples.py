@@ -41,8 +41,11 @@ def row_of(task: ImportedTask) -> str:
     return next((row for row, parts in ROWS.items() if any(part in reason for part in parts for reason in rest)), "; ".join(rest))
 
 
-def main(folder: Annotated[Path, typer.Argument(exists=True, file_okay=False)]) -> None:
-    """Count the examples of a folder by what becomes of them."""
+def main(folder: Annotated[Path | None, typer.Argument(exists=True, file_okay=False)] = None) -> None:
+    """Count the examples of a folder by what becomes of them; without one there is nothing to count."""
+    if folder is None:
+        typer.echo("no examples here: give the folder evaluation_examples/examples of a checkout of OSWorld")
+        return
     found = collect("osworld", [folder])
     counts = Counter(row_of(task) for task in found.tasks)
     for row, num in counts.most_common():

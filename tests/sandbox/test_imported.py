@@ -146,16 +146,21 @@ def test_what_would_run_with_files_or_packages_is_counted_apart(tmp_path: Path) 
         ("runs", []), ("files", [download]), ("never", [chrome]), ("neither", [download, chrome])
     )]  # fmt: skip
     wanted = {"type": "cloud_file", "path": "https://x.org/a.xlsx", "dest": "a.xlsx"}
-    evaluator = {"func": "compare_table", "result": {"type": "vm_file", "path": "/home/user/a.xlsx"}, "expected": wanted}
+    evaluator = {"func": "compare_table", "result": {"type": "vm_file", "path": f"{DESKTOP_HOME}/a.xlsx"}, "expected": wanted}
     records.append(osworld("no rule", instruction="no rule", evaluator=evaluator | {"options": {"rules": [{"type": "pivot_table"}]}}))
     found = collected(tmp_path, "osworld", *records)
     assert (found.num_runnable, found.num_lacking(NEEDS_FILE), found.num_lacking(NEEDS_FILE, NEEDS_PACKAGES)) == (1, 1, 0)
 
 
 def test_of_several_files_the_one_that_is_given_is_compared(tmp_path: Path) -> None:
-    result = {"type": "vm_file", "path": ["/home/user/a", "/home/user/b"], "dest": ["a", "b"], "multi": True}
+    result: dict[str, Any] = {"type": "vm_file", "path": [f"{DESKTOP_HOME}/a", f"{DESKTOP_HOME}/b"], "dest": ["a", "b"], "multi": True}
     wanted = {"type": "rule", "rules": {"expect": ["x"]}}
-    for gives, file in (({}, "/home/user/a"), ({"gives": [1]}, "/home/user/b"), ({"gives": [0, 1]}, None), ({"gives": [2]}, None)):
+    for gives, file in (
+        ({}, f"{DESKTOP_HOME}/a"),
+        ({"gives": [1]}, f"{DESKTOP_HOME}/b"),
+        ({"gives": [0, 1]}, None),
+        ({"gives": [2]}, None),
+    ):
         evaluator = {"func": "check_list", "result": result | gives, "expected": wanted}
         (task,) = collected(tmp_path, "osworld", osworld(evaluator=evaluator)).tasks
         assert [goal.result.file for goal in task.spec.goals if isinstance(goal, Compare)] == ([file] if file else [])
@@ -164,7 +169,12 @@ def test_of_several_files_the_one_that_is_given_is_compared(tmp_path: Path) -> N
 
 def test_a_sheet_as_it_is_printed_is_its_csv_file(tmp_path: Path) -> None:
     (tmp_path / "gold.csv").write_bytes(b"gold")
-    result = {"type": "vm_file", "path": ["/home/user/x.xlsx", "/home/user/x-One.csv"], "dest": ["x.xlsx", "x-One.csv"], "multi": True}
+    result = {
+        "type": "vm_file",
+        "path": [f"{DESKTOP_HOME}/x.xlsx", f"{DESKTOP_HOME}/x-One.csv"],
+        "dest": ["x.xlsx", "x-One.csv"],
+        "multi": True,
+    }
     wanted = {"type": "cloud_file", "path": ["https://x.org/gold.xlsx", "https://x.org/gold.csv"], "dest": ["y.xlsx", "y-One.csv"]}
     rule = {"type": "sheet_print", "sheet_idx0": "RNOne", "sheet_idx1": "ENOne"}
     evaluator = {"func": "compare_table", "result": result, "expected": wanted | {"multi": True}, "options": {"rules": [rule]}}
@@ -172,7 +182,7 @@ def test_a_sheet_as_it_is_printed_is_its_csv_file(tmp_path: Path) -> None:
     (task,) = found.tasks
     (goal,) = task.spec.goals
     assert task.is_runnable and isinstance(goal, Compare) and goal.expected is not None and goal.expected.asset is not None
-    assert (goal.function, goal.result.file, found.assets[goal.expected.asset]) == ("sheet_print", "/home/user/x-One.csv", b"gold")
+    assert (goal.function, goal.result.file, found.assets[goal.expected.asset]) == ("sheet_print", f"{DESKTOP_HOME}/x-One.csv", b"gold")
     other = osworld(evaluator=evaluator | {"options": {"rules": [rule | {"sheet_idx0": "RNTwo"}]}})
     assert "compares several files at once" in collected(tmp_path, "osworld", other).tasks[0].not_runnable
 

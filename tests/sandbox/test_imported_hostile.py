@@ -13,6 +13,7 @@ import pytest
 from pipelines.import_reading import raw_records
 from sandbox.imported.collecting import TASK_FORMATS, collect
 from sandbox.imported.comparing import compared
+from sandbox.imported.machine import DESKTOP_HOME
 from sandbox.imported.reading import MAX_DEPTH, NotPlain, parse_json
 from sandbox.imported.rules import faults
 from sandbox.imported.spec import Compare, Getter
@@ -129,15 +130,15 @@ def test_records_whose_fields_hold_anything_never_stop_an_import(tmp_path: Path)
     osworld = {
         "id": "a", "instruction": "Do.", "config": [
             {"type": "execute", "parameters": {"command": "echo hi", "shell": True}},
-            {"type": "download", "parameters": {"files": [{"url": "https://x.org/a", "path": "/home/user/a"}]}},
-            {"type": "launch", "parameters": {"command": ["gedit", "/home/user/a"]}},
+            {"type": "download", "parameters": {"files": [{"url": "https://x.org/a", "path": f"{DESKTOP_HOME}/a"}]}},
+            {"type": "launch", "parameters": {"command": ["gedit", f"{DESKTOP_HOME}/a"]}},
             {"type": "sleep", "parameters": {"seconds": 1}},
             {"type": "activate_window", "parameters": {"window_name": "a"}},
-            {"type": "open", "parameters": {"path": "/home/user/a.txt"}},
+            {"type": "open", "parameters": {"path": f"{DESKTOP_HOME}/a.txt"}},
         ],
         "evaluator": {
             "func": ["check_list", "exact_match"], "conj": "or", "postconfig": [{"type": "execute", "parameters": {"command": ["ls"]}}],
-            "result": [{"type": "vm_file", "path": "/home/user/a", "dest": "a"}, {"type": "vm_command_line", "command": ["ls"]}],
+            "result": [{"type": "vm_file", "path": f"{DESKTOP_HOME}/a", "dest": "a"}, {"type": "vm_command_line", "command": ["ls"]}],
             "expected": [{"type": "rule", "rules": {"expect": ["a"]}}, {"type": "rule", "rules": {"expected": "a"}}], "options": [{}, {}],
         },
     }  # fmt: skip
