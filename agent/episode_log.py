@@ -15,7 +15,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent.episode import Episode
-from warehouse.durable import make_folder
+from warehouse.durable import make_folder, sync
 from warehouse.errors import ModelError
 from warehouse.home import atomic_write
 
@@ -41,11 +41,15 @@ class EpisodeLog:
         self.write_line(f"round-{index:04d}.jsonl", episode)
 
     def write_line(self, name: str, line: BaseModel) -> None:
-        """Append to the file `name`, which ends in .jsonl."""
-        with (self._folder / name).open("ab") as file:
+        """Append to the file `name`, which ends in .jsonl; the line and the file's name survive a power cut once this returns."""
+        path = self._folder / name
+        is_new = not path.exists()
+        with path.open("ab") as file:
             file.write(line.model_dump_json().encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+        if is_new:
+            sync(self._folder)
 
     def lines(self, name: str, kind: type[LineType]) -> Iterator[LineType]:
         """The whole lines of a file, none where there is no file. Raises ModelError for one that is no `kind`."""

@@ -66,7 +66,8 @@ def routing(context: dg.AssetExecutionContext, tables: WarehouseResource, profil
     version = warehouse.replace_partition("routes", routes, iteration=iteration, stage="routing")
     destinations = routes["route"].to_pylist()
     counts = {"episodes": len(destinations), **Counter(destinations)}
-    flow = picture(as_markdown(routing_flow(iteration, summaries(warehouse)[iteration].flows)))
+    told = summaries(warehouse).get(iteration)  # none where nothing came in
+    flow = picture(as_markdown(routing_flow(iteration, told.flows if told is not None else ())))
     yield dg.MaterializeResult(
         asset_key="routes",
         data_version=data_version(list(zip(routes["episode_id"].to_pylist(), destinations, strict=True))),

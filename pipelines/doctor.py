@@ -255,8 +255,8 @@ def check_home(home: Home) -> Check:
             probe.rename(probe.with_suffix(".done"))
         if is_new:
             home.root.rmdir()
-    except OSError as error:
-        return Check(name=name, status="fail", found=f"{home.root}: {error.strerror or error}", mend=mend)
+    except (OSError, ConfigError) as error:
+        return Check(name=name, status="fail", found=f"{home.root}: {getattr(error, 'strerror', None) or error}", mend=mend)
     return Check(name=name, status="ok", found=f"{home.root} is writable")
 
 

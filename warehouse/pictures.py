@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from warehouse.errors import UnreadablePicture
 
@@ -47,8 +47,10 @@ def opened(source: bytes | Path, *, max_pixels: int = MAX_PIXELS, formats: tuple
     except UnreadablePicture:
         raise
     except BROKEN as error:
-        said = " ".join(str(error).split())[:120]
-        raise UnreadablePicture(f"the picture cannot be read as {_listed(formats)} ({type(error).__name__}: {said})") from error
+        said = type(error).__name__
+        if not isinstance(error, UnidentifiedImageError):  # whose words are of an object in memory
+            said += f": {' '.join(str(error).split())[:120]}"
+        raise UnreadablePicture(f"the picture cannot be read as {_listed(formats)} ({said})") from error
 
 
 def header(source: bytes | Path, *, max_pixels: int = MAX_PIXELS) -> Header:

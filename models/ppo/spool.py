@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from agent.episode import Episode, EpisodeRequest
 from agent.episode_log import EpisodeLog
-from warehouse.durable import sync
 
 ISSUED_FILE, BATCHES_FILE = "issued.jsonl", "batches.jsonl"
 
@@ -53,22 +51,14 @@ class Recovered:
 class EpisodeSpool(EpisodeLog):
     """The log of one run, where round `index` is what finished while batch `index` was waited for; and issued.jsonl, batches.jsonl."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._unsynced: set[Path] = set()
-        for parent in (folder.parent, folder.parent.parent):
-            sync(parent)
-
     def issue(self, block: Block) -> None:
         """Write a block of requests; call this before any of them starts."""
         self.write_line(ISSUED_FILE, block)
 
     def take(self, index: int, episode_ids: Sequence[str]) -> None:
-        """Write which episodes a batch is made of; call this before they are learned from. All that was written so far survives a power
-        cut as well once this returns, and at no moment could one leave a batch without its episodes."""
-        self._sync()
+        """Write which episodes a batch is made of; call this before they are learned from. Its episodes were written before, so at no
+        moment could a power cut leave a batch without them."""
         self.write_line(BATCHES_FILE, BatchLine(index=index, episode_ids=tuple(episode_ids)))
-        self._sync()
 
     def recover(self, num_learned: int) -> Recovered:
         """What there is to go on with when the kept weights have learned from `num_learned` batches. Mends files that a kill cut off;
@@ -79,17 +69,8 @@ class EpisodeSpool(EpisodeLog):
         finished = {episode.episode_id: episode for episode in self.without_screenshots() if episode.episode_id not in done}
         return Recovered(blocks=list(self.lines(ISSUED_FILE, Block)), batches=batches, finished=finished)
 
-    def _sync(self) -> None:
-        while self._unsynced:
-            sync(self._unsynced.pop())
-        sync(self._folder)
-
     def drop_pictures(self) -> None:
         """Once the warehouse has the episodes: remove the folder where it holds screenshots, which are large, and without which nothing
         could be learned from the rest again. Without any it stays."""
         if self._screenshots.is_dir():
             self.remove()
-
-    def write_line(self, name: str, line: BaseModel) -> None:
-        super().write_line(name, line)
-        self._unsynced.add(self._folder / name)

@@ -365,23 +365,25 @@ def test_what_was_admitted_later_waits_until_older_weights_have_caught_up(tmp_pa
 
 
 def test_a_power_cut_leaves_no_batch_without_its_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is on the disk for good, in order: requests and episodes, their folder, the batch, the folder again."""
+    """Each line is on the disk, and its file's name in the folder, before the next thing is written."""
     spool = EpisodeSpool(tmp_path / "episodes")
     one = request(SHORT, 0)
-    spool.issue(Block(num_learned=0, requests=(one,)))
-    spool.append(1, Episode(request=one, instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t"))
     synced: list[str] = []
     really = os.fsync
 
     def fsync(descriptor: int) -> None:
         really(descriptor)
         synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        if synced[:3].count("episodes") == 0:
-            assert not (tmp_path / "episodes" / "batches.jsonl").exists()
 
     monkeypatch.setattr(os, "fsync", fsync)
+    spool.issue(Block(num_learned=0, requests=(one,)))
+    assert synced == ["issued.jsonl", "episodes"]
+    spool.append(1, Episode(request=one, instruction="", steps=(), outcome=Outcome.CRASHED, reward=None, duration_ms=1.0, environment="t"))
+    assert synced[2:] == ["round-0001.jsonl", "episodes"]
     spool.take(1, [one.episode_id])
-    assert (set(synced[:2]), synced[2:]) == ({"issued.jsonl", "round-0001.jsonl"}, ["episodes", "batches.jsonl", "episodes"])
+    assert synced[4:] == ["batches.jsonl", "episodes"]
+    spool.take(2, [])
+    assert synced[6:] == ["batches.jsonl"]
 
 
 def test_a_spool_with_holes_is_named(tmp_path: Path) -> None:

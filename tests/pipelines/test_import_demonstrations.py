@@ -245,7 +245,7 @@ def test_what_is_malformed_is_named_and_kept_word_for_word(tmp_path: Path) -> No
         3: "name the folder with --images",
         4: "expected an object",
         5: "is empty",
-        6: "no picture",
+        6: "cannot be read as PNG, JPEG or WEBP (UnidentifiedImageError)",
         7: "4 keys",
     }.items():
         assert why in whys[f"bad.jsonl:{line}"]
