@@ -121,6 +121,9 @@ union all
 select id('sample', place), 'annotation', domain, chat('as before', response), episode_id, step_index, annotation_id, true, false, 'sft'
 from notes
 """
+_COMPONENT = """case origin when 'tutorial' then 'tutorial' when 'rollout' then case {route} when 'ct' then 'failure' else 'rollout' end
+else 'approved' end"""
+"""Of the sample's part in a dataset's mixture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +172,8 @@ class History:
         for kind in ("ct", "sft"):
             samples = self.warehouse.read(f"{kind}_samples", columns=["sample_id", "origin", "iteration"])
             self._con.register("held", samples)
-            self._con.execute(f"insert into members select '{kind}', sample_id, origin, iteration from held")
+            component = _COMPONENT.format(route=f"'{kind}'")
+            self._con.execute(f"insert into members select '{kind}', sample_id, {component}, iteration from held")
             self._con.unregister("held")
         if number:
             self._parent = self._id(number, "merged_policy")
@@ -294,8 +298,7 @@ class History:
         for kind in ("ct", "sft"):
             rows = self._con.sql(f"select * exclude (route) from samples where route = '{kind}'").to_arrow_table()
             self._put(f"{kind}_samples", rows, iteration, "routing")
-        component = "case when origin = 'rollout' then case when route = 'ct' then 'failure' else 'rollout' end else 'approved' end"
-        self._con.execute(f"insert into members select route, sample_id, {component}, '{iteration}' from samples")
+        self._con.execute(f"insert into members select route, sample_id, {_COMPONENT.format(route='route')}, '{iteration}' from samples")
         self._put("orm_samples", [], iteration, "orm_samples")
         self._put("datasets", [], iteration, "orm_dataset")
 
