@@ -47,7 +47,10 @@ class Change:
 
     def told(self) -> str:
         values = ", ".join(f"{name} {value!r}" for name, value in self.cells.items())
-        text = " ".join(part for part in (self.op, self.table, self.key or "", f"({values})" if values else "") if part)
+        return " ".join(part for part in (self.op, self.table, self.key or "", f"({values})" if values else "") if part)
+
+    def told_briefly(self) -> str:
+        text = self.told()
         return text if len(text) <= MAX_TOLD_CHARS else text[: MAX_TOLD_CHARS - 1] + "…"
 
 
@@ -105,8 +108,8 @@ def unmet(wanted: list[Change], found: list[Change]) -> list[str]:
     for change in wanted:
         match = next((each for each in rest if each.sorting == change.sorting), None)
         if match is None:
-            reasons.append(f"missing: {change.told()}")
+            reasons.append(f"missing: {change.told_briefly()}")
         else:
             rest.remove(match)
-    reasons += [f"not asked for: {change.told()}" for change in rest[:MAX_REASONS]]
+    reasons += [f"not asked for: {change.told_briefly()}" for change in rest[:MAX_REASONS]]
     return reasons + ([f"and {len(rest) - MAX_REASONS} other changes"] if len(rest) > MAX_REASONS else [])

@@ -34,6 +34,7 @@ from pipelines.workers import initialise as seed_worker
 from pipelines.workers import merge as merge_worker
 from pipelines.workers import rl as rl_worker
 from pipelines.workers.context import WorkerContext, pool_tasks
+from pipelines.workers.evaluate import requests_to_choose
 from pipelines.workers.kept_episodes import KeptEpisodes
 from sandbox.actions import Finished
 from warehouse import registry
@@ -174,13 +175,14 @@ def test_a_search_that_was_cut_off_plays_only_the_episodes_that_it_lacks(seeded:
     monkeypatch.setattr(PoolCollector, "collect", cut_off)
     specialists = {"rl_pointing": specialist(seeded, "rl_pointing", 1), "rl_forms": specialist(seeded, "rl_forms", 2)}
     request = merge_request(specialists, MergeSettings(grid_steps=2, instances_per_task=1))
-    num_mixtures, num_tasks = 3, len(pool_tasks(request.acting.tasks))
-    num_until = num_tasks + 1
+    num_mixtures, num_each = 3, len(requests_to_choose(request.acting, "policy", 1))  # some tasks have no instance to choose by
+    assert 1 < num_each < len(pool_tasks(request.acting.tasks))
+    num_until = num_each + 1
     with pytest.raises(RuntimeError, match="as a kill"):
         merge_worker.run(request, seeded)
     num_until = -1
     merge_worker.run(request, seeded)
-    assert len(played) == len(set(played)) == num_mixtures * num_tasks
+    assert len(played) == len(set(played)) == num_mixtures * num_each
     stored = seeded.warehouse.read("merge_candidates")
     assert set(stored["candidate"].to_pylist()) == set(range(num_mixtures)) and sum(stored["num_episodes"].to_pylist()) == len(played)
     assert not (seeded.folder / "episodes").exists()
