@@ -37,7 +37,7 @@ from warehouse.query import connect
 from warehouse.tables import Warehouse
 
 LEARNING = {
-    "orm.enabled": True, "orm.min_samples": 20, "orm.training.steps": 240, "orm.training.learning_rate": 4e-3,
+    "orm.enabled": True, "orm.min_samples": 20, "orm.training.steps": 600, "orm.training.learning_rate": 4e-3,
     "orm.training.batch_tokens": 2048, "orm.training.warmup_steps": 20, "verdicts.target_precision": 0.9,
 }  # fmt: skip
 

@@ -45,7 +45,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     warehouse = store(root / "home", ("0001", "rl_pointing", many(700)))
     rows = orm_samples(warehouse, "0001", BUILDER, success_threshold=SOLVED, max_samples=2000).rows
     samples = [TrainingSample(messages=tuple(Message(**message) for message in row["messages"])) for row in rows]
-    settings = SupervisedConfig(steps=300, learning_rate=4e-3, batch_tokens=2048, warmup_steps=20, save_every=1000)
+    settings = SupervisedConfig(steps=600, learning_rate=4e-3, batch_tokens=2048, warmup_steps=20, save_every=1000)
     train_supervised(
         settings, samples, init=new_policy(root / "base"), output=root / "trained", stage="orm_model", iteration="0001",
         run_folder=root / "run",
