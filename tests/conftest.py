@@ -15,6 +15,10 @@ import hypothesis
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# GNU readline, which pytest loads, tells every process that it starts to be as wide as a terminal; a console that was made then stays so.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
