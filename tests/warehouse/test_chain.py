@@ -116,6 +116,7 @@ def test_a_home_of_before_gets_a_chain_with_its_first_commit(warehouse: Warehous
     write_deltalake(warehouse.folder("episodes"), old.slice(0, 0), partition_by=["iteration", "stage"])
     write_deltalake(warehouse.folder("episodes"), old, mode="append")
     assert ids(warehouse) == ["a"] and not warehouse.home.chain.exists()
+    assert [commit.version for commit in warehouse.history("episodes")] == [1, 0] and not warehouse.home.chain.exists()
     assert warehouse.append_partition("episodes", [make.episode("b")], **FIRST) == 2
     assert "its chain of commits begins at version 1" in caplog.text
     assert ids(warehouse) == ["a", "b"] and ids(warehouse, version=1) == ["a"]
