@@ -63,8 +63,8 @@ class Chain:
         return self._read(length - 1, length)[0][-1 - DIGEST_LENGTH : -1].decode() if length else self._seed()
 
     def records(self, begin: int, end: int) -> list[Record]:
-        """Records `begin` up to, not including, `end`, counted from 0; none where there is no chain yet. Raises CorruptTable for one that was
-        changed."""
+        """Records `begin` up to, not including, `end`, counted from 0; none where there is no chain yet. Raises CorruptTable for one that
+        was changed."""
         if end <= begin or not self.path.exists():
             return []
         lines = self._read(max(0, begin - 1), end)
