@@ -24,6 +24,7 @@ class DataFile:
     iteration: str
     stage: str
     num_rows: int
+    added_ms: int
 
     @property
     def is_of_tombstones(self) -> bool:

@@ -24,9 +24,12 @@ def table_files(warehouse: Warehouse, table: str) -> list[DataFile]:
 
 def _files_of(delta: DeltaTable, table: str) -> list[DataFile]:
     added = pa.table(delta.get_add_actions(flatten=True))
-    names = ("path", "num_records", *(f"partition.{name}" for name in TABLES[table].partition_by))
+    names = ("path", "num_records", "modification_time", *(f"partition.{name}" for name in TABLES[table].partition_by))
     rows = zip(*(added.column(name).to_pylist() for name in names), strict=True)
-    files = [DataFile(path=path, num_rows=num, iteration=at[0] if at else "", stage=at[1] if at else "") for path, num, *at in rows]
+    files = [
+        DataFile(path=path, num_rows=num, added_ms=added_ms, iteration=at[0] if at else "", stage=at[1] if at else "")
+        for path, num, added_ms, *at in rows
+    ]
     return sorted(files, key=lambda file: file.path)
 
 

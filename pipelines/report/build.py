@@ -105,7 +105,7 @@ class _Site:
         self.keys, self.runs = keys, runs
         self._digests = listing.digests(PAGE_TABLES, taken_back=["annotations"])
         # Pictures are only ever added to, unless a purge has written the others again.
-        self._pictures = min((file.path for file in listing.files["screenshots"]), default="")
+        self._pictures = min(((file.added_ms, file.path) for file in listing.files["screenshots"]), default=(0, ""))
 
     def write(self, keys: Sequence[str]) -> None:
         """The pages of these iterations and of their runs, where they are not there as they should be."""

@@ -342,6 +342,19 @@ def test_a_report_of_one_more_iteration_writes_the_pages_that_are_new(tmp_path: 
         assert made_of.sub("", (folder / path.name).read_text()) == made_of.sub("", path.read_text()), "as if it were built at once"
 
 
+def test_more_pictures_leave_the_pages_that_are_there(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    fill(warehouse, "0001", 40)
+    build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
+    before, first = written(warehouse.home.reports), min(warehouse.files("screenshots"))
+    for shade in range(100, 200):  # names of files are random: until a later one comes first
+        warehouse.add_screenshots([screenshot(shade)])
+        if min(warehouse.files("screenshots")) != first:
+            break
+    build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
+    assert {name for name, inode in written(warehouse.home.reports).items() if inode != before[name]} == {"index.html"}
+
+
 def test_a_page_whose_rows_have_changed_or_that_is_torn_is_written_again(tmp_path: Path) -> None:
     warehouse = Warehouse(Home(tmp_path / "home"))
     for iteration in ("0001", "0002"):
