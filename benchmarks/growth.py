@@ -54,8 +54,8 @@ def commands(home: Path, newest: str) -> dict[str, list[str]]:
     }
 
 
-def measure(arguments: Sequence[str], home: Path) -> dict[str, float]:
-    """Seconds and peak memory of one command of the program, of its processes together."""
+def measure(arguments: Sequence[str], home: Path, *, may_fail: bool = False) -> dict[str, float]:
+    """Seconds and peak memory of one command of the program. An empty home has nothing that some ask for: there it `may_fail`."""
     program = [sys.executable, "-m", "pipelines.cli", *arguments, "--home", str(home)]
     with tempfile.TemporaryFile() as output:
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def measure(arguments: Sequence[str], home: Path) -> dict[str, float]:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall_s = time.perf_counter() - began
-        if process.returncode not in (0, 2):
+        if process.returncode and not may_fail:
             output.seek(0)
             raise SystemExit(f"{arguments} failed: {output.read().decode()[-2000:]}")
     return {"wall_s": wall_s, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_mb": usage.ru_maxrss / 1024}
@@ -95,7 +95,7 @@ def _commands(home: Path, num: int, arguments: argparse.Namespace) -> list[dict[
         start = measure(["report", "--output", f"{empty}/report/index.html"], Path(empty))["cpu_s"]
         rows.append({"what": "report, all of it", "kind": "command", "start_s": start} | measure(report, home))
         for name, words in commands(home, newest).items():
-            start = measure(words, Path(empty))["cpu_s"]
+            start = measure(words, Path(empty), may_fail=True)["cpu_s"]
             measure(words, home)
             rows.append({"what": name, "kind": "command", "start_s": start} | measure(words, home))
         start = measure(report, Path(empty))["cpu_s"]
