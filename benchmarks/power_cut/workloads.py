@@ -92,7 +92,10 @@ def table_commands(home: Path, files: Path) -> list[Command]:
             effect=f"select count(*) from verdicts where episode_id = '{episode}' and origin = 'human'",
         ),
         Command(name="reroute", arguments=("reroute",), effect=f"select count(*) from routes where episode_id = '{episode}'"),
-        Command(name="import general", arguments=("import", "general", str(general)), effect="select count(*) from general_samples"),
+        Command(
+            name="import general", arguments=("import", "general", str(general)),
+            effect="select count(*) from ct_samples where origin = 'general'",
+        ),
         Command(name="import tasks", arguments=("import", "tasks", "miniwob", str(tasks), "--name", "two"), effect="select 1"),
         Command(name="restore", arguments=("restore", "verdicts", "0"), effect="select 1"),
         Command(name="purge", arguments=("withdraw", ct, "--purge", "--yes"), effect=withdrawn.format(kind="ct", id=ct)),
