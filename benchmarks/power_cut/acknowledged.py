@@ -13,7 +13,7 @@ from pathlib import Path
 import duckdb
 
 from warehouse.catalogue import TABLES
-from warehouse.errors import FlywheelError
+from warehouse.errors import FlywheelError, UnknownTable
 from warehouse.home import Home
 from warehouse.tables import NO_VERSION, Warehouse
 
@@ -92,8 +92,23 @@ def broken(home: Path, promise: Promise) -> list[str]:
                 lines.append(f"{table} version {version} holds {found}; {digest} was acknowledged")
             elif newest > version:
                 rows_digest(warehouse, table, newest)
+        except UnknownTable:  # a purge erases the versions before it, also one that was not acknowledged yet
+            lines += _unreadable(warehouse, table)
         except FlywheelError as error:
             lines.append(f"{table}: {type(error).__name__}: {error}")
+    return lines + _broken_files(home, promise)
+
+
+def _unreadable(warehouse: Warehouse, table: str) -> list[str]:
+    try:
+        rows_digest(warehouse, table, warehouse.version(table))
+    except FlywheelError as error:
+        return [f"{table}: {type(error).__name__}: {error}"]
+    return []
+
+
+def _broken_files(home: Path, promise: Promise) -> list[str]:
+    lines = []
     for name, digest in promise.files.items():
         path = home / name
         if not path.is_file():

@@ -97,7 +97,7 @@ def table_commands(home: Path, files: Path) -> list[Command]:
             effect="select count(*) from ct_samples where origin = 'general'",
         ),
         Command(name="import tasks", arguments=("import", "tasks", "miniwob", str(tasks), "--name", "two"), effect="select 1"),
-        Command(name="restore", arguments=("restore", "verdicts", "0"), effect="select 1"),
+        Command(name="restore", arguments=("restore", "training_metrics", "0"), effect="select 1"),
         Command(name="purge", arguments=("withdraw", ct, "--purge", "--yes"), effect=withdrawn.format(kind="ct", id=ct)),
         Command(name="eval", arguments=("eval", release, "--per-task", "1"), effect="select 1"),
     ]  # fmt: skip
