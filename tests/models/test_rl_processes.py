@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from agent.collector import Collector
@@ -43,7 +44,9 @@ SETTINGS: dict[str, Any] = {
     "gate_policy": "open", "warmup_steps": 1, "learning_rate": 1e-3, "max_kl": 10.0, "explosive_kl": 100.0, "replay_sft": 2,
 }  # fmt: skip
 SAMPLE = EncodedSample(token_ids=(5, 6, 7, 8), loss_weights=(0.0, 0.0, 1.0, 1.0))
-TOLERANCE = 2e-5
+TOLERANCE_RMS, TOLERANCE_MAX = 2e-6, 2e-4
+"""Between weights. Another order of summation differs by 2e-7 in root mean square here, of 1e-2 that is learned. A single weight may differ
+by 3e-5: Adam divides a gradient that is almost zero by its own size. In float64 the furthest differs by 6e-9."""
 GONE_S = 15.0
 
 
@@ -92,9 +95,11 @@ def learned_again(result: PpoResult, run: PpoRun, folder: Path) -> PpoRun:
     return replace(run, run_folder=folder / "run", output=folder / "out")
 
 
-def furthest(one: Path, other: Path) -> float:
+def difference(one: Path, other: Path) -> tuple[float, float]:
+    """Of the weights of two checkpoints: the root mean square, and the furthest."""
     weights, others = (load_policy(folder).state_dict() for folder in (one, other))
-    return max(float((others[name] - tensor).abs().max()) for name, tensor in weights.items())
+    apart = torch.cat([(others[name] - tensor).flatten().double() for name, tensor in weights.items()])
+    return float(apart.square().mean().sqrt()), float(apart.abs().max())
 
 
 @pytest.mark.timeout(300)
@@ -111,8 +116,10 @@ def test_several_processes_learn_what_one_does(seed_checkpoint: Path, tmp_path: 
     for name in ("policy_loss", "value_loss", "kl", "entropy", "grad_norm", "replay_loss", "explained_variance"):
         theirs, ours = ([metrics[name] for metrics in result.metrics] for result in (found, expected))
         assert theirs == pytest.approx(ours, rel=2e-3, abs=1e-5), name
-    assert furthest(alone.output, seed_checkpoint) > 100 * TOLERANCE, "it learned something"
-    assert furthest(many.output, alone.output) < TOLERANCE
+    learned_rms, learned_max = difference(alone.output, seed_checkpoint)
+    assert learned_rms > 100 * TOLERANCE_RMS and learned_max > 20 * TOLERANCE_MAX, "it learned something"
+    rms, furthest = difference(many.output, alone.output)
+    assert rms < TOLERANCE_RMS and furthest < TOLERANCE_MAX
 
 
 @pytest.mark.timeout(300)
