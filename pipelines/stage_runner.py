@@ -19,9 +19,10 @@ from assets.requests import StageRequest, StageResult
 from assets.resources import ERROR_TYPE, FINAL, StageRunner
 from pipelines.finished_work import find_loss
 from pipelines.step_server import RUN_PID_VARIABLE
-from pipelines.work_folder import ERROR, REQUEST, ROOM_FOR_A_WORD, finished_result, forget_result, start_afresh, work_folder
+from pipelines.work_folder import ERROR, REQUEST, finished_result, forget_result, start_afresh, work_folder
 from warehouse.errors import CorruptTable
 from warehouse.home import Home, atomic_write
+from warehouse.machine import NO_ROOM_BYTES
 from warehouse.processes import die_with
 from warehouse.tables import Warehouse
 
@@ -37,6 +38,8 @@ NO_RETRY = (
     "ValueGateNotPassed",
     "NothingToLearn",
     "StorageFull",
+    "MachineLimit",
+    "CorruptDatabase",
     "BrowserMissing",
     "TaskError",
     "CorruptTable",
@@ -109,7 +112,7 @@ class PipesStageRunner(StageRunner):
             left = json.loads((folder / ERROR).read_text())
         except FileNotFoundError:
             left = {"type": "WorkerKilled", "message": f"the worker ended without a word: {error}"}
-            if shutil.disk_usage(folder).free < ROOM_FOR_A_WORD:
+            if shutil.disk_usage(folder).free < NO_ROOM_BYTES:
                 left = {"type": "StorageFull", "message": f"the disk of {folder} is full: free some space and launch again"}
         is_final = left["type"] in NO_RETRY
         return dg.Failure(

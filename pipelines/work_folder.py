@@ -14,8 +14,6 @@ from assets.requests import StageRequest, StageResult
 from warehouse.home import Home, atomic_write
 
 REQUEST, RESULT, ERROR, FRESH = "request.json", "result.json", "error.json", "fresh"
-ROOM_FOR_A_WORD = 64 * 1024
-"""Bytes; with less the worker could not even leave its error."""
 
 
 def work_folder(home: Home, iteration: str, stage: str) -> Path:

@@ -101,7 +101,8 @@ def _damaged(error: BaseException, place: Path) -> CorruptDatabase | None:
     if not any(words in str(error) for words in _DAMAGED_WORDS):
         return None
     return CorruptDatabase(
-        f"a database file under {place} is damaged ({_line(error)}). Restore it from a backup; `flywheel doctor` names the file"
+        f"a database file under {place} is damaged ({_line(error)}). "
+        "Dagster's and Prefect's are the *.db files below it: restore the damaged one from a backup"
     )
 
 

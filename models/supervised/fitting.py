@@ -35,11 +35,10 @@ from models.training_forward import weighted_loss
 from models.vision import PixelLoader
 from warehouse.errors import StorageFull, TrainingDiverged
 from warehouse.home import is_full_disk
+from warehouse.machine import NO_ROOM_BYTES
 
 BEST_FOLDER = "best"
 """In the run folder: the weights with the lowest held-out loss so far."""
-NO_ROOM_BYTES = 64 * 1024
-"""With less free than this a failure is the disk's: torch only says that a file of its ended too early."""
 
 
 def fit(

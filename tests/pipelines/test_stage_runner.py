@@ -20,9 +20,10 @@ from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest,
 from assets.resources import StageRunner
 from pipelines.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
 from pipelines.step_server import RUN_PID_VARIABLE
-from pipelines.work_folder import REQUEST, RESULT, ROOM_FOR_A_WORD, finished_result, start_afresh, work_folder
+from pipelines.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
 from warehouse.home import Home
 from warehouse.locks import FileLock
+from warehouse.machine import NO_ROOM_BYTES
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -186,7 +187,7 @@ def test_a_disk_that_fills_up_is_named_and_final(small_disk: Path, place, monkey
     home = Home(small_disk / "home")
     PipesStageRunner._prepare(work_folder(home, "0000", "seed_demonstrations"), GOOD)
     filler = small_disk / "filler"
-    filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - ROOM_FOR_A_WORD))
+    filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - NO_ROOM_BYTES))
     there = replace(place, home=home)
     ran = Ran(there, GOOD)
     assert "StorageFull" in ran.failure.description and "space" in ran.failure.description
