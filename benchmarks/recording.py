@@ -43,7 +43,7 @@ def desk() -> Iterator[dict[str, str]]:
             **os.environ, "HOME": folder, "XDG_RUNTIME_DIR": f"{folder}/run", "PULSE_SERVER": f"unix:{folder}/run/pulse/native",
             "PULSE_SOURCE": "person.monitor", "GSETTINGS_BACKEND": "memory", "GTK_MODULES": "gail:atk-bridge",
         }  # fmt: skip
-        screen = ["Xvfb", "-displayfd", "{fd}", "-screen", "0", "1920x1080x24", "-nolisten", "tcp"]
+        screen = ["Xvfb", "-displayfd", "{fd}", "-screen", "0", "1920x1080x24", "-nolisten", "tcp", "-noreset"]
         env["DISPLAY"] = ":" + _told(stack, env, screen)
         bus = ["dbus-daemon", "--session", "--nofork", "--print-address={fd}", f"--address=unix:dir={folder}/run"]
         env["DBUS_SESSION_BUS_ADDRESS"] = _told(stack, env, bus)

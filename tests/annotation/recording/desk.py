@@ -102,7 +102,9 @@ def a_desk(width_px: int = 1024, height_px: int = 768, *, voice: bool = False) -
         (home / path).write_text(text)
     desk = Desk(home, env, (width_px, height_px))
     try:
-        env["DISPLAY"] = ":" + told(desk, "Xvfb", "-displayfd", "{fd}", "-screen", "0", f"{width_px}x{height_px}x24", "-nolisten", "tcp")
+        # Without -noreset the server ends its clients' connections when the last one leaves: a first look (xdotool) could end openbox.
+        screen = ("-screen", "0", f"{width_px}x{height_px}x24")
+        env["DISPLAY"] = ":" + told(desk, "Xvfb", "-displayfd", "{fd}", *screen, "-nolisten", "tcp", "-noreset")
         env["DBUS_SESSION_BUS_ADDRESS"] = told(
             desk, "dbus-daemon", "--session", "--nofork", "--print-address={fd}", f"--address=unix:dir={runtime}"
         )
