@@ -18,7 +18,6 @@ from warehouse.evaluations import success_by_domain
 from warehouse.identity import content_id
 from warehouse.merge_report import retention_table, successes_table
 from warehouse.merge_results import retentions
-from warehouse.novelty import TABLES_READ as NOVELTY_TABLES
 from warehouse.novelty import novelty
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION, joint_name, rl_stage
@@ -64,7 +63,7 @@ def build_evaluation_asset(domains: tuple[str, ...], joint: tuple[tuple[str, ...
             chart = success_by_stage([one for one in found if one.iteration in drawn])
             kept = retention_table(retentions(con, iteration))
             beside = successes_table(success_by_domain(con, iteration))
-        novel = novelty(connect(warehouse, tables=NOVELTY_TABLES), iteration)
+        novel = novelty(warehouse, iteration)
         return dg.MaterializeResult(
             data_version=dg.DataVersion(content_id("evaluation", [request.checkpoints, result.counts])),
             metadata=of_result(

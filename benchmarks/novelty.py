@@ -31,19 +31,17 @@ HOME = Path(".bench/wheel/wheel-0")
 
 def figures(home: Home, split: str) -> list[dict[str, Any]]:
     """An entry an evaluated iteration: its novelty, and each policy's success with and without what is not novel."""
-    found = []
-    with connect(Warehouse(home)) as con:
+    found, warehouse = [], Warehouse(home)
+    with connect(warehouse, tables=["evaluations"]) as con:
         every = evaluations(con, split=split)
-        for iteration in dict.fromkeys(one.iteration for one in every):
-            novel, counts = novelty(con, iteration, split), novel_counts(con, iteration, split)
-            policies = {
-                one.role: {
-                    "all": asdict(one.success), "novel": asdict(macro_average(counts[one.role])) if counts.get(one.role) else None,
-                }
-                for one in every
-                if one.iteration == iteration
-            }  # fmt: skip
-            found.append({"home": home.root.name, "iteration": iteration, "novelty": novel, "policies": policies})
+    for iteration in dict.fromkeys(one.iteration for one in every):
+        novel, counts = novelty(warehouse, iteration, split), novel_counts(warehouse, iteration, split)
+        policies = {
+            one.role: {"all": asdict(one.success), "novel": asdict(macro_average(counts[one.role])) if counts.get(one.role) else None}
+            for one in every
+            if one.iteration == iteration
+        }
+        found.append({"home": home.root.name, "iteration": iteration, "novelty": novel, "policies": policies})
     return found
 
 

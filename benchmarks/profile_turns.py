@@ -52,10 +52,11 @@ MERGED, SPECIALIST = "merged_policy", "rl_"
 def policies_of(home: Home) -> dict[str, dict[str, Any]]:
     """By iteration and role: what was solved of each domain, and the mean over tasks with its error and interval."""
     counts: dict[tuple[str, str], list[TaskCount]] = {}
-    with connect(Warehouse(home)) as con:
+    warehouse = Warehouse(home)
+    with connect(warehouse, tables=["evaluations"]) as con:
         domains = dict(con.execute("select distinct task_name, domain from evaluations").fetchall())
-        for iteration, role, count in reported_counts(con):
-            counts.setdefault((iteration, role), []).append(count)
+    for iteration, role, count in reported_counts(warehouse):
+        counts.setdefault((iteration, role), []).append(count)
     found: dict[str, dict[str, Any]] = {}
     for (iteration, role), of_tasks in sorted(counts.items()):
         found.setdefault(iteration, {})[role] = _figures(of_tasks, domains)

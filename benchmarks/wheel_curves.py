@@ -39,7 +39,6 @@ from benchmarks.common.provenance import sentence
 from sandbox.miniwob.source import load_tasks
 from warehouse.home import Home, atomic_write
 from warehouse.novelty import reported_counts
-from warehouse.query import connect
 from warehouse.statistics import Estimate, Interval, TaskCount, difference, macro_average
 from warehouse.svg import Axis, Drawing
 from warehouse.tables import Warehouse
@@ -84,10 +83,9 @@ def points_of(variant: str, seed: int, home: Home) -> Iterator[Point]:
     """Every holdout figure of a home, on novel instances (warehouse/novelty.py), and the unseen tasks' where they were measured."""
     listed = load_tasks()
     groups: dict[tuple[str, str, str], list[TaskCount]] = {}
-    with connect(Warehouse(home)) as con:
-        for iteration, role, count in reported_counts(con):
-            tasks = "held out" if listed[count.task].held_out else "trained on"
-            groups.setdefault((tasks, iteration, role), []).append(count)
+    for iteration, role, count in reported_counts(Warehouse(home)):
+        tasks = "held out" if listed[count.task].held_out else "trained on"
+        groups.setdefault((tasks, iteration, role), []).append(count)
     for (tasks, iteration, role), counts in sorted(groups.items()):
         yield _point(variant, seed, iteration, role, tasks, macro_average(counts))
     unseen = home.root / "unseen.json"

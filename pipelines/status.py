@@ -22,7 +22,6 @@ from sandbox.reserved import INDEXED, reserved_of
 from sandbox.task import Task
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.iteration_summaries import TABLES_READ, summaries
-from warehouse.novelty import TABLES_READ as NOVELTY_TABLES
 from warehouse.novelty import Novelty, novel_counts, novelty
 from warehouse.query import connect
 from warehouse.stages import SEED_ITERATION, rank
@@ -99,10 +98,12 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     listing = Listing(warehouse, dict.fromkeys((*COUNTED, *TABLES_READ)))
     told = summaries(warehouse, listing)
     keys = listing.iterations("checkpoints", "datasets")
-    with connect(warehouse, tables=NOVELTY_TABLES) as con:
+    with connect(warehouse, tables=["evaluations", "tasks"]) as con:
         success, first_made = _successes(con), dict[str, str]()
-        novel = _novelty(con, [key for key in keys if success.get(key)])
-        novel_success, (not_reported, is_of_older_splits) = _novel_success(con, novel), _tasks(con)
+        not_reported, is_of_older_splits = _tasks(con)
+    evaluated = [key for key in keys if success.get(key)]
+    novel = novelty(warehouse, evaluated[-1], listing=listing) if evaluated else None
+    novel_success = _novel_success(warehouse, novel, listing)
     num_rows = {table: listing.num_rows(table) for table in COUNTED}
     iterations = []
     for key in keys:
@@ -135,14 +136,10 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
     )  # fmt: skip
 
 
-def _novelty(con: duckdb.DuckDBPyConnection, evaluated: list[str]) -> Novelty | None:
-    return novelty(con, evaluated[-1]) if evaluated else None
-
-
-def _novel_success(con: duckdb.DuckDBPyConnection, novel: Novelty | None) -> dict[str, float]:
+def _novel_success(warehouse: Warehouse, novel: Novelty | None, listing: Listing) -> dict[str, float]:
     if novel is None or novel.num_novel == novel.num_instances:
         return {}
-    counts = novel_counts(con, novel.iteration)
+    counts = novel_counts(warehouse, novel.iteration, listing=listing)
     return {role: macro_average(counts[role]).mean for role in sorted(counts, key=rank)}
 
 

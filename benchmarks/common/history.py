@@ -69,6 +69,7 @@ select
     'Click the item ' || draw(hash(i, $number), 1000) || ' of ' || t.name as instruction,
     case when is_crashed then 'crashed' when is_solved then 'success' else 'failure' end as outcome,
     case when is_crashed then null when is_solved then 1.0 else 0.0 end::double as reward,
+    case when not is_crashed then id('content', t.task_id || '/' || seed) end as content_id,
     case when is_crashed then 0 else $steps end::bigint as num_steps, 0::bigint as num_retries,
     case when is_crashed then 'the browser is gone' end as error, 900.0::double as duration_ms, 'environment-1' as environment
 from (select i, draw(hash(i, $stage, $number, $role, 'c'), 500) = 0 and $purpose <> 'evaluation' as is_crashed,

@@ -33,7 +33,7 @@ from warehouse.identity import content_id, digests_id, file_digest
 from warehouse.iteration_summaries import summaries
 from warehouse.iterations_graph import iterations_graph
 from warehouse.merge_report import mixtures_chart
-from warehouse.novelty import TABLES_READ as NOVELTY_TABLES
+from warehouse.novelty import novelty
 from warehouse.query import connect
 from warehouse.stages import rank, role_name
 from warehouse.svg import STYLE
@@ -203,10 +203,12 @@ def _everything(warehouse: Warehouse, home: Home, listing: Listing, site: _Site)
     keys, seconds, told = site.keys, overview.stage_seconds(home), summaries(warehouse, listing)
     names = sorted({run.run for run in site.runs}, key=rank)
     drawn = _spread(keys, MAX_LINES)
-    with connect(warehouse, tables=NOVELTY_TABLES) as con:
+    with connect(warehouse, tables=["evaluations"]) as con:
         evaluated = evaluations(con)
-        tiles = overview.tiles(con, evaluated, told, seconds) if keys else []
         lineage = _svg(iterations_graph(con, told).to_svg()) if keys else ""
+    reported = [one.iteration for one in evaluated if one.split == REPORTED_SPLIT]
+    novel = novelty(warehouse, reported[-1], listing=listing) if keys and reported else None
+    tiles = overview.tiles(evaluated, novel, told, seconds) if keys else []
     with connect(warehouse, tables=["training_metrics"], iterations=drawn) as con:
         curves = _drawn(run_charts.iteration_curves(con, run) for run in names)
     return {

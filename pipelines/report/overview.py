@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import duckdb
 from pydantic import ValidationError
 
 from assets.requests import StageResult
@@ -20,7 +19,7 @@ from warehouse.data_docs import checked_tables
 from warehouse.evaluations import REPORTED_SPLIT, Evaluation
 from warehouse.home import Home
 from warehouse.iteration_summaries import IterationSummary
-from warehouse.novelty import novelty
+from warehouse.novelty import Novelty
 from warehouse.stages import SEED_ITERATION, is_rl, role_name
 from warehouse.statistics import difference
 from warehouse.table_files import Listing
@@ -57,12 +56,12 @@ def iterations(listing: Listing) -> list[str]:
 
 
 def tiles(
-    con: duckdb.DuckDBPyConnection, evaluated: Sequence[Evaluation], told: Mapping[str, IterationSummary],
+    evaluated: Sequence[Evaluation], novel: Novelty | None, told: Mapping[str, IterationSummary],
     seconds: Mapping[str, Mapping[str, float]],
 ) -> list[Tile]:  # fmt: skip
     """Where the wheel started, where it stands, and what it took."""
     every = [one for one in evaluated if one.split == REPORTED_SPLIT]
-    result = [*_gain(every), *_novel(con, every)]
+    result = [*_gain(every), *_novel(novel)]
     num, crashed, steps = (sum(getattr(of, name) for of in told.values()) for name in ("num_episodes", "num_crashed", "num_steps"))
     result.append(Tile(label="episodes", value=f"{num:,}", note=f"{steps:,} steps, {crashed} crashed"))
     decisions = Counter[str]()
@@ -76,9 +75,8 @@ def tiles(
     return result
 
 
-def _novel(con: duckdb.DuckDBPyConnection, evaluated: Sequence[Evaluation]) -> list[Tile]:
+def _novel(found: Novelty | None) -> list[Tile]:
     """How much of what the newest iteration was reported on is new to its policies."""
-    found = novelty(con, evaluated[-1].iteration) if evaluated else None
     if found is None:
         return []
     note = f"of {found.num_instances} instances; {found.num_new_instruction / found.num_instances:.0%} have an instruction of their own"

@@ -1,14 +1,15 @@
-"""Which of the instances that were evaluated are new: by first screen, by instruction, and in homes that did not keep what screens said."""
+"""Which of the instances that were evaluated are new: by first screen, by instruction, and in homes that did not keep what screens said.
+What is noted of earlier iterations says the same as their rows, and only what has changed is read again."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.warehouse.conftest import Make
 from warehouse.novelty import TaskNovelty, novel_counts, novelty
-from warehouse.query import connect
 from warehouse.statistics import TaskCount
 from warehouse.tables import Warehouse
 
@@ -54,9 +55,7 @@ def fill(warehouse: Warehouse, *, keeps_contents: bool) -> None:
 @pytest.mark.parametrize("keeps_contents", [True, False])
 def test_an_instance_is_novel_where_nobody_learned_from_its_first_screen(warehouse: Warehouse, keeps_contents: bool) -> None:
     fill(warehouse, keeps_contents=keeps_contents)
-    with connect(warehouse) as con:
-        found = novelty(con, "0001")
-        counts = novel_counts(con, "0001")
+    found, counts = novelty(warehouse, "0001"), novel_counts(warehouse, "0001")
     assert found is not None and found.tasks == (
         TaskNovelty(task="click-button", num_instances=3, num_novel=2, num_new_instruction=1),
         TaskNovelty(task="count", num_instances=1, num_novel=1, num_new_instruction=0),
@@ -74,5 +73,71 @@ def test_an_instance_is_novel_where_nobody_learned_from_its_first_screen(warehou
 
 def test_nothing_is_said_of_an_iteration_that_evaluated_nothing(warehouse: Warehouse) -> None:
     fill(warehouse, keeps_contents=True)
-    with connect(warehouse) as con:
-        assert novelty(con, "0002") is None and novelty(con, "0001", "eval") is None
+    assert novelty(warehouse, "0002") is None and novelty(warehouse, "0001", "eval") is None
+
+
+def notes(warehouse: Warehouse) -> dict[str, Path]:
+    return {path.name: path for path in (warehouse.home.root / "cache" / "learned").iterdir()}
+
+
+def told(warehouse: Warehouse, iteration: str) -> tuple[Any, ...]:
+    found = novelty(warehouse, iteration)
+    assert found is not None
+    return found.tasks, novel_counts(warehouse, iteration)
+
+
+@pytest.mark.parametrize("keeps_contents", [True, False])
+def test_a_new_iteration_reads_no_episode_of_an_old_one(warehouse: Warehouse, keeps_contents: bool) -> None:
+    """The files of all others are away when its turn comes."""
+    fill(warehouse, keeps_contents=keeps_contents)
+    novelty(warehouse, "0002")
+    old = [path for table in ("episodes", "steps") for path in warehouse.folder(table).glob("iteration=000[02]/**/*.parquet")]
+    assert len(old) == 4
+    rows = [evaluated(21, "Click Ok", "s1"), evaluated(22, "Click Up", "s4"), evaluated(23, "Click Up", "s3")]
+    steps = [Make.step(row["episode_id"], 0, observation=row["content_id"]) for row in rows]
+    rows = rows if keeps_contents else [row | {"content_id": None} for row in rows]
+    warehouse.replace_partition("episodes", rows, iteration="0003", stage="evaluation")
+    warehouse.replace_partition("steps", steps, iteration="0003", stage="evaluation")
+    for path in old:
+        path.rename(path.with_suffix(".away"))
+    found = novelty(warehouse, "0003")
+    assert found is not None
+    assert found.tasks == (TaskNovelty(task="click-button", num_instances=3, num_novel=1, num_new_instruction=0),)
+
+
+def test_notes_are_made_again_of_what_has_changed_alone(warehouse: Warehouse) -> None:
+    fill(warehouse, keeps_contents=True)
+    before, made = told(warehouse, "0001"), {name: path.stat().st_ino for name, path in notes(warehouse).items()}
+    warehouse.replace_partition("episodes", [trained("ep-5", "Click Up", "s3")], iteration="0000", stage="seed")
+    after = told(warehouse, "0001")
+    assert after != before and after[0][0] == TaskNovelty(task="click-button", num_instances=3, num_novel=2, num_new_instruction=2)
+    assert {name for name, path in notes(warehouse).items() if path.stat().st_ino != made.get(name)} == {"0000.notes"}
+    for path in notes(warehouse).values():
+        path.unlink()
+    assert told(warehouse, "0001") == after, "deleting them loses nothing"
+
+
+def test_notes_of_older_rows_or_damaged_ones_are_not_believed(warehouse: Warehouse) -> None:
+    fill(warehouse, keeps_contents=True)
+    before = told(warehouse, "0001")
+    seed = notes(warehouse)["0000.notes"]
+    whole = seed.read_bytes()
+    warehouse.replace_partition("episodes", [trained("ep-5", "Click Up", "s3")], iteration="0000", stage="seed")
+    after = told(warehouse, "0001")
+    seed.write_bytes(whole)
+    assert told(warehouse, "0001") == after != before
+    whole = seed.read_bytes()
+    for place in range(3, len(whole), len(whole) // 10):
+        seed.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        assert novelty(warehouse, "0001").tasks == after[0], place  # type: ignore[union-attr]
+    seed.write_bytes(whole[:40])
+    assert told(warehouse, "0001") == after
+
+
+def test_one_iteration_without_contents_has_all_known_by_their_text(warehouse: Warehouse) -> None:
+    fill(warehouse, keeps_contents=True)
+    before = told(warehouse, "0001")
+    older = trained("ep-8", "Click Up", "s3") | {"content_id": None}
+    warehouse.replace_partition("episodes", [older], iteration="0000", stage="older")
+    warehouse.replace_partition("steps", [Make.step("ep-8", 0, observation="s3")], iteration="0000", stage="older")
+    assert before[0][0].num_novel == 2 and told(warehouse, "0001")[0][0].num_novel == 1
