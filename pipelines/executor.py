@@ -14,7 +14,7 @@ from typing import Any
 import dagster as dg
 from dagster import multiprocess_executor
 
-from pipelines import profiles, step_server
+from pipelines import step_server
 from warehouse.errors import IterationLocked
 from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
@@ -51,6 +51,8 @@ def turned_by(home: Home) -> int | None:
 )
 def iteration_executor(init_context: dg.InitExecutorContext) -> Any:
     """Steps in processes of their own, at most one iteration on a FLYWHEEL_HOME. Raises IterationLocked."""
+    from pipelines import profiles  # who only asks for the lock need not wait for what profiles import
+
     lock = FileLock(lock_path(Home.from_env()))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
         raise IterationLocked(
