@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sandbox.browser.beginframe import EPOCH_S, FramedPage, budget_ms
-from sandbox.browser.cdp import Params
+from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.plain import LivePage
 from sandbox.browser.realtime import RealTime
 from sandbox.browser.tabs import Tab
@@ -35,6 +36,27 @@ class FramedTab(Tab, FramedPage):
     def _paused(self) -> Params:
         return {"policy": "pause", "initialVirtualTime": EPOCH_S + self._clock.granted_ms / 1000}
 
+    def _listeners(self) -> dict[str, Listener]:
+        return super()._listeners() | {"Emulation.virtualTimeBudgetExpired": lambda _: self._clock.stop()}
+
+    def _on_request(self, event: Params, session_id: str | None = None) -> None:
+        """An answer that comes while page time stands still costs the page 0 ms, one that comes while it runs 10 ms: so it comes while it
+        runs, whatever the speed of the machine. Page time waits for it then. What page time itself waits for, and what a worker asks for,
+        which a page that is opened may wait for, is answered at once."""
+        answer = partial(super()._on_request, event, session_id)
+        if self._clock.is_running or session_id is not None or self._stops_the_clock(event):
+            answer()
+        else:
+            self._clock.held.append(answer)
+
+    def _stops_the_clock(self, event: Params) -> bool:
+        """Whether page time cannot go on before the answer: the tab's own page, and what a script waits for without letting go (Chromium
+        gives only that the highest priority)."""
+        kind = event.get("resourceType")
+        if kind == "Document":
+            return bool(event.get("frameId") == self._target_id)
+        return kind == "XHR" and event["request"].get("initialPriority") == "VeryHigh"
+
     async def _advance_clock(self, ms: float, policy: str = "pauseIfNetworkFetchesPending") -> None:
         """A page that moves to another process takes the policy along, with the time it began at. A request that outlived the limit (a
         stream, a server that hangs) is not waited for again before the next page."""
@@ -43,6 +65,7 @@ class FramedTab(Tab, FramedPage):
         initial = {"initialVirtualTime": EPOCH_S + self._clock.granted_ms / 1000, "budget": budget_ms(self._clock.grant(ms))}
         spent = self._expect_spent()
         answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": policy, **initial})
+        self._clock.start(is_spent=spent.done())
         await asyncio.wait([spent], timeout=max(self._limit_at_s - time.monotonic(), 1.0))
         if not spent.done():
             self._has_lingering_request = True
@@ -90,6 +113,10 @@ class FramedTab(Tab, FramedPage):
 
 class RealTimeTab(RealTime, FramedTab):
     """A tab with frames of ours, in real time."""
+
+    def _on_request(self, event: Params, session_id: str | None = None) -> None:
+        """Nothing stands still that an answer would wait for."""
+        Tab._on_request(self, event, session_id)
 
     async def _hold(self) -> None:
         """Real time does not stop."""
