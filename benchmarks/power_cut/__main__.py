@@ -4,8 +4,8 @@ disk is mounted as the kernel finds it: whatever had been acknowledged has to be
     python -m benchmarks.power_cut --arms commits commands run --cuts 100 --json .bench/power_cut.json
 
 The workload runs once an arm on a logged disk; the cuts are states of that disk (logged_disk.py). Each cut is written down as it is judged,
-so an interrupted benchmark goes on where it was. Of the smoke run, `--go-on` cuts are also worked to the end. Ends with status 1 where
-anything was lost.
+so an interrupted benchmark goes on where it was. After every cut `flywheel verify` reads all that was committed, and each stage that left a
+result has what its result names. Of the smoke run, `--go-on` cuts are also worked to the end. Ends with status 1 where anything was lost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rich.table import Table
 
 from assets.invariants import INVARIANTS
 from benchmarks.power_cut import workloads
-from benchmarks.power_cut.acknowledged import Promise, broken, merged
+from benchmarks.power_cut.acknowledged import Promise, broken, merged, unsound
 from benchmarks.power_cut.logged_disk import MARK, LoggedDisk, Platter, entries, mounted, why_not
 from warehouse.home import Home
 from warehouse.query import connect
@@ -44,7 +44,7 @@ def judge(
 ) -> list[str]:
     """What is wrong with a home after a cut: one line a fault. Changes the home: the command that was cut off is given again."""
     promise = merged(promises)
-    lines = broken(home, promise)
+    lines = broken(home, promise) or unsound(home)
     if lines:
         return lines
     if arm == "commits":
@@ -83,11 +83,12 @@ def _has_effect(home: Path, command: workloads.Command) -> bool:
 
 def _run_goes_on(home: Path) -> list[str]:
     before = workloads.episodes(home)
-    again = workloads.flywheel(home, "run", "--iterations", "1", "--profile", "smoke")
+    again = workloads.flywheel(home, *workloads.RUN)
     if again.returncode != 0:
         return [f"the run did not go on ({again.returncode}): {again.stdout[-600:]} {again.stderr[-300:]}"]
+    lines = unsound(home)
     lost = before - workloads.episodes(home)
-    lines = [f"{len(lost)} stored episodes are gone after the run went on"] if lost else []
+    lines += [f"{len(lost)} stored episodes are gone after the run went on"] if lost else []
     with connect(Warehouse(Home(home))) as con:
         twice = con.execute("select count(*) from (select episode_id from episodes group by 1 having count(*) > 1)").fetchall()[0][0]
         lines += [f"{twice} episodes are stored twice"] if twice else []

@@ -8,10 +8,16 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 
 import duckdb
+from rich.console import Console
 
+from assets.requests import StageResult
+from pipelines.finished_work import find_loss
+from pipelines.verify_command import verify
+from pipelines.work_folder import RESULT
 from warehouse.catalogue import TABLES
 from warehouse.errors import FlywheelError, UnknownTable
 from warehouse.home import Home
@@ -97,6 +103,22 @@ def broken(home: Path, promise: Promise) -> list[str]:
         except FlywheelError as error:
             lines.append(f"{table}: {type(error).__name__}: {error}")
     return lines + _broken_files(home, promise)
+
+
+def unsound(home: Path) -> list[str]:
+    """What `flywheel verify` finds damaged, and finished stages that lack something that their results name: a line each."""
+    warehouse, said = Warehouse(Home(home)), StringIO()
+    lines = []
+    if verify(warehouse, Console(file=said, width=400), all_versions=False, as_json=True):
+        lines.append(f"verify finds damage: {said.getvalue()}")
+    for path in sorted(warehouse.home.work.glob(f"*/*/{RESULT}")):
+        stage = "/".join(path.parts[-3:-1])
+        try:
+            lost = find_loss(warehouse, StageResult.model_validate_json(path.read_bytes()))
+        except ValueError as error:
+            lost = f"{RESULT} cannot be read: {error}"
+        lines += [f"{stage} is finished, but {lost}"] if lost else []
+    return lines
 
 
 def _unreadable(warehouse: Warehouse, table: str) -> list[str]:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from benchmarks.power_cut.acknowledged import Digests, Promise, file_digest
 from benchmarks.power_cut.logged_disk import ROOT, LoggedDisk
 from warehouse.home import Home, atomic_write
@@ -27,6 +29,9 @@ NUM_COMMITS = 60
 SETTLED_S = 3.0
 """A commit that could be seen so long ago has returned. Nobody tells us when the processes of a run get their answers."""
 RUN_TIMEOUT_S = 3600.0
+PROFILE = ROOT / "benchmarks" / "profiles" / "tiny.yaml"
+"""The smoke profile with less work in each of its stages: a cut is worked to the end in a minute or two."""
+RUN = ("run", "--iterations", "1", "--profile", str(PROFILE))
 
 
 def commits(disk: LoggedDisk, home: Path, dice: random.Random) -> None:
@@ -84,6 +89,7 @@ def table_commands(home: Path, files: Path) -> list[Command]:
     general.write_text("".join(json.dumps(each) + "\n" for each in chat))
     tasks = files / "tasks.txt"
     tasks.write_text("click-test-2\nclick-link\n")
+    shown = demonstrations(files)
     withdrawn = "select count(*) from {kind}_samples where sample_id = '{id}' and withdrawn"
     return [
         Command(name="withdraw", arguments=("withdraw", sft), effect=withdrawn.format(kind="sft", id=sft)),
@@ -96,11 +102,34 @@ def table_commands(home: Path, files: Path) -> list[Command]:
             name="import general", arguments=("import", "general", str(general)),
             effect="select count(*) from ct_samples where origin = 'general'",
         ),
+        Command(
+            name="import demonstrations",
+            arguments=("import", "demonstrations", "agentnet", str(shown), "--track", "expert", "--name", "shown"),
+            effect="select count(*) = 6 from episodes where stage = 'imported_shown'",
+        ),
         Command(name="import tasks", arguments=("import", "tasks", "miniwob", str(tasks), "--name", "two"), effect="select 1"),
         Command(name="restore", arguments=("restore", "training_metrics", "0"), effect="select 1"),
         Command(name="purge", arguments=("withdraw", ct, "--purge", "--yes"), effect=withdrawn.format(kind="ct", id=ct)),
         Command(name="eval", arguments=("eval", release, "--per-task", "1"), effect="select 1"),
     ]  # fmt: skip
+
+
+def demonstrations(folder: Path, num: int = 6) -> Path:
+    """A file of made-up demonstrations of three steps with their pictures, in AgentNet's form."""
+    codes = ["pyautogui.click(x=0.5, y=0.5)", "pyautogui.write('abc')", "computer.terminate(status='success')"]
+    for shade in range(num):
+        Image.new("RGB", (320, 200), (shade * 30 % 256, 90, 160)).save(folder / f"{shade}.png")
+    records = []
+    for number in range(num):
+        steps = [{"index": index, "image": f"{number}.png", "value": {
+            "observation": "A window.", "thought": f"Thought {index}.", "action": f"Do {index}", "code": code, "last_step_correct": True,
+            "last_step_redundant": False, "reflection": "It worked."}} for index, code in enumerate(codes)]  # fmt: skip
+        records.append({"task_id": f"shown-{number}", "instruction": f"Do number {number}.", "task_completed": True, "alignment_score": 8,
+                        "efficiency_score": 7, "task_difficulty": 3, "natural_language_task": "Please.", "actual_task": "It.",
+                        "reason": "Good.", "traj": steps})  # fmt: skip
+    path = folder / "shown.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in records))
+    return path
 
 
 def flywheel(home: Path, *arguments: str, timeout_s: float = RUN_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
@@ -132,7 +161,7 @@ def commands(disk: LoggedDisk, home: Path, turned: Path, files: Path) -> list[Co
 def run(disk: LoggedDisk, home: Path) -> None:
     """A smoke run in an empty home. Acknowledged is what could be read some seconds ago, and each stage that its log calls finished."""
     digests, seen = Digests(home), _Seen()
-    command = [sys.executable, "-m", "pipelines.cli", "run", "--iterations", "1", "--profile", "smoke"]
+    command = [sys.executable, "-m", "pipelines.cli", *RUN]
     process = subprocess.Popen(command, cwd=ROOT, env=_environment(home), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                start_new_session=True)  # fmt: skip
     lines: list[str] = []
