@@ -33,12 +33,12 @@ def explain(
 ) -> None:
     """Why an episode went to SFT, to CT or nowhere: every verdict and rule, what would change the route, and who learned from it."""
     from pipelines.profiles import load
+    from warehouse.explain import connect_to_explain
     from warehouse.explain import explain as told
-    from warehouse.query import connect
 
     place = made_home(home)
     rules = load(*profile_of(place, profile, set_)).routing
-    with connect(warehouse_of(place)) as con:
+    with connect_to_explain(warehouse_of(place), episode) as con:
         found = told(con, episode, rules)
     if as_json:
         print(found.model_dump_json(indent=2))

@@ -12,11 +12,18 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from warehouse.errors import UnknownId
+from warehouse.id_index import IdIndex
 from warehouse.identity import LEAST_LIKENESS
 from warehouse.judge_reports import NOTHING_PASSES
 from warehouse.overlap import repeated_by
+from warehouse.query import connect
 from warehouse.routing import LAST, RoutingConfig, Rule, route
+from warehouse.table_files import Listing
+from warehouse.tables import Warehouse
 
+TABLES_READ = (
+    "episodes", "verdicts", "routes", "ct_samples", "sft_samples", "orm_samples", "datasets", "checkpoints", "tasks", "task_instances",
+)  # fmt: skip
 NEAREST_SHOWN = 4
 MAY_ERR = ("judge", "orm")
 """Origins of verdicts that abstain where their threshold lets nothing pass."""
@@ -90,8 +97,23 @@ class Explanation(_Told):
     uses: list[Use]
 
 
+def connect_to_explain(warehouse: Warehouse, episode: str) -> duckdb.DuckDBPyConnection:
+    """A connection for `explain`. Of an episode that is given by its whole id it has the iterations from the episode's own on: no earlier
+    row can name it. It has all of them for the beginning of an id, and for what a person did, which is held against all that was
+    evaluated. Close it after use."""
+    files = IdIndex(warehouse, "episodes").files_with([episode])
+    columns = ("episode_id", "policy_id", "iteration")
+    found = warehouse.read_files("episodes", files, columns, ("episode_id", [episode])).to_pylist() if files else []
+    if not found or any(row["policy_id"] == "human" for row in found):
+        return connect(warehouse, tables=TABLES_READ)
+    first = min(row["iteration"] for row in found)
+    since = [iteration for iteration in Listing(warehouse, TABLES_READ).iterations(*TABLES_READ) if iteration >= first]
+    return connect(warehouse, tables=TABLES_READ, iterations=since)
+
+
 def explain(con: duckdb.DuckDBPyConnection, episode: str, config: RoutingConfig | None = None) -> Explanation:
-    """Explain the episode of this id, or of the unambiguous beginning of one, on a connection of query.connect.
+    """Explain the episode of this id, or of the unambiguous beginning of one, on a connection of query.connect or of
+    `connect_to_explain`.
 
     Raises UnknownId, naming the nearest ids, where no episode or more than one is meant.
     """
@@ -109,7 +131,8 @@ def explain(con: duckdb.DuckDBPyConnection, episode: str, config: RoutingConfig 
         episode_id=episode_id, task=row["task_name"], route=destination, reason=reason, judgements=judgements,
         **{name: row[name] for name in ("iteration", "purpose", "domain", "seed", "split", "outcome", "reward")},
         stored_route=stored[0][0] if stored else None, stored_reason=stored[0][1] if stored else None,
-        changes=_changes(episodes, verdicts, rules, judgements, destination), uses=_uses(con, episode_id),
+        changes=_changes(episodes, verdicts, rules, judgements, destination),
+        uses=_uses(con, episode_id, is_of_person="human" in episodes["policy_id"].to_pylist()),
     )  # fmt: skip
 
 
@@ -186,7 +209,7 @@ def _changes(
     return changes
 
 
-def _uses(con: duckdb.DuckDBPyConnection, episode_id: str) -> list[Use]:
+def _uses(con: duckdb.DuckDBPyConnection, episode_id: str, *, is_of_person: bool) -> list[Use]:
     rows = con.sql("""
         with samples as (
             select 'ct_samples' as "table", sample_id, step_index, origin, iteration, withdrawn from ct_samples where episode_id = $id
@@ -200,6 +223,6 @@ def _uses(con: duckdb.DuckDBPyConnection, episode_id: str) -> list[Use]:
             select list(distinct learner order by learner) from learned l where list_contains(h.datasets, l.dataset_id)), []) as checkpoints
         from samples s left join held h using (sample_id) order by "table", step_index, sample_id""", params={"id": episode_id})
     found = rows.to_arrow_table().to_pylist()
-    words = repeated_by(con, episode_id) if found else None
+    words = repeated_by(con, episode_id) if found and is_of_person else None
     why = None if words is None else f"it repeats an instruction that is evaluated on: {words!r}"
     return [Use(**row, left_out=why if row["table"] != "orm_samples" else None) for row in found]

@@ -9,8 +9,9 @@ import pytest
 
 from tests.warehouse.judging import episode_row, step_row, verdicts_of
 from warehouse.errors import ConfigError, UnknownId
-from warehouse.explain import explain
+from warehouse.explain import connect_to_explain, explain
 from warehouse.home import Home
+from warehouse.id_index import IdIndex
 from warehouse.query import connect
 from warehouse.reroute import reroute
 from warehouse.routed_samples import store_routed_samples
@@ -85,6 +86,30 @@ def test_a_judge_that_may_not_be_trusted_is_told_to_abstain(warehouse: Warehouse
     with connect(warehouse) as con:
         told = explain(con, "episode-good", RoutingConfig(rules={"judge": Rule(effect="decide", precedence=0)}))
     assert (told.route, [each.judge for each in told.judgements if each.abstains]) == ("sft", ["judge"])
+
+
+def test_only_iterations_that_can_name_an_episode_are_read(warehouse: Warehouse) -> None:
+    with connect(warehouse) as con:
+        whole = {name: explain(con, name) for name in ("episode-good", "looping", "episode-failed")}
+    for name, told in whole.items():
+        with connect_to_explain(warehouse, name) as con:
+            assert explain(con, name) == told
+    new = without_place(episode_row("episode-new"))
+    warehouse.replace_partition("episodes", [new], iteration="0003", stage="rollouts")
+    verdict = {
+        "episode_id": "episode-new", "judge": "verifier", "judge_version": "1", "kind": "verdict", "origin": "verifier", "score": 1.0,
+        "threshold": 0.5, "passed": True, "reasons": [],
+    }  # fmt: skip
+    warehouse.replace_partition("verdicts", [verdict], iteration="0003", stage="verdicts")
+    with connect(warehouse) as con:
+        told = explain(con, "episode-new")
+    IdIndex(warehouse, "episodes")
+    old = list(warehouse.home.tables.glob("*/iteration=000[12]/**/*.parquet"))
+    assert len(old) > 5
+    for path in old:
+        path.rename(path.with_suffix(".away"))
+    with connect_to_explain(warehouse, "episode-new") as con:
+        assert explain(con, "episode-new") == told and told.route == "sft"
 
 
 @pytest.mark.slow
