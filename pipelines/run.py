@@ -29,6 +29,9 @@ from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
 from pipelines.stage_runner import NO_RETRY
 from sandbox.browser.chromium import find_chromium
+from sandbox.kinds import MAKERS
+from sandbox.sources import kind_of, tasks_in
+from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse.errors import IterationLocked, StageFailed
 from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
@@ -46,8 +49,8 @@ OTHER_PROFILE = (
 def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Mapping[str, object], console: Console) -> Profile:
     """Complete iterations until there are `num_iterations` in this home; returns the profile.
 
-    Raises ConfigError for a bad profile, StorageFull when there is hardly any room, BrowserMissing, IterationLocked when the wheel is
-    being turned already, StageFailed with the failing step's words.
+    Raises ConfigError for a bad profile, StorageFull when there is hardly any room, BrowserMissing, BubblewrapMissing, IterationLocked when
+    the wheel is being turned already, StageFailed with the failing step's words.
     """
     profile = profiles.export(profile_name, overrides)
     check_room(home)
@@ -63,7 +66,7 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
             console.print(f"[yellow]{escape(OTHER_PROFILE.format(home=home.root, before=before, now=profile_name))}[/]", soft_wrap=True)
         kept_profile.keep(home, profile_name, overrides)
         reap_dead_runs(instance, home)
-        server = _prepare(home) if len(completed(instance)) < num_iterations or to_turn_again(home) else None
+        server = _prepare(home, profile) if len(completed(instance)) < num_iterations or to_turn_again(home) else None
         try:
             _turn(num_iterations, home, instance, console)
         finally:
@@ -73,9 +76,11 @@ def turn_until(num_iterations: int, home: Home, profile_name: str, overrides: Ma
     return profile
 
 
-def _prepare(home: Home) -> subprocess.Popen[bytes] | None:
-    """What every stage that acts will need. Raises BrowserMissing before anything is worked."""
+def _prepare(home: Home, profile: Profile) -> subprocess.Popen[bytes] | None:
+    """What every stage that acts will need. Raises BrowserMissing or BubblewrapMissing before anything is worked."""
     find_chromium()
+    if any(MAKERS[kind_of(task)].needs_jail for task in tasks_in(profile.tasks.lists).values()):
+        find_bubblewrap()
     return prefect_server.start(home)
 
 

@@ -41,6 +41,7 @@ NO_RETRY = (
     "MachineLimit",
     "CorruptDatabase",
     "BrowserMissing",
+    "BubblewrapMissing",
     "TaskError",
     "CorruptTable",
     "SchemaMismatch",

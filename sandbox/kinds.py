@@ -46,12 +46,14 @@ class Parts:
 class Maker:
     """`max_at_once`: how many sessions of the kind one pool has, unless it is told otherwise; None: as many as it has seats, or, of
     desktops, as the machine's own file says. `is_kept`: a session that is free is kept for the next lease, because it has what costs
-    time to make; else it ends with the lease. `needs_browser`: it opens pages in a browser of the pool."""
+    time to make; else it ends with the lease. `needs_browser`: it opens pages in a browser of the pool. `needs_jail`: it
+    cannot be without bubblewrap."""
 
     make: Callable[[Parts], Awaitable[PooledSession]]
     max_at_once: int | None = None
     is_kept: bool = True
     needs_browser: bool = False
+    needs_jail: bool = False
 
 
 async def _page(parts: Parts) -> PooledSession:
@@ -103,9 +105,9 @@ async def _android(parts: Parts) -> PooledSession:
 
 MAKERS: Mapping[SessionKind, Maker] = {
     "page": Maker(make=_page, needs_browser=True),
-    "terminal": Maker(make=_terminal, is_kept=False),
-    "hybrid": Maker(make=_hybrid, is_kept=False, needs_browser=True),
-    "web": Maker(make=_web, is_kept=False, needs_browser=True),
+    "terminal": Maker(make=_terminal, is_kept=False, needs_jail=True),
+    "hybrid": Maker(make=_hybrid, is_kept=False, needs_browser=True, needs_jail=True),
+    "web": Maker(make=_web, is_kept=False, needs_browser=True, needs_jail=True),
     "desktop": Maker(make=_desktop),
     "android": Maker(make=_android, max_at_once=1),
 }

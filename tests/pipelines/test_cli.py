@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 from pipelines import cli, table_commands
 from pipelines.executor import lock_path
 from pipelines.instance import prepare
+from sandbox.browser.chromium import find_chromium
+from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse import registry
 from warehouse.errors import UnknownTable
 from warehouse.home import Home
@@ -124,6 +126,18 @@ def test_lineage_says_how_to_see_what_it_leaves_out(tmp_path: Path):
 def test_a_run_without_a_browser_says_so_before_anything_is_worked(fails: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(tmp_path / "nowhere"))
     assert fails("run", "--profile", "smoke").startswith("BrowserMissing: FLYWHEEL_CHROMIUM")
+    assert not list((tmp_path / "home").rglob("request.json"))
+
+
+@pytest.mark.slow
+def test_a_run_of_terminals_without_bubblewrap_says_so_before_anything_is_worked(
+    fails: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FLYWHEEL_CHROMIUM", str(find_chromium().path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    find_bubblewrap.cache_clear()
+    said = fails("run", "--profile", "smoke", "--set", "tasks.lists=['terminal']", "--set", "tasks.domains=['terminal']")
+    assert said.startswith("BubblewrapMissing: bwrap is not installed") and "apt-get install bubblewrap" in said
     assert not list((tmp_path / "home").rglob("request.json"))
 
 
