@@ -22,10 +22,10 @@ MEASURED = Path("docs/measured")
 
 
 def provenance() -> dict[str, str]:
-    """`commit` (with "+ changes" where tracked files differ from it), `date` (UTC) and `machine`, as measured now. Raises
-    CalledProcessError outside a checkout."""
+    """`commit`, `date` (UTC) and `machine`, as measured now. The commit is followed by "+ changes" where tracked files outside docs/, which
+    holds the published figures, differ from it. Raises CalledProcessError outside a checkout."""
     commit = _git("rev-parse", f"--short={DIGITS}", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
     return {
         "commit": f"{commit} + changes" if changed else commit,
         "date": datetime.now(UTC).date().isoformat(),

@@ -30,7 +30,7 @@ SETTLED_S = 3.0
 """A commit that could be seen so long ago has returned. Nobody tells us when the processes of a run get their answers."""
 RUN_TIMEOUT_S = 3600.0
 PROFILE = ROOT / "benchmarks" / "profiles" / "tiny.yaml"
-"""The smoke profile with less work in each of its stages: a cut is worked to the end in a minute or two."""
+"""The smoke profile with less work in each of its stages."""
 RUN = ("run", "--iterations", "1", "--profile", str(PROFILE))
 
 
