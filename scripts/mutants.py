@@ -4,18 +4,26 @@
     make mutants ARGS="losses gate"       some of them
     make mutants ARGS=--list              what there is
 
-Python is changed by mutmut, in a copy under .mutants/, where a run that was cut off goes on; SQL, which mutmut cannot read, clause by
-clause here. A survivor is killed by a new test, or tests/survivors.toml says why it may live. Ends with status 1 where one is open.
+mutmut changes the Python, in a tree of links under .mutants/; SQL, which mutmut cannot read, is changed here clause by clause. Each mutant
+runs in a fork of a process that has imported and collected the tests, those alone that call the changed function. A run that was cut off
+goes on: what was killed stays killed, what survived runs again. A new test kills a survivor, or tests/survivors.toml says why it may
+live. Ends with status 1 where one is open.
+
+Left out: the message of an error that is raised, types (`cast`, annotations), and `strict` of `zip`, a guard against our own mistakes.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+import difflib
+import hashlib
 import json
 import os
 import re
-import shutil
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,12 +32,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / ".mutants"
 ANSWERS = ROOT / "tests" / "survivors.toml"
 ROOMS = ("pipelines", "assets", "models", "annotation", "agent", "sandbox", "warehouse")
-COPIED = (*ROOMS, "tests", "benchmarks", "pyproject.toml", "dagster.yaml", "scripts")
+LINKED = (*ROOMS, "tests", "benchmarks", "pyproject.toml", "dagster.yaml", "scripts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +70,8 @@ MODULES = {
 }  # fmt: skip
 
 SURVIVED, KILLED, NOT_RUN = "survived", "killed", "not run"
+CPU_S, WALL_S = 60, 600
+"""A mutant that takes longer hangs, and is killed: of the processor, and by the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,42 +84,165 @@ class Mutant:
     outcome: str
 
 
-def outcome_of(status: int | None) -> str:
-    """What mutmut noted of a mutant: 0 is a suite that passed, 33 a function that no test calls."""
-    if status is None:
-        return NOT_RUN
-    return SURVIVED if status in (0, 33) else KILLED
-
-
-def run_mutmut(name: str, module: Module, children: int) -> list[Mutant]:
+def run_python(name: str, module: Module) -> list[Mutant]:
     """Raises CalledProcessError where the tests do not even pass on what is not changed."""
     folder = WORK / name
-    for part in COPIED:
-        source, target = ROOT / part, folder / part
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, target)
-    with (folder / "pyproject.toml").open("a") as file:
-        file.write(
-            f"\n[tool.mutmut]\nsource_paths = {json.dumps(list(ROOMS))}\nonly_mutate = {json.dumps(list(module.files))}\n"
-            f"also_copy = {json.dumps([part for part in COPIED if part not in ROOMS])}\n"
-            f"pytest_add_cli_args_test_selection = {json.dumps(list(module.tests))}\n"
-            'pytest_add_cli_args = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q"]\nprocess_isolation = "forkserver"\n'
-        )
-    mutmut = [str(Path(sys.executable).with_name("mutmut"))]
-    with (folder / "mutmut.log").open("w") as log:
-        subprocess.run([*mutmut, "run", "--max-children", str(children)], cwd=folder, stdout=log, stderr=log, check=True)
-    found = []
+    link_tree(folder, module.files)
+    changes: dict[str, dict[str, str]] = {}
     for file in module.files:
-        noted = json.loads((folder / "mutants" / f"{file}.meta").read_text())["exit_code_by_key"]
-        for key, status in noted.items():
-            outcome = outcome_of(status)
-            shown = subprocess.run([*mutmut, "show", key], cwd=folder, capture_output=True, text=True, check=False).stdout
-            change = changed_lines(shown) if outcome == SURVIVED else ""
-            found.append(Mutant(module=name, where=re.sub(r"__mutmut_\d+$", "", key), change=change, outcome=outcome))
+        changes |= write_mutants(file, folder)
+    (folder / "changes.json").write_text(json.dumps(changes, indent=1))
+    command = [sys.executable, str(Path(__file__).resolve()), "--inside", *module.tests]
+    subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": str(folder)}, check=True)
+    noted = json.loads((folder / "outcomes.json").read_text())
+    return [
+        Mutant(module=name, where=one["where"], change=one["change"], outcome=noted.get(one["id"], NOT_RUN)) for one in changes.values()
+    ]
+
+
+def link_tree(folder: Path, files: tuple[str, ...]) -> None:
+    """Links to everything that the tests need; what leads to `files` are folders of our own, so that only these differ."""
+    opened = {parent for file in files for parent in Path(file).parents}
+    for parent in sorted(opened):
+        (folder / parent).mkdir(parents=True, exist_ok=True)
+        for entry in (ROOT / parent).iterdir():
+            inside, link = parent / entry.name, folder / parent / entry.name
+            is_needed = str(parent) != "." or entry.name in LINKED
+            if is_needed and inside not in opened and str(inside) not in files and not link.is_symlink() and entry.name != "__pycache__":
+                link.symlink_to(entry)
+
+
+def write_mutants(file: str, folder: Path) -> dict[str, dict[str, str]]:
+    """Puts all mutants of a file into its copy, behind mutmut's switch. mutmut's name of each → its function, its change, and an id that
+    stays the same while the function does."""
+    from mutmut.mutation.file_mutation import combine_mutations_to_source, create_mutations
+
+    source = (ROOT / file).read_text()
+    tree, mutations, *ignored = create_mutations(file, source)
+    ids = left_out(tree)
+    wanted = [one for one in mutations if not is_left_out(ids, one.original_node, one.mutated_node)]
+    code = combine_mutations_to_source(tree, wanted, *ignored).code
+    (folder / file).write_text(code)
+    owner, found = file.removesuffix(".py").replace("/", "."), {}
+    functions = {node.name: node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    lines = code.splitlines()
+    texts = {
+        name: [re.sub(r"__mutmut_(orig|\d+)\b", "", line) for line in lines[node.lineno - 1 : node.end_lineno]]
+        for name, node in functions.items()
+        if "__mutmut_" in name
+    }
+    seen: dict[str, int] = {}
+    for name in texts:
+        function = name.rpartition("__mutmut_")[0]
+        if name.endswith("__mutmut_orig"):
+            continue
+        unchanged = texts[f"{function}__mutmut_orig"]
+        difference = difflib.unified_diff(unchanged, texts[name], n=0, lineterm="")
+        change = changed_lines("\n".join(difference))
+        stem = hashlib.sha256("\n".join([owner, *unchanged, change]).encode()).hexdigest()[:16]
+        seen[stem] = seen.get(stem, 0) + 1
+        where = f"{owner}.{function.removeprefix('x_').removeprefix('xǁ').replace('ǁ', '.')}"
+        found[f"{owner}.{name}"] = {"id": f"{stem}-{seen[stem]}", "where": where, "change": change, "function": f"{owner}.{function}"}
     return found
+
+
+def left_out(tree: Any) -> set[int]:
+    """Ids of the libcst nodes in the message of an error, in a `cast`, or at the `strict` of `zip`."""
+    import libcst as cst
+
+    found: set[int] = set()
+    for node in every_node(tree):
+        is_guard = isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "strict"
+        is_cast = isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value == "cast"
+        if isinstance(node, cst.Raise) or is_guard or is_cast:
+            found.update(id(one) for one in every_node(node))
+    return found
+
+
+def is_left_out(ids: set[int], before: Any, after: Any) -> bool:
+    """Whether a mutation changes a node of `ids`, or takes one of them out of a call."""
+    kept = {id(arg) for arg in getattr(after, "args", ())}
+    gone = [arg for arg in getattr(before, "args", ()) if id(arg) not in kept]
+    return id(before) in ids or (bool(gone) and all(id(arg) in ids for arg in gone))
+
+
+def every_node(node: Any) -> Iterator[Any]:
+    yield node
+    for child in node.children:
+        yield from every_node(child)
+
+
+class Forks:
+    """pytest's loop over the collected tests, once per mutant, each time in a child. Holds where the mutants and their outcomes are."""
+
+    def __init__(self) -> None:
+        self.changes: dict[str, dict[str, str]] = json.loads(Path("changes.json").read_text())
+        self.noted: dict[str, str] = json.loads(Path("outcomes.json").read_text()) if Path("outcomes.json").exists() else {}
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        items = list(session.items)
+        path = Path("calls.json")
+        if self.child(session, items, "stats", path):
+            raise SystemExit("the tests fail without any change")
+        calls: dict[str, list[int]] = json.loads(path.read_text())
+        if self.changes.keys() and not calls:
+            raise SystemExit("no test calls what is changed: the tests import another copy")
+        todo = [(key, one) for key, one in self.changes.items() if self.noted.get(one["id"]) != KILLED]
+        for number, (key, one) in enumerate(todo):
+            callers = [items[index] for index in calls.get(one["function"], ())]
+            status = self.child(session, callers or items, key, None)  # called in a process that a test starts, or not at all
+            self.noted[one["id"]] = KILLED if status else SURVIVED
+            Path("outcomes.json").write_text(json.dumps(self.noted, indent=1))
+            print(f"\r{number + 1}/{len(todo)}", end="", file=sys.stderr, flush=True)
+        return True
+
+    def child(self, session: Any, items: list[Any], mutant: str, calls: Path | None) -> int:
+        """0 where every test passed. Its time is counted in seconds of the processor, since the machine may be busy."""
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1)
+            os.dup2(nothing, 2)
+            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(WALL_S)
+            try:
+                os._exit(run_tests(session, items, mutant, calls))
+            except BaseException:
+                os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # what a test started and did not end
+        return status
+
+
+def run_tests(session: Any, items: list[Any], mutant: str, calls: Path | None) -> int:
+    """Number of failed tests. With `calls`, writes which tests (numbers) call which changed function."""
+    from mutmut.mutation.trampoline import set_mutant_under_test
+    from mutmut.state import state
+
+    set_mutant_under_test(mutant)
+    found: dict[str, list[int]] = {}
+    for number, item in enumerate(items):
+        following = items[number + 1] if number + 1 < len(items) else None
+        state()._stats.clear()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return 1
+        for function in state()._stats:
+            found.setdefault(function, []).append(number)
+    if calls:
+        calls.write_text(json.dumps(found))
+    return 0
+
+
+def run_inside(tests: list[str]) -> int:
+    """In the copy, in a process of its own: nothing of ours was imported from elsewhere."""
+    import pytest
+
+    given = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", "-x", "--timeout=0", "--hypothesis-seed=0"]
+    return int(pytest.main([*given, *tests], plugins=[Forks()]))
 
 
 def changed_lines(diff: str) -> str:
@@ -191,9 +325,11 @@ def is_wording(change: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", help=f"of {', '.join(MODULES)} (default: all)")
-    parser.add_argument("--children", type=int, default=1, help="mutants of Python at once (default: 1)")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="say what there is and run nothing")
     arguments = parser.parse_args()
+    if arguments.inside:
+        return run_inside(arguments.modules)
     if unknown := set(arguments.modules) - MODULES.keys():
         parser.error(f"no module {', '.join(sorted(unknown))}: there are {', '.join(MODULES)}")
     known, num_open = answered(), 0
@@ -202,7 +338,7 @@ def main() -> int:
         if arguments.list:
             print(f"{name}: {', '.join(module.files) or module.sql} by {', '.join(module.tests)}")
             continue
-        found = run_sql(name, module) if module.sql else run_mutmut(name, module, arguments.children)
+        found = run_sql(name, module) if module.sql else run_python(name, module)
         survivors = [one for one in found if one.outcome == SURVIVED]
         wording = [one for one in survivors if is_wording(one.change)]
         told = [one for one in survivors if (name, one.change) in known]

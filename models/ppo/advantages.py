@@ -32,7 +32,7 @@ class Advantages:
 
 
 def length_adaptive_lambda(num_tokens: int, *, alpha: float, floor: float) -> float:
-    """lambda_policy = 1 - 1 / (alpha * l), held inside [floor, 1].
+    """lambda_policy = 1 - 1 / (alpha * l), at least `floor`, which is in [0, 1].
 
     Source: VAPO (arXiv 2504.05118, "length-adaptive GAE"), taken over by UI-TARS-2 (arXiv 2509.02544, section on PPO) with alpha = 0.05.
     As published it is negative below 1/alpha tokens (l = 10 gives -1.0), which is every short GUI episode: hence the floor. `l` counts
@@ -40,7 +40,7 @@ def length_adaptive_lambda(num_tokens: int, *, alpha: float, floor: float) -> fl
     """
     if num_tokens < 1:
         raise ValueError(f"an episode of {num_tokens} response tokens has no lambda: at least 1 is needed")
-    return float(min(1.0, max(floor, 0.0, 1.0 - 1.0 / (alpha * num_tokens))))
+    return max(floor, 1.0 - 1.0 / (alpha * num_tokens))
 
 
 def gae(rewards_T: Floats, values_T: Floats, *, gamma: float, lambda_: float, bootstrap_value: float = 0.0) -> Floats:
