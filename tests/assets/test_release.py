@@ -11,7 +11,7 @@ import pytest
 
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
-from assets.release import released_policy
+from assets.release import build_evaluation_asset, released_policy
 from assets.resources import ProfileResource, WarehouseResource
 from pipelines import profiles
 from tests.warehouse.judging import episode_row
@@ -24,16 +24,22 @@ NUM = 50
 
 
 class Smoke(ProfileResource):
+    changes: dict[str, float]
+
     def load(self) -> Profile:
-        return profiles.load("smoke")
+        return profiles.load("smoke", self.changes)
 
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Iterator[Warehouse]:
     found = Warehouse(Home(tmp_path))
     row = {"path": "p", "parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
-    found.replace_partition("checkpoints", [row | {"checkpoint_id": INCUMBENT}], iteration="0001", stage="released_policy")
-    found.replace_partition("checkpoints", [row | {"checkpoint_id": CANDIDATE}], iteration="0002", stage="merged_policy")
+    made = [
+        ("0000", "released_policy", "earlier"), ("0001", "ct_model", "another"), ("0001", "released_policy", INCUMBENT),
+        ("0001", "merged_policy", "another"), ("0003", "released_policy", "later"), ("0002", "merged_policy", CANDIDATE),
+    ]  # fmt: skip
+    for iteration, stage, checkpoint_id in made:
+        found.replace_partition("checkpoints", [row | {"checkpoint_id": checkpoint_id}], iteration=iteration, stage=stage)
     yield found
 
 
@@ -58,14 +64,16 @@ def evaluated(warehouse: Warehouse, policy: str, solved: Mapping[str, int], *, c
     warehouse.replace_partition("episodes", bare, iteration="0001" if policy == INCUMBENT else "0002", stage="evaluation")
 
 
-def released(warehouse: Warehouse) -> tuple[str, str]:
-    """Which policy the gate releases, and why."""
+def released(warehouse: Warehouse, **changes: float) -> tuple[str, str, Mapping[str, Any]]:
+    """Which policy the gate releases, why, and what Dagster is told. `changes`: of the profile's part `evaluation`."""
+    smoke = Smoke(changes={f"evaluation.{name}": value for name, value in changes.items()})
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions(str(ITERATIONS.name), ["0002"])
-        resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": Smoke()}
-        dg.materialize([released_policy], partition_key="0002", instance=instance, resources=resources)
+        resources = {"tables": WarehouseResource(root=str(warehouse.home.root)), "profile": smoke}
+        ran = dg.materialize([released_policy], partition_key="0002", instance=instance, resources=resources)
     (row,) = warehouse.read("checkpoints", iteration="0002", stage="released_policy").to_pylist()
-    return row["checkpoint_id"], row["note"]
+    (told,) = ran.asset_materializations_for_node("released_policy")
+    return row["checkpoint_id"], row["note"], {name: value.value for name, value in told.metadata.items()}
 
 
 @pytest.mark.parametrize(("before", "after", "chosen"), [(30, 45, CANDIDATE), (45, 30, INCUMBENT)])
@@ -75,8 +83,9 @@ def test_the_gate_decides_by_eval_and_whatever_is_only_reported_says_the_contrar
     """In either direction: an inverted gate, or one that reads the holdout rows, releases the other one."""
     evaluated(warehouse, INCUMBENT, {"eval": before, "holdout": NUM - before})
     evaluated(warehouse, CANDIDATE, {"eval": after, "holdout": NUM - after})
-    found, why = released(warehouse)
+    found, why, told = released(warehouse)
     assert found == chosen
+    assert told["gain"] == pytest.approx((after - before) / NUM) and (told["p_worse"] < 0.05) == (chosen == INCUMBENT)
     assert f"{(after - before) / NUM:+.3f}" in why and f"on {NUM} pairs" in why
 
 
@@ -89,11 +98,29 @@ def test_a_candidate_may_be_worse_by_the_profiles_tolerance_and_no_more(warehous
     assert released(warehouse)[0] == chosen
 
 
+@pytest.mark.parametrize(
+    ("change", "lost", "chosen"),
+    [({"release_tolerance": 0.1}, 2, CANDIDATE), ({"release_significance": 0.6}, 1, INCUMBENT)],
+)
+def test_the_profile_says_what_losing_is(warehouse: Warehouse, change: dict[str, float], lost: int, chosen: str) -> None:
+    """Two lost of fifty are within a tolerance of a tenth; one lost, which among equals is a chance of a half, is proof enough for 0.6."""
+    evaluated(warehouse, INCUMBENT, {"eval": 40})
+    evaluated(warehouse, CANDIDATE, {"eval": 40 - lost})
+    assert released(warehouse, **change)[0] == chosen
+
+
+def test_every_specialist_is_evaluated() -> None:
+    found = build_evaluation_asset(("pointing", "forms"), (("pointing", "forms"),))
+    upstream = {key.to_user_string() for key in found.keys_by_input_name.values()}
+    specialists = {f"rl_model/{name}" for name in ("pointing", "forms", "joint_pointing_forms")}
+    assert upstream == {"ct_model", "sft_model", "merged_policy"} | specialists
+
+
 def test_episodes_that_crashed_are_no_pairs(warehouse: Warehouse) -> None:
     """The candidate solves all that it could play; were its crashed episodes failures, it would lose by a fifth."""
     evaluated(warehouse, INCUMBENT, {"eval": NUM})
     evaluated(warehouse, CANDIDATE, {"eval": NUM}, crashed=10)
-    found, why = released(warehouse)
+    found, why, _ = released(warehouse)
     assert found == CANDIDATE and f"on {NUM - 10} pairs (0 won, 0 lost" in why
 
 
@@ -101,5 +128,5 @@ def test_a_release_of_before_another_rule_of_splits_cannot_be_compared_with(ware
     """Its tasks have other ids: the run goes on, and says so."""
     evaluated(warehouse, INCUMBENT, {"eval": NUM})
     evaluated(warehouse, CANDIDATE, {"eval": 0}, task_id="task-of-now")
-    found, why = released(warehouse)
+    found, why, _ = released(warehouse)
     assert found == CANDIDATE and "older rule of splits" in why
