@@ -136,7 +136,8 @@ def test_a_follower_that_is_killed_ends_the_run_which_goes_on_without_it(seed_ch
 
     with pytest.raises(ProcessLost, match=r"process 2 of the 3 .* ended with status -9; .*process-2\.log") as lost:
         train(a_run(seed_checkpoint, tmp_path, 3), walking(), kill)
-    assert (lost.value.__cause__ is None) == (moment == "collecting")
+    if moment == "learning":
+        assert lost.value.__cause__ is not None, "a sum told of it; while episodes are played either may be first"
     assert all_gone(tmp_path)
     seen: list[int] = []
     result = train(a_run(seed_checkpoint, tmp_path, 1), walking(), lambda index, _: seen.append(index))
