@@ -215,7 +215,7 @@ def compare_paired(
     )
 
 
-def release_gate(comparison: PairedComparison, *, significance: float = 0.05, tolerance: float = 0.03) -> GateDecision:
+def release_gate(comparison: PairedComparison, *, significance: float, tolerance: float) -> GateDecision:
     """Released if it does not lose. The candidate loses when it is worse on average and either the exact test says so at
     `significance` (one-sided), or it is worse by more than `tolerance`, whatever the test can prove with so few episodes."""
     gain = comparison.difference

@@ -1,11 +1,12 @@
-"""Power cuts at random moments: of commits one after another, of every command that changes a table, and of a smoke run. After each cut the
+"""Power cuts at random moments: of commits one after another, of every command that changes a table, and of a run. After each cut the
 disk is mounted as the kernel finds it: whatever had been acknowledged has to be there, and the same command has to go on.
 
     python -m benchmarks.power_cut --arms commits commands run --cuts 100 --json .bench/power_cut.json
 
 The workload runs once an arm on a logged disk; the cuts are states of that disk (logged_disk.py). Each cut is written down as it is judged,
 so an interrupted benchmark goes on where it was. After every cut `flywheel verify` reads all that was committed, and each stage that left a
-result has what its result names. Of the smoke run, `--go-on` cuts are also worked to the end. Ends with status 1 where anything was lost.
+result has what its result names. Of the run (benchmarks/profiles/tiny.yaml), `--go-on` cuts are also worked to the end. Ends with status 1
+where anything was lost.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--cuts", type=int, default=100, help="moments an arm")
-    parser.add_argument("--go-on", type=int, default=5, help="cuts of the smoke run that are worked to the end")
+    parser.add_argument("--go-on", type=int, default=5, help="cuts of the run that are worked to the end")
     parser.add_argument("--turned", type=Path, help="a home that the smoke profile has turned once (else one is turned here)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, default=Path(".bench/power_cut"))

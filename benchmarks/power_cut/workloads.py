@@ -1,5 +1,5 @@
-"""What is done on a home while its disk is logged: commits and files one after another, every command that changes a table, and a smoke
-run. Each says into the log what was acknowledged, once it was. What a cut makes of it is __main__.py's.
+"""What is done on a home while its disk is logged: commits and files one after another, every command that changes a table, and a run.
+Each says into the log what was acknowledged, once it was. What a cut makes of it is __main__.py's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
+from benchmarks.importing import write_file
 from benchmarks.power_cut.acknowledged import Digests, Promise, file_digest
 from benchmarks.power_cut.logged_disk import ROOT, LoggedDisk
 from warehouse.home import Home, atomic_write
@@ -89,7 +88,7 @@ def table_commands(home: Path, files: Path) -> list[Command]:
     general.write_text("".join(json.dumps(each) + "\n" for each in chat))
     tasks = files / "tasks.txt"
     tasks.write_text("click-test-2\nclick-link\n")
-    shown = demonstrations(files)
+    shown = write_file(files, 6, 3, (320, 200), 6)
     withdrawn = "select count(*) from {kind}_samples where sample_id = '{id}' and withdrawn"
     return [
         Command(name="withdraw", arguments=("withdraw", sft), effect=withdrawn.format(kind="sft", id=sft)),
@@ -112,24 +111,6 @@ def table_commands(home: Path, files: Path) -> list[Command]:
         Command(name="purge", arguments=("withdraw", ct, "--purge", "--yes"), effect=withdrawn.format(kind="ct", id=ct)),
         Command(name="eval", arguments=("eval", release, "--per-task", "1"), effect="select 1"),
     ]  # fmt: skip
-
-
-def demonstrations(folder: Path, num: int = 6) -> Path:
-    """A file of made-up demonstrations of three steps with their pictures, in AgentNet's form."""
-    codes = ["pyautogui.click(x=0.5, y=0.5)", "pyautogui.write('abc')", "computer.terminate(status='success')"]
-    for shade in range(num):
-        Image.new("RGB", (320, 200), (shade * 30 % 256, 90, 160)).save(folder / f"{shade}.png")
-    records = []
-    for number in range(num):
-        steps = [{"index": index, "image": f"{number}.png", "value": {
-            "observation": "A window.", "thought": f"Thought {index}.", "action": f"Do {index}", "code": code, "last_step_correct": True,
-            "last_step_redundant": False, "reflection": "It worked."}} for index, code in enumerate(codes)]  # fmt: skip
-        records.append({"task_id": f"shown-{number}", "instruction": f"Do number {number}.", "task_completed": True, "alignment_score": 8,
-                        "efficiency_score": 7, "task_difficulty": 3, "natural_language_task": "Please.", "actual_task": "It.",
-                        "reason": "Good.", "traj": steps})  # fmt: skip
-    path = folder / "shown.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in records))
-    return path
 
 
 def flywheel(home: Path, *arguments: str, timeout_s: float = RUN_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
@@ -159,7 +140,7 @@ def commands(disk: LoggedDisk, home: Path, turned: Path, files: Path) -> list[Co
 
 
 def run(disk: LoggedDisk, home: Path) -> None:
-    """A smoke run in an empty home. Acknowledged is what could be read some seconds ago, and each stage that its log calls finished."""
+    """A run of PROFILE in an empty home. Acknowledged is what could be read some seconds ago, and stages that its log calls finished."""
     digests, seen = Digests(home), _Seen()
     command = [sys.executable, "-m", "pipelines.cli", *RUN]
     process = subprocess.Popen(command, cwd=ROOT, env=_environment(home), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

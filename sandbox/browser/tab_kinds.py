@@ -42,7 +42,7 @@ class FramedTab(Tab, FramedPage):
     def _on_request(self, event: Params, session_id: str | None = None) -> None:
         """An answer that comes while page time stands still costs the page 0 ms, one that comes while it runs 10 ms: so it comes while it
         runs, whatever the speed of the machine. Page time waits for it then. What page time itself waits for, and what a worker asks for,
-        which a page that is opened may wait for, is answered at once."""
+        which a page that is opened may wait for, is answered at once. Two requests of one instant may still be answered in either order."""
         answer = partial(super()._on_request, event, session_id)
         if self._clock.is_running or session_id is not None or self._stops_the_clock(event):
             answer()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -129,12 +130,13 @@ def test_gate_releases_what_does_not_lose() -> None:
     won = {("t", i): True for i in range(30)}
     lost = {("t", i): i >= 10 for i in range(30)}
     slightly = {("t", i): i > 0 for i in range(50)}
-    assert release_gate(compare_paired(won, lost)).released
-    assert release_gate(compare_paired(won, won)).released
-    refused = release_gate(compare_paired(lost, won))
+    gate = partial(release_gate, significance=0.05, tolerance=0.03)
+    assert gate(compare_paired(won, lost)).released
+    assert gate(compare_paired(won, won)).released
+    refused = gate(compare_paired(lost, won))
     assert not refused.released and "below 0.05" in refused.reason and "10 lost" in refused.reason
-    assert release_gate(compare_paired(slightly, {("t", i): True for i in range(50)})).released, "one instance of fifty proves nothing"
-    few = release_gate(compare_paired({("t", 0): False, ("t", 1): True}, {("t", 0): True, ("t", 1): True}))
+    assert gate(compare_paired(slightly, {("t", i): True for i in range(50)})).released, "one instance of fifty proves nothing"
+    few = gate(compare_paired({("t", 0): False, ("t", 1): True}, {("t", 0): True, ("t", 1): True}))
     assert not few.released and "worse by more than" in few.reason
     with pytest.raises(ValueError, match="no common instance"):
         compare_paired({("t", 1): True}, {("t", 2): True})
