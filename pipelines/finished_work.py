@@ -8,15 +8,16 @@ from assets.requests import StageResult
 from models import checkpoint
 from pipelines.work_folder import RESULT, forget_result
 from warehouse import registry
-from warehouse.catalogue import WITHDRAWN_STAGE
+from warehouse.catalogue import VERDICT_STAGE, WITHDRAWN_STAGE
 from warehouse.errors import CheckpointError, CorruptTable
 from warehouse.home import Home, atomic_write
 from warehouse.tables import Warehouse
 
 AGAIN = "again"
 """File in the work folder of an iteration that is to be turned again, though it had been complete."""
-OF_PEOPLE = (WITHDRAWN_STAGE, "recordings", "withdrawals", "imported")
-"""Stages whose rows no stage of an iteration makes again."""
+BY_COMMAND = (WITHDRAWN_STAGE, VERDICT_STAGE)
+"""Stages of an iteration whose rows a person's command made (`flywheel withdraw`, `flywheel verdict`): no stage makes them again. What
+people annotated and recorded is taken in again from where it was handed in."""
 
 
 def commits_of(warehouse: Warehouse, versions: Mapping[str, int]) -> dict[str, str]:
@@ -55,7 +56,7 @@ def forget_lost_work(warehouse: Warehouse, lost: Collection[tuple[str, str]]) ->
     """After a repair: have stages worked again whose rows are lost (`lost`: iteration and stage), or whose result names what is not there.
     Returns them; iterations that they are of are turned again by `flywheel run`."""
     home = warehouse.home
-    again = {(iteration, stage) for iteration, stage in lost if (home.work / iteration).is_dir() and stage not in OF_PEOPLE}
+    again = {(iteration, stage) for iteration, stage in lost if (home.work / iteration).is_dir() and stage not in BY_COMMAND}
     for path in home.work.glob(f"*/*/{RESULT}"):
         place = (path.parent.parent.name, path.parent.name)
         try:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelines.options import HomeOption, console, home_of, made_home, warehouse_of
+from warehouse.catalogue import VERDICT_STAGE
 from warehouse.errors import ConfigError
 
 if TYPE_CHECKING:
     from warehouse.tables import Warehouse
 
-STAGE = "human"
 JUDGE = "human"
 
 
@@ -52,7 +52,7 @@ def add_human_verdict(
         "kind": "verdict", "origin": "human", "score": float(is_good), "threshold": 0.5, "passed": is_good,
         "reasons": said if person is None else [*said, f"by {person}"], "cost_tokens": None, "cost_ms": None,
     }  # fmt: skip
-    return found, warehouse.append_partition("verdicts", [row], iteration=found["iteration"], stage=STAGE)
+    return found, warehouse.append_partition("verdicts", [row], iteration=found["iteration"], stage=VERDICT_STAGE)
 
 
 def _what_follows(warehouse: Warehouse, found: dict[str, Any]) -> str:

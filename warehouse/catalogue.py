@@ -68,6 +68,8 @@ SPLITS = ("train", "eval", "holdout", "report")
 OUTCOMES = ("success", "failure", "truncated", "timeout", "invalid_action", "crashed")
 WITHDRAWN_STAGE = "withdrawn"
 """Stage of the tombstones of a table with a column `withdrawn`: a row there takes back every row of the same key."""
+VERDICT_STAGE = "human"
+"""Stage of the verdicts that people gave by command."""
 ROLES = ("system", "user", "assistant", "tool")
 ROUTES = ("sft", "ct", "withheld")
 SAMPLE_ORIGINS = (

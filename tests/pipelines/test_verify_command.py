@@ -17,6 +17,7 @@ from pipelines.finished_work import commits_of, to_turn_again
 from pipelines.verify_command import repair_alone, verify
 from pipelines.work_folder import RESULT, work_folder
 from warehouse import query, table_log, tables
+from warehouse.catalogue import VERDICT_STAGE
 from warehouse.errors import CorruptTable
 from warehouse.home import Home, atomic_write
 from warehouse.identity import bytes_id
@@ -121,6 +122,18 @@ def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
     assert kept == {f"{(n + 2) // 3:04d}/stage_{n}" for n in range(1, 8)} - set(again)
     Warehouse(home).replace_partition("routes", [route("ep-8")], iteration="0003", stage="stage_8")
     assert routed(home) == sorted([*rows, "ep-8"])
+
+
+def test_who_makes_lost_rows_again_is_told(home: Home) -> None:
+    """Stages of an iteration take people's work in again; what a person said by command is only in the table."""
+    for stage in (VERDICT_STAGE, "withdrawn", "human_annotations", "recordings"):
+        Warehouse(home).replace_partition("routes", [route(f"of {stage}")], iteration="0001", stage=stage)
+        flip(next(home.tables.glob(f"routes/iteration=0001/stage={stage}/*.parquet")))
+    status, said = repaired(home)
+    assert status == 0
+    told = {line.split()[2].removeprefix("0001/").rstrip(":"): "by hand" if "give that command again" in line else "by a run"
+            for line in said.splitlines() if line.startswith("rows of")}  # fmt: skip
+    assert told == {VERDICT_STAGE: "by hand", "withdrawn": "by hand", "human_annotations": "by a run", "recordings": "by a run"}
 
 
 def test_nothing_is_moved_without_a_yes(home: Home) -> None:
