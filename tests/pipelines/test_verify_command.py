@@ -127,7 +127,7 @@ def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
 def test_who_makes_lost_rows_again_is_told(home: Home) -> None:
     """Stages of an iteration take people's work in again; what a person said by command is only in the table."""
     for stage in (VERDICT_STAGE, "withdrawn", "human_annotations", "recordings"):
-        Warehouse(home).replace_partition("routes", [route(f"of {stage}")], iteration="0001", stage=stage)
+        Warehouse(home).append_partition("routes", [route(f"of {stage}")], iteration="0001", stage=stage)
         flip(next(home.tables.glob(f"routes/iteration=0001/stage={stage}/*.parquet")))
     status, said = repaired(home)
     assert status == 0
