@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.browser.browser import Browser
@@ -53,10 +53,6 @@ class PageClock:
     elapsed_ms: float = 0.0
     granted_us: int = 0
     """The same as the browser has counted it, in whole grains, so that sixty frames a second add up to a second."""
-    is_running: bool = False
-    """Known for the tabs of a window only (tab_kinds.py)."""
-    held: list[Callable[[], None]] = field(default_factory=list)
-    """Answers to requests, which wait until page time runs."""
 
     def grant(self, ms: float) -> int:
         """Let so much time pass; how many microseconds that are for the browser."""
@@ -64,16 +60,6 @@ class PageClock:
         passed_us = round(self.elapsed_ms * 1000 / GRAIN_US) * GRAIN_US - self.granted_us
         self.granted_us += passed_us
         return passed_us
-
-    def start(self, *, is_spent: bool) -> None:
-        """The browser has taken a grant (and may have spent it): now it gets the answers."""
-        self.is_running = not is_spent
-        held, self.held = self.held, []
-        for give in held:
-            give()
-
-    def stop(self) -> None:
-        self.is_running = False
 
     @property
     def granted_ms(self) -> float:

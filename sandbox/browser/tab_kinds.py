@@ -11,7 +11,8 @@ from sandbox.browser.beginframe import EPOCH_S, FramedPage, budget_ms
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.plain import LivePage
 from sandbox.browser.realtime import RealTime
-from sandbox.browser.tabs import Tab
+from sandbox.browser.request_order import Request
+from sandbox.browser.tabs import UNAWAITED, Tab
 
 if TYPE_CHECKING:
     from sandbox.browser.window import WebWindow
@@ -37,17 +38,34 @@ class FramedTab(Tab, FramedPage):
         return {"policy": "pause", "initialVirtualTime": EPOCH_S + self._clock.granted_ms / 1000}
 
     def _listeners(self) -> dict[str, Listener]:
-        return super()._listeners() | {"Emulation.virtualTimeBudgetExpired": lambda _: self._clock.stop()}
+        return super()._listeners() | {
+            "Emulation.virtualTimeBudgetExpired": lambda _: self.window.requests.stop(),
+            "Network.responseReceived": self._on_response,
+            "Network.dataReceived": self._on_response,
+        }
 
     def _on_request(self, event: Params, session_id: str | None = None) -> None:
         """An answer that comes while page time stands still costs the page 0 ms, one that comes while it runs 10 ms: so it comes while it
-        runs, whatever the speed of the machine. Page time waits for it then. What page time itself waits for, and what a worker asks for,
-        which a page that is opened may wait for, is answered at once. Two requests of one instant may still be answered in either order."""
-        answer = partial(super()._on_request, event, session_id)
-        if self._clock.is_running or session_id is not None or self._stops_the_clock(event):
-            answer()
-        else:
-            self._clock.held.append(answer)
+        runs, in the order of the requests. Page time waits for it then. What page time itself waits for, and what a worker asks for, which
+        a page that is opened may wait for, is answered at once."""
+        if session_id is not None or self._stops_the_clock(event):
+            self._answer(event, session_id)
+            return
+        self.window.requests.add(
+            Request(
+                session_id=self._session_id,
+                network_id=event.get("networkId", ""),
+                answer=partial(self._answer, event),
+                is_awaited="networkId" in event and event.get("resourceType") not in UNAWAITED,
+            )
+        )
+
+    def _on_response(self, event: Params) -> None:
+        self.window.requests.arriving(self._session_id, event["requestId"])
+
+    def _on_request_done(self, event: Params) -> None:
+        super()._on_request_done(event)
+        self.window.requests.ended(self._session_id, event["requestId"])
 
     def _stops_the_clock(self, event: Params) -> bool:
         """Whether page time cannot go on before the answer: the tab's own page, and what a script waits for without letting go (Chromium
@@ -65,10 +83,11 @@ class FramedTab(Tab, FramedPage):
         initial = {"initialVirtualTime": EPOCH_S + self._clock.granted_ms / 1000, "budget": budget_ms(self._clock.grant(ms))}
         spent = self._expect_spent()
         answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": policy, **initial})
-        self._clock.start(is_spent=spent.done())
+        self.window.requests.start(is_spent=spent.done())
         await asyncio.wait([spent], timeout=max(self._limit_at_s - time.monotonic(), 1.0))
         if not spent.done():
             self._has_lingering_request = True
+            self.window.requests.release()
             spent = self._expect_spent()
             answer = await self._send("Emulation.setVirtualTimePolicy", {"policy": "advance", **initial})
         await spent
@@ -95,6 +114,7 @@ class FramedTab(Tab, FramedPage):
         if "parentId" not in event["frame"]:
             self._has_lingering_request = False
             self._clock_key = None
+            self.window.requests.release()  # those of the page before are gone
 
     async def _pass_time(self, ms: float) -> None:
         num_frames, frame_ms = self._frames_of(ms)

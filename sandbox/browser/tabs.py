@@ -35,7 +35,9 @@ MAX_MISSED_FRAMES = 20
 _TITLE_SCRIPT = "(() => { try { return String(document.title).slice(0, 500); } catch { return ''; } })()"
 _QUIET_WAIT_S = 0.02
 _ABORTED = "net::ERR_ABORTED"
-_UNAWAITED = {"EventSource", "WebSocket", "Media", "Ping", "Prefetch"}
+UNAWAITED = {"EventSource", "WebSocket", "Media", "Ping", "Prefetch", "Other"}
+"""Of the last kind is a worker's script where it is intercepted; where it is told of it is a Script, by an id unlike a page's own
+(`2117.4`). A page never hears of its end."""
 
 
 class Tab(CdpPage):
@@ -107,6 +109,9 @@ class Tab(CdpPage):
     # ---- what the page asks for ----
 
     def _on_request(self, event: Params, session_id: str | None = None) -> None:
+        self._answer(event, session_id)
+
+    def _answer(self, event: Params, session_id: str | None = None) -> asyncio.Future[Params]:
         """The first wall: the proxy is the second. A page that may not be opened leaves the tab where it is."""
         url, request_id = str(event["request"]["url"]), event["requestId"]
         session_id = session_id or self._session_id
@@ -119,15 +124,16 @@ class Tab(CdpPage):
                 "requestId": request_id, "responseCode": answer.status, "body": b64encode(answer.body).decode(),
                 "responseHeaders": [{"name": name, "value": value} for name, value in headers.items()],
             }  # fmt: skip
-            send("Fetch.fulfillRequest", response, session_id)
-        elif way is not Way.REFUSED or is_below(url, self._root):
-            send("Fetch.continueRequest", {"requestId": request_id}, session_id)
-        else:
-            self.notes.blocked.append(url)
-            is_page = event.get("resourceType") == "Document" and event.get("frameId") == self._target_id
-            send("Fetch.failRequest", {"requestId": request_id, "errorReason": "Aborted" if is_page else "BlockedByClient"}, session_id)
-            if is_page:
-                self._send("Page.stopLoading")  # else page time would wait for the refused page
+            return send("Fetch.fulfillRequest", response, session_id)
+        if way is not Way.REFUSED or is_below(url, self._root):
+            return send("Fetch.continueRequest", {"requestId": request_id}, session_id)
+        self.notes.blocked.append(url)
+        is_page = event.get("resourceType") == "Document" and event.get("frameId") == self._target_id
+        reason = "Aborted" if is_page else "BlockedByClient"
+        answer = send("Fetch.failRequest", {"requestId": request_id, "errorReason": reason}, session_id)
+        if is_page:
+            self._send("Page.stopLoading")  # else page time would wait for the refused page
+        return answer
 
     def _on_auth(self, event: Params, session_id: str | None = None) -> None:
         """Credentials go to our proxy and to nobody else."""
@@ -148,7 +154,8 @@ class Tab(CdpPage):
 
     def _on_request_sent(self, event: Params) -> None:
         url = str(event["request"]["url"])
-        if event.get("type") not in _UNAWAITED and not url.startswith(("data:", "blob:")):
+        is_of_worker = event.get("type") == "Script" and "." not in event["requestId"]
+        if event.get("type") not in UNAWAITED and not is_of_worker and not url.startswith(("data:", "blob:")):
             self._requests[event["requestId"]] = str(event["loaderId"])
             self._changed.set()
 

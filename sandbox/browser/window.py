@@ -35,6 +35,7 @@ from sandbox.browser.input import Phase, find_key
 from sandbox.browser.page import SELECT_SCRIPT, PageNotes, tabs_line
 from sandbox.browser.policy import POLICY_VERSION, NetworkPolicy, Way, is_below, told
 from sandbox.browser.proxy import Outside, Proxy
+from sandbox.browser.request_order import RequestOrder
 from sandbox.browser.tab_kinds import FramedTab, tab_class
 from sandbox.browser.tabs import Tab
 from sandbox.browser.uploads import Uploads
@@ -56,6 +57,7 @@ class WebWindow:
         self.surroundings = surroundings or Surroundings()
         self.notes = PageNotes()
         self.clock = PageClock()
+        self.requests = RequestOrder()
         self.policy = NetworkPolicy(self.web, has_terminal=self.surroundings.connect is not None)
         self.proxy = Proxy(
             self.policy, connect=self.surroundings.connect, on_refused=lambda name: self.notes.blocked.append(name), outside=Outside()

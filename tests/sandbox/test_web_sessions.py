@@ -13,7 +13,6 @@ from PIL import Image
 
 from sandbox import actions
 from sandbox.browser.page_session import PageSession
-from sandbox.page_task import Site
 from sandbox.session import Observation, Session, Transition
 from tests.sandbox.web_pages import SHOP, TASK, Bench, bench, click, find, keys, noted, page_value
 from warehouse.errors import ConfigError, SandboxError
@@ -399,39 +398,6 @@ def test_a_reset_begins_anew(web: Bench, tmp_path: Path) -> None:
         assert (again.elements == first.elements and again.output == "" and again.time_ms == first.time_ms) or web.kind == "plain"
 
     web.run(use)
-
-
-FETCHES = """<button style="width:200px; height:100px" onclick="press()">press</button><script>
-  const noted = [];
-  const note = (what, since_ms) => noted.push(what + " " + Math.round(performance.now() - since_ms));
-  window.state = () => ({ instruction: [...noted].sort().join("; "), elements: [], reward: 0, done: false });
-  const get = (what, since_ms) => fetch("data.json?" + what).then(() => note(what, since_ms));
-  function press() {
-    const pressed_ms = performance.now();
-    const request = new XMLHttpRequest();
-    request.open("GET", "data.json", false);
-    request.send();
-    note("waited for", pressed_ms);
-    get("at once", pressed_ms);
-    setTimeout(() => get("by a timer", performance.now()), 30);
-    requestAnimationFrame(() => get("by a frame", performance.now()));
-  }
-</script>"""
-
-
-def test_a_fetch_costs_page_time_however_fast_it_is_answered(tmp_path: Path) -> None:
-    """What begins while page time stands still costs as much as what begins while it runs: answers are held until it runs. What a script
-    waits for without letting go is answered at once, or its page would wait for ever."""
-    (tmp_path / "index.html").write_text(FETCHES)
-    (tmp_path / "data.json").write_text("{}")
-    tmp_path.chmod(0o755)
-
-    async def use(session: PageSession, first: Observation) -> list[str]:
-        return noted(await session.step(actions.Click(x=50, y=50)))
-
-    with bench("beginframe") as made:
-        runs = [made.run(use, sites=(Site(host="shop.test", folder=tmp_path),)) for _ in range(3)]
-    assert runs == [["at once 10", "by a frame 10", "by a timer 10", "waited for 0"]] * 3
 
 
 @pytest.mark.slow
