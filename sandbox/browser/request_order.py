@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sandbox.browser.cdp import Params
 
@@ -84,7 +85,7 @@ class RequestOrder:
             answer = request.answer()
             if request.is_awaited:
                 self._begin_turn(request)
-                answer.add_done_callback(lambda done, request=request: self._answered(request, done))
+                answer.add_done_callback(partial(self._answered, request))
 
     def _begin_turn(self, request: Request) -> None:
         self._current = request

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sandbox.browser.beginframe import EPOCH_S, FramedPage, budget_ms
+from sandbox.browser.beginframe import EPOCH_S, EXTRA_FRAME_MS, FramedPage, budget_ms
 from sandbox.browser.cdp import Listener, Params
 from sandbox.browser.plain import LivePage
 from sandbox.browser.realtime import RealTime
@@ -27,6 +27,8 @@ class FramedTab(Tab, FramedPage):
         self._clock = window.clock
         self._is_first = window.num_switches == 0
         self._ticks_offset_ms = 0.0
+        self._framed_ms = 0.0
+        """When the last frame was drawn, in ticks."""
         self._clock_key: tuple[float, int] | None = None
         self._has_lingering_request = False
 
@@ -101,13 +103,15 @@ class FramedTab(Tab, FramedPage):
         return self.browser.connection.expect(self._session_id, "Emulation.virtualTimeBudgetExpired")
 
     async def _follow_ticks(self) -> None:
-        """Where page time stands in the ticks of the page's process, which counts them from when it was made."""
+        """Where page time stands in the ticks of the page's process, which counts them from when it was made. Page time may have outrun the
+        real time that a new process begins at: its frames still come after those of the process before, or none would be answered."""
         metrics = (await self._send("Performance.getMetrics"))["metrics"]
         now_ms = next(entry["value"] for entry in metrics if entry["name"] == "Timestamp") * 1000
-        self._ticks_offset_ms = now_ms - self._clock.granted_ms
+        self._ticks_offset_ms = max(now_ms, self._framed_ms + EXTRA_FRAME_MS) - self._clock.granted_ms
 
     def _frame_time(self, ms: float) -> Params:
-        return {"frameTimeTicks": self._ticks_offset_ms + self._clock.granted_ms, "interval": ms}
+        self._framed_ms = self._ticks_offset_ms + self._clock.granted_ms
+        return {"frameTimeTicks": self._framed_ms, "interval": ms}
 
     def _on_navigated(self, event: Params) -> None:
         super()._on_navigated(event)

@@ -118,10 +118,10 @@ class Tab(CdpPage):
         send = self.browser.connection.send
         way = self.window.policy.way_of_url(url)
         if way is Way.SITE:
-            answer = self.window.policy.site_answer(url)
-            headers = {"Content-Type": answer.content_type, "Cache-Control": "max-age=3600"}
+            file = self.window.policy.site_answer(url)
+            headers = {"Content-Type": file.content_type, "Cache-Control": "max-age=3600"}
             response: Params = {
-                "requestId": request_id, "responseCode": answer.status, "body": b64encode(answer.body).decode(),
+                "requestId": request_id, "responseCode": file.status, "body": b64encode(file.body).decode(),
                 "responseHeaders": [{"name": name, "value": value} for name, value in headers.items()],
             }  # fmt: skip
             return send("Fetch.fulfillRequest", response, session_id)

@@ -348,7 +348,7 @@ class WebWindow:
             if self.policy.way_of_url(url) is Way.REFUSED:
                 self.notes.blocked.append(url)
                 return {"ignored": f"{url} is not allowed in this session"}
-        elif url != "about:blank" and (scheme == "blob" or not is_below(url, self.root)):  # what a blob holds, only its own page knows
+        elif url != "about:blank" and (scheme != "file" or not is_below(url, self.root)):
             return {"ignored": f"addresses of the scheme {scheme!r} cannot be opened; http and https can"}
         return _outcome(await self._dialogs.unless_one_opens(self.active.go(url), ""))
 

@@ -117,6 +117,7 @@ def test_no_address_does(hostile: tuple[Bench, Site]) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_no_address_of_many_does(hostile: tuple[Bench, Site]) -> None:
     for url in ADDRESSES:
         play(hostile, actions.Navigate(url=url), actions.Click(x=9, y=9), actions.NavigateBack())

@@ -335,3 +335,40 @@ def test_a_server_that_never_answers_does_not_hold_a_step_for_ever(web: Bench) -
         web.run(use, connect=connect, settle_limit_s=1.0, sites=(), address=SHOP_FILE)
     finally:
         server.close()
+
+
+NO_ANSWERS = {
+    "/garbage": b"\0\xff nonsense\r\n\r\n",
+    "/loop": b"HTTP/1.1 302 Found\r\nLocation: /loop\r\nContent-Length: 0\r\n\r\n",
+    "/elsewhere": b"HTTP/1.1 302 Found\r\nLocation: chrome://crash\r\nContent-Length: 0\r\n\r\n",
+}
+
+
+def test_an_answer_that_is_none_leads_to_an_error_page_and_back(web: Bench) -> None:
+    """The error page has a process of its own, which begins in real time; page time has outrun that by then."""
+
+    async def connect(port: int) -> Stream:
+        return await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    async def start() -> Any:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+            page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 8\r\n\r\n<p>home!"
+            writer.write(NO_ANSWERS.get(path, page))
+            writer.close()
+
+        return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+    async def use(session: PageSession, first: Observation) -> None:
+        for path in NO_ANSWERS:
+            await session.step(actions.Wait(seconds=3))
+            transition = await session.step(actions.Navigate(url=f"http://localhost:5000{path}"))
+            assert "net::ERR_" in transition.info["ignored"] and transition.observation.screenshot and not transition.terminated
+            transition = await session.step(actions.NavigateBack())
+            assert transition.observation.url == "http://localhost:5000/" and "lost" not in transition.info
+
+    server = web.runner.run(start())
+    try:
+        web.run(use, connect=connect, sites=(), address="http://localhost:5000/")
+    finally:
+        server.close()
