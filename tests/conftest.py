@@ -8,9 +8,13 @@ of what collecting takes is pytest's rewriting of the tests, which it keeps as b
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
+import pytest
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -33,3 +37,15 @@ from tests.running import (  # noqa: E402,F401 - hooks, once the environment sta
     pytest_runtest_makereport,
     pytest_xdist_make_scheduler,
 )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

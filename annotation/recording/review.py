@@ -18,13 +18,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from annotation.recording import edits, wav
 from annotation.recording.bundle import MAX_QUERY, SAMPLE_RATE_HZ, Box, Manifest, Result, Span
 from annotation.recording.finish import stretches_of_parts
 from annotation.recording.store import Store
-from sandbox.server.guard import SECURITY_HEADERS
+from sandbox.http_guarding import SECURITY_HEADERS, with_headers
 from warehouse import pictures
 from warehouse.errors import FlywheelError, RecordingRefused
 
@@ -39,6 +39,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self'; form-action 'none'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
+HEADERS = SECURITY_HEADERS | {"content-security-policy": POLICY}
 
 
 class _Body(BaseModel):
@@ -171,7 +172,7 @@ class _Guard:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         request = Request(scope)
-        sending = _with_headers(send)
+        sending = with_headers(send, HEADERS)
         problem = self._problem(request)
         if problem is not None:
             return await JSONResponse({"detail": problem[1]}, status_code=problem[0])(scope, receive, sending)
@@ -188,18 +189,6 @@ class _Guard:
         if not is_door and not hmac.compare_digest(request.cookies.get(COOKIE, ""), self._cookie):
             return 401, "Open the address that the command printed."
         return None
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            present = {name.lower() for name, _ in message["headers"]}
-            wanted = {**SECURITY_HEADERS, "content-security-policy": POLICY, "cache-control": "no-store"}
-            extra = [(name.encode(), value.encode()) for name, value in wanted.items() if name.encode() not in present]
-            message = {**message, "headers": [*message["headers"], *extra]}
-        await send(message)
-
-    return sending
 
 
 def view_of(store: Store, manifest: Manifest) -> dict[str, Any]:

@@ -23,9 +23,10 @@ from annotation.service.accounts import Accounts
 from annotation.storage.attempts import source_of
 from annotation.storage.logins import TOKEN_PREFIX, Principal
 from annotation.web.access import Access, accesses
-from annotation.web.limits import LimitedBody, Rates
+from annotation.web.limits import Rates
 from annotation.web.problems import as_asked, problem, problem_of, wants_page
 from annotation.web.settings import WebSettings
+from sandbox.http_guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
 from warehouse.errors import AccessDenied, ConfigError, FlywheelError, LoginRefused, TooManyAttempts, UnknownSubject
 
 CSRF_HEADER = "x-csrf-token"
@@ -35,19 +36,14 @@ LOGIN, DEVICE = "annotation", "device"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 RECHECK_S = 15.0
 """How long a stream may go on after the login that opened it has ended."""
-SECURITY_HEADERS = {
+PAGE_HEADERS = SECURITY_HEADERS | {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-TRANSPORT_SECURITY = ("strict-transport-security", "max-age=31536000")
+TRANSPORT_SECURITY = {"strict-transport-security": "max-age=31536000"}
 
 
 class Guard:
@@ -64,11 +60,11 @@ class Guard:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"A connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py).")
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = headers_of(scope)
         if self._settings.behind_proxy:
             _believe_proxy(scope, headers)
         scope["address"] = (scope.get("client") or ("unknown", 0))[0][:64]
-        send = _secured(send, is_encrypted=scope["scheme"] == "https")
+        send = with_headers(send, PAGE_HEADERS | TRANSPORT_SECURITY if scope["scheme"] == "https" else PAGE_HEADERS)
         try:
             access, secret, kind = self._access_of(scope), *_secret_of(scope, headers)
             is_automatic = access is not None and access.is_automatic
@@ -81,9 +77,7 @@ class Guard:
         except FlywheelError as error:
             return await _answer(problem_of(error), scope, receive, send)
         most = (access.max_body_bytes if access else None) or self._settings.max_body_bytes
-        body = LimitedBody(
-            receive, max_bytes=most, timeout_s=self._settings.body_timeout_s, announced=headers.get("content-length", "")
-        )
+        body = LimitedBody(receive, headers, max_bytes=most, max_pause_s=self._settings.body_timeout_s)
         if body.is_too_large:
             await body.drain()
             return await _answer(_too_large(most), scope, receive, send)
@@ -166,10 +160,9 @@ def cookie_header(scope: Scope, secret: str, longest_s: float, kind: str = LOGIN
 
 def _secret_of(scope: Scope, headers: dict[str, str]) -> tuple[str, str]:
     """What somebody shows for a login, and of which kind; empty for nothing. A token in a header goes before a cookie."""
-    if authorization := headers.get("authorization"):
-        scheme, _, token = authorization.partition(" ")
-        token = token.strip()
-        return (token if scheme.lower() == "bearer" and token.startswith(TOKEN_PREFIX) else "", "program")
+    if headers.get("authorization"):
+        token = bearer_token(headers)
+        return (token if token.startswith(TOKEN_PREFIX) else "", "program")
     return _cookie(headers.get("cookie", ""), cookie_name(scope)), "browser"
 
 
@@ -204,18 +197,6 @@ def _believe_proxy(scope: Scope, headers: dict[str, str]) -> None:
     scope["client"] = (seen, 0)
     if headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower() == "https":
         scope["scheme"] = "https"
-
-
-def _secured(send: Send, *, is_encrypted: bool) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            present = {name.lower() for name, _ in message["headers"]}
-            wanted = [*SECURITY_HEADERS.items(), ("cache-control", "no-store"), *([TRANSPORT_SECURITY] if is_encrypted else [])]
-            extra = [(name.encode(), value.encode()) for name, value in wanted if name.encode() not in present]
-            message = {**message, "headers": [*message["headers"], *extra]}
-        await send(message)
-
-    return sending
 
 
 def _cut_short(send: Send, body: LimitedBody, most: int) -> Send:

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from models.server.metrics import Metrics
 from models.server.problems import TooLarge, response_of, unauthorised
+from sandbox.http_guarding import LimitedBody, bearer_token, headers_of
 from sandbox.tokens import Tokens
 
 
@@ -23,31 +24,18 @@ class Guard:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"a connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py)")
-        headers = dict(scope["headers"])
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or self._tokens.client(given.strip().decode("latin-1")) is None:
+        headers = headers_of(scope)
+        if self._tokens.client(bearer_token(headers)) is None:
             self._metrics.refused.inc()
             return await response_of(unauthorised())(scope, receive, send)
-        if _announced_bytes(headers) > self._max_body_bytes:
+        body = LimitedBody(receive, headers, max_bytes=self._max_body_bytes)
+        if body.is_too_large:
             return await response_of(TooLarge(self._max_body_bytes).told)(scope, receive, send)
-        await self._app(scope, _limited(receive, self._max_body_bytes), send)
 
+        async def receiving() -> Message:
+            message = await body()
+            if body.is_too_large:
+                raise TooLarge(self._max_body_bytes)
+            return message
 
-def _limited(receive: Receive, max_bytes: int) -> Receive:
-    """Counts what arrives: a length that was announced need not be true, nor be announced at all."""
-    arrived = 0
-
-    async def counted() -> Message:
-        nonlocal arrived
-        message = await receive()
-        arrived += len(message.get("body", b""))
-        if arrived > max_bytes:
-            raise TooLarge(max_bytes)
-        return message
-
-    return counted
-
-
-def _announced_bytes(headers: dict[bytes, bytes]) -> int:
-    announced = headers.get(b"content-length", b"0")
-    return int(announced) if announced.isdigit() else 0
+        await self._app(scope, receiving, send)

@@ -7,7 +7,6 @@ that changes anything. No token is ever in an address.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sandbox.http_guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
 from sandbox.server.metrics import Metrics
 from sandbox.server.problems import MEDIA_TYPE, TOO_LARGE, UNAUTHORIZED, unauthorized
 from sandbox.tokens import Tokens
@@ -30,17 +30,6 @@ LOGIN_BODY_BYTES = 4096
 LOGIN_PAGE = Path(__file__).with_name("live") / "login.html"
 LOGIN_POLICY = "default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 """The login page may load nothing, as whoever sees it has no token; its style is in it, and allowed by its digest."""
-SECURITY_HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
-    ),
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +57,19 @@ class Guard:
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
             raise RuntimeError(f"A connection of type {scope['type']!r}: the server must be run without WebSockets (serve.py).")
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        send = _with_security_headers(send)
+        headers = headers_of(scope)
+        send = with_headers(send, SECURITY_HEADERS)
         if scope["path"] == LOGIN_PATH and scope["method"] == "POST":
             return await self._log_in(scope, receive, send)
-        client = self._by_header(headers) or self._by_cookie(scope, headers)
+        client = self._tokens.client(bearer_token(headers)) or self._by_cookie(scope, headers)
         if client is None:
             self._metrics.refused.inc()
             return await self._refuse(scope, headers, send)
         scope["client_name"] = client
-        limited = _Limited(receive, self._limits, headers)
+        limited = LimitedBody(receive, headers, max_bytes=self._limits.max_bytes, max_s=self._limits.max_s)
         if limited.is_too_large:
             return await _answer(send, TOO_LARGE, b"", "text/plain")
         await self._app(scope, limited, send)
-
-    def _by_header(self, headers: dict[str, str]) -> str | None:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        return self._tokens.client(token.strip()) if scheme.lower() == "bearer" else None
 
     def _by_cookie(self, scope: Scope, headers: dict[str, str]) -> str | None:
         """A person who looks: only reading, only the live view, and only from the view's own pages."""
@@ -102,7 +87,7 @@ class Guard:
         return None
 
     async def _log_in(self, scope: Scope, receive: Receive, send: Send) -> None:
-        receive = _Limited(receive, self._limits, {})
+        receive = LimitedBody(receive, {}, max_bytes=self._limits.max_bytes, max_s=self._limits.max_s)
         body = b""
         while len(body) <= LOGIN_BODY_BYTES:
             message = await receive()
@@ -131,45 +116,9 @@ class Guard:
         await _answer(send, UNAUTHORIZED, json.dumps(unauthorized()).encode(), MEDIA_TYPE, challenge)
 
 
-class _Limited:
-    """`receive` that ends a request whose body grows too large, or does not come, as if the client had gone."""
-
-    def __init__(self, receive: Receive, limits: BodyLimits, headers: dict[str, str]) -> None:
-        self._receive, self._left = receive, limits.max_bytes
-        self._until_s: float | None = time.monotonic() + limits.max_s
-        announced = headers.get("content-length", "0")
-        self.is_too_large = announced.isdecimal() and int(announced[:20]) > limits.max_bytes
-
-    async def __call__(self) -> Message:
-        if self._until_s is None:  # the body is here: what comes next is that the client goes, whenever it does
-            return await self._receive()
-        try:
-            async with asyncio.timeout(self._until_s - time.monotonic()):
-                message = await self._receive()
-        except TimeoutError:
-            return {"type": "http.disconnect"}
-        if not message.get("more_body"):
-            self._until_s = None
-        self._left -= len(message.get("body", b""))
-        return message if self._left >= 0 else {"type": "http.disconnect"}
-
-
 def _cookie_name(scope: Scope) -> str:
     """Cookies are shared by all ports of a host: two servers must not overwrite each other's."""
     return f"flywheel_live_{(scope.get('server') or ('', 0))[1]}"
-
-
-def _with_security_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            present = {name.lower() for name, _ in message["headers"]}
-            extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in present]
-            if b"cache-control" not in present:
-                extra.append((b"cache-control", b"no-store"))
-            message = {**message, "headers": [*message["headers"], *extra]}
-        await send(message)
-
-    return sending
 
 
 async def _answer(send: Send, status: int, body: bytes, media_type: str, *more: tuple[bytes, bytes]) -> None:

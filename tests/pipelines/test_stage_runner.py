@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -166,18 +165,6 @@ def test_a_folder_that_another_worker_holds_is_left_alone(run_stage, place):
         ran = run_stage(GOOD)
         assert f"process {lock.holder()} still works in" in ran.failure.description
     assert not ran.is_final
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path):
-    """A file system of 4 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.slow

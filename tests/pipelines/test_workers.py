@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
@@ -270,18 +269,6 @@ def test_annotation_that_was_cut_off_goes_on_to_the_same_decisions(
     assert sorted(played[:num_played]) == sorted(played[num_played:]), "each once, by the run that was cut off or by the next"
     assert decisions() == wanted and result.counts == whole.counts and result.metrics == whole.metrics
     assert not (work_folder(seeded.home, "0001", "annotations") / "episodes").exists()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB; a seed policy needs two."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_up_under_a_checkpoint_leaves_nothing_of_it(small_disk: Path) -> None:

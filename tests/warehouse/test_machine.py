@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,6 @@ import torch
 
 from warehouse.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
 from warehouse.machine import refusal
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def named(error: BaseException, place: Path) -> FlywheelError:

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from annotation.web.guard import SECURITY_HEADERS
+from annotation.web.guard import PAGE_HEADERS
 from annotation.web.limits import Rates
 from annotation.web.pages import FILES, OPEN_PAGES, PAGES
 from annotation.web.settings import WebSettings
@@ -170,7 +170,7 @@ def test_markup_travels_as_text_that_no_browser_runs(tmp_path: Path) -> None:
             ]  # fmt: skip
             for answer in answers:
                 assert answer.headers["content-type"] in ("application/json", "application/problem+json"), answer.request.url
-                assert {name: answer.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+                assert {name: answer.headers[name] for name in PAGE_HEADERS} == PAGE_HEADERS
                 assert answer.headers["cache-control"] == "no-store"
             page = await admin.get("/login", **{"Cookie": ""})
             policy = page.headers["content-security-policy"]
@@ -208,7 +208,7 @@ def test_who_opens_what_there_is_not_or_may_not_gets_a_page(tmp_path: Path) -> N
                 assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
                 assert told in page.text and 'href="/"' in page.text and "/pages/base.css" in page.text and MARKUP not in page.text
                 assert page.headers["cache-control"] == "no-store"
-                assert {name: page.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+                assert {name: page.headers[name] for name in PAGE_HEADERS} == PAGE_HEADERS
                 assert (await ann.get(path)).json()["status"] == status, "who asks for nothing special gets JSON"
                 sent = await stranger.get(path, **opening)
                 assert (sent.status_code, sent.headers["location"].startswith("/login?next=/")) == (303, True), "whatever is there"
