@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,6 @@ class Person:
                                   f"(document.querySelector('{selector}').getBoundingClientRect())")  # fmt: skip
         return round(box[0]), round(box[1])
 
-    async def click(self, selector: str) -> tuple[int, int]:
-        place = await self.press(selector)
-        await asyncio.sleep(0.8)
-        return place
-
     async def press(self, selector: str) -> tuple[int, int]:
         x, y = await self.middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
@@ -74,32 +70,49 @@ class Person:
             await self.do("Input.dispatchKeyEvent", type=kind, key=name, modifiers=modifiers)
 
 
+    async def sees(self, title: str) -> None:
+        """A page that has loaded."""
+        async with asyncio.timeout(20):
+            while await self.evaluate("document.title + ' ' + document.readyState") != f"{title} complete":
+                await asyncio.sleep(0.05)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def clicked(recorder: BrowserRecorder, person: Person, selector: str) -> tuple[int, int]:
+    """Once the click is stored, and whatever came before it."""
+    num_before = recorder.num_actions
+    place = await person.press(selector)
+    await until(lambda: recorder.num_actions > num_before and not recorder._held and not recorder._gestures.is_typing)
+    return place
+
+
 async def order(recorder: BrowserRecorder, other: str) -> dict[str, tuple[int, int]]:
     person, places = Person(recorder.pages), {}
-    await asyncio.sleep(0.5)
-    places["name"] = await person.click("#name")
+    await person.sees("Order for lena.fischer@posteo.de")
+    places["name"] = await clicked(recorder, person, "#name")
     await person.type("Lenx")
     await person.key("Backspace")
     await person.type("a")
-    places["secret"] = await person.click("#secret")
+    places["secret"] = await clicked(recorder, person, "#secret")
     await person.type("Tulip-42-rain")
-    places["go"] = await person.click("#go")
+    places["go"] = await clicked(recorder, person, "#go")
     await person.do("Input.dispatchMouseEvent", type="mouseWheel", x=300, y=300, deltaX=0, deltaY=100)
-    await asyncio.sleep(1.0)
+    await until(lambda: recorder.num_actions == 6)
     assert await person.evaluate("window.told.length") == 0, "the page sees nothing of the recorder"
     assert await person.evaluate("typeof window.__flywheelRecorder") == "undefined"
-    await asyncio.sleep(5.5)  # what the page itself asked for is long over
+    person._tab.asked_by_page_s = 0.0  # what the page itself asked for is long over
     await person.do("Page.navigate", url=other)
-    async with asyncio.timeout(20):
-        while await person.evaluate("document.title + document.readyState") != "Othercomplete":
-            await asyncio.sleep(0.05)
-    await asyncio.sleep(0.8)
+    await person.sees("Other")
+    await until(lambda: recorder.num_actions == 7)
     for kind in ("rawKeyDown", "keyUp"):
         for key in ("Control", "Alt", "p") if kind == "rawKeyDown" else ("p", "Alt", "Control"):
             await person.do("Input.dispatchKeyEvent", type=kind, key=key, modifiers=3)
-    async with asyncio.timeout(10):
-        while not recorder.is_paused:
-            await asyncio.sleep(0.05)
+    await until(lambda: recorder.is_paused)
     await person.type("unheard")
     return places
 
@@ -158,6 +171,10 @@ SHOWN = """<!doctype html><title>Sign in</title><style>input{width:60px}#host{di
 host.attachShadow({mode: 'open'}).append(third);</script><br>"""
 
 
+def keys_down(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in told if one["kind"] == "key" and one["is_down"]]
+
+
 def test_pages_and_programs_know_the_same_names_and_a_password_that_is_shown_stays_one(tmp_path: Path):
     (tmp_path / "page.html").write_text(SHOWN + FIELDS)
     told: list[dict[str, Any]] = []
@@ -168,8 +185,7 @@ def test_pages_and_programs_know_the_same_names_and_a_password_that_is_shown_sta
         await pages.launch(find_chromium().path, tmp_path / "profile", (tmp_path / "page.html").as_uri(), flags)
         try:
             person = Person(pages)
-            while not await person.evaluate("document.readyState == 'complete' && document.querySelectorAll('[data-index]').length"):
-                await asyncio.sleep(0.02)
+            await person.sees("Sign in")
             await person.evaluate("second.type = 'text'")  # before anything was heard of it
             await person.press("#first")
             await person.type("a")
@@ -182,12 +198,12 @@ def test_pages_and_programs_know_the_same_names_and_a_password_that_is_shown_sta
             for index in range(2 * len(NAMES)):
                 await person.evaluate(f"document.querySelector('[data-index=\"{index}\"]').focus()")
                 await person.type("x")
-            await asyncio.sleep(0.2)
+            await until(lambda: len(keys_down(told)) >= 3 + 2 * len(NAMES))
         finally:
             await pages.close()
 
     asyncio.run(main())
-    keys = [(one["text"], one["is_secret"]) for one in told if one["kind"] == "key" and one["is_down"]]
+    keys = [(one["text"], one["is_secret"]) for one in keys_down(told)]
     assert keys[:3] == [("•", True)] * 3
     wrong = [NAMES[i // 2] for i, (_, is_secret) in enumerate(keys[3:]) if is_secret != (i < 2 * len(SECRET_NAMES))]
     assert wrong == [] and len(keys) == 3 + 2 * len(NAMES)

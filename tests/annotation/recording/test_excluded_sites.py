@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_browser_recorder import Person
+from test_browser_recorder import Person, clicked, until
 
 from annotation.recording import store as stores
 from annotation.recording.browser_pages import Tab
@@ -38,6 +38,9 @@ fill(blank.contentDocument); srcdoc.srcdoc = inner; blob.src = URL.createObjectU
 
 
 NEWS = "<!doctype html><title>News</title><iframe src=//bank.test:{port}/ style='width:280px;height:80px'></iframe>"
+
+
+TITLES = {"shop": "Shop", "bank": "Kassel account"}
 
 
 class Sites(BaseHTTPRequestHandler):
@@ -81,8 +84,9 @@ def record(
         await recorder.start(find_chromium().path, tmp_path / "profile", f"http://{site}.test:{port}/", flags)
         running_ = asyncio.create_task(recorder.run(60))
         try:
-            await asyncio.sleep(1.0)
-            await work(recorder, Person(recorder.pages), port)
+            person = Person(recorder.pages)
+            await person.sees(TITLES[site])
+            await work(recorder, person, port)
         finally:
             recorder.ask_to_stop()
             await running_
@@ -95,9 +99,14 @@ def record(
 
 async def pictured(tab: Tab) -> None:
     """Once there is a picture: of a page that was left for another also where the new one stands still."""
-    async with asyncio.timeout(20):
-        while not tab.png:
-            await asyncio.sleep(0.1)
+    await until(lambda: bool(tab.png))
+
+
+async def pictured_again(person: Person) -> None:
+    """Once a change of the page was pictured, whether or not the picture was kept."""
+    person._tab.size_px = None
+    await person.evaluate("document.body.append('more')")
+    await until(lambda: person._tab.size_px is not None)
 
 
 def nothing_of_the_bank(store: stores.Store) -> bool:
@@ -110,17 +119,17 @@ def nothing_of_the_bank(store: stores.Store) -> bool:
 def test_leaving_an_excluded_site_by_the_address_bar_shows_nothing_of_it(tmp_path: Path):
     async def work(recorder: BrowserRecorder, person: Person, port: int) -> None:
         tab = next(iter(recorder.pages.tabs.values()))
-        await person.click("#what")
-        for site in ("bank", "shop"):
-            await asyncio.sleep(0.5)
+        await clicked(recorder, person, "#what")
+        for site, title in (("bank", TITLES["bank"]), ("shop", TITLES["shop"])):
             tab.asked_by_page_s = 0.0  # what the page itself asked for is long over
             await person.do("Page.navigate", url=f"http://{site}.test:{port}/")
-            await asyncio.sleep(2.0)
+            await person.sees(title)
             if site == "bank":
+                await pictured_again(person)
                 assert tab.png == b"", "not kept"
             else:
                 await pictured(tab)
-        await person.click("#what")
+        await clicked(recorder, person, "#what")
 
     manifest, store = record(tmp_path, "shop", work)
     assert [type(action.action) for action in manifest.actions] == [Click, Navigate, Click]
@@ -150,7 +159,7 @@ def test_what_an_excluded_page_fills_itself_is_excluded_with_it(tmp_path: Path):
         assert recorder.num_actions == 0 and opened._tab.png == b"", "pictured, and not kept"
         await person.do("Page.navigate", url=f"http://shop.test:{port}/")
         await pictured(person._tab)
-        await person.click("#what")
+        await clicked(recorder, person, "#what")
         await person.type("tulips")
 
     manifest, store = record(tmp_path, "bank", work)
@@ -182,12 +191,6 @@ async def shown_by_sign(recorder: BrowserRecorder, tab: Tab) -> str:
     return str(answer["result"]["value"])
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "processes_of"), [("--site-per-process", (2, 1, 3)), ("--disable-site-isolation-trials", (1, 1, 1))], ids=["apart", "together"]
@@ -205,18 +208,20 @@ def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tm
             async with asyncio.timeout(10):
                 while not await sees_the_bank(person):
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(1.0)
-            assert len(processes) == num_processes, f"{site}: as this test means it"
+            await until(lambda num=num_processes: len(processes) == num)
+            num_heard = recorder.hidden["excluded"]
             await person.press("#what")
             await person.type("Kassel")
-            await asyncio.sleep(0.5)
+            await until(lambda num=num_heard: recorder.hidden["excluded"] > num)
+            assert await person.evaluate("what.value") == "Kassel", "it was typed"
+            await pictured_again(person)
             assert tab.png == b"" and recorder.num_actions == num - 1, f"{site} in a frame: nothing of the page is recorded"
             assert await shown_by_sign(recorder, tab) == "EXCLUDED"
             await person.evaluate(f"made.src = 'http://flowers.test:{port}/'" if num % 2 else "made.remove()")
             await until(lambda: not recorder.pages.is_excluded(tab))
             await person.evaluate("document.querySelector('#made')?.remove(); what.value = ''")
             await pictured(tab)
-            await person.click("#what")
+            await clicked(recorder, person, "#what")
             await until(lambda num=num: recorder.num_actions == num)
             assert await shown_by_sign(recorder, tab) == "RECORDING"
         await frame(person, f"http://bank.test:{port}/")
@@ -224,7 +229,7 @@ def test_a_page_is_excluded_for_as_long_as_it_has_a_frame_of_an_excluded_site(tm
         await person.do("Page.navigate", url=f"http://flowers.test:{port}/")
         await until(lambda: not recorder.pages.is_excluded(tab))
         await pictured(tab)
-        await person.click("#what")
+        await clicked(recorder, person, "#what")
 
     manifest, store = record(tmp_path, "shop", work, flag)
     assert [action.screen_id is not None for action in manifest.actions if isinstance(action.action, Click)] == [True] * 4

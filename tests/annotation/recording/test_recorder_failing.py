@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +21,7 @@ from annotation.recording.consent import sign
 from annotation.recording.finish import finish
 from annotation.recording.machine import parts_for_this_machine
 from annotation.recording.recorder import Recorder
+from annotation.recording.screening import text_of
 from annotation.recording.settings import RecordSettings
 from annotation.recording.x11_input import X11Input
 from sandbox.actions import Click, TypeText
@@ -43,7 +43,7 @@ def recorded(folder: Path, desk: Desk, fail: Callable[[Recorder, X11Input], None
         desk.click(300, 300)
         desk.type("tulips")
         wait_until(lambda: recorder.num_actions >= 1, 20, "the click")
-        time.sleep(0.5)
+        wait_until(lambda: heard(recorder) == "tulips", 20, "the typed text")
         fail(recorder, parts.inputs)
         assert recorder.wait(20.0), "the failure ends it"
     finally:
@@ -51,6 +51,12 @@ def recorded(folder: Path, desk: Desk, fail: Callable[[Recorder, X11Input], None
     manifest = finish(store)
     assert b"bob.smith" not in b"\0".join(path.read_bytes() for path in store.folder.rglob("*") if path.is_file())
     return manifest, recorder.failure
+
+
+def heard(recorder: Recorder) -> str:
+    """The text that is being typed, or was and is held back."""
+    typing = recorder._gestures._typing
+    return "".join([*(text_of(draft) for draft in recorder._held), *(typing.text if typing else ())])
 
 
 def cut_off(recorder: Recorder, inputs: X11Input) -> None:
