@@ -71,7 +71,6 @@ class PairedComparison:
     incumbent_only: int
     p_worse: float
     """one-sided exact McNemar: chance of a result at least this bad for the candidate, were the two equally good."""
-    p_two_sided: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,7 @@ def macro_average(counts: Sequence[TaskCount], confidence: float = CONFIDENCE) -
     return Estimate(
         mean=mean,
         standard_error=math.sqrt(variance) * share,
-        interval=Interval(low=max(0.0, mean - share * below), high=min(1.0, mean + share * above)),
+        interval=Interval(low=mean - share * below, high=mean + share * above),
         num_tasks=len(seen),
         num_episodes=sum(count.num_episodes for count in seen),
     )
@@ -132,7 +131,7 @@ def difference(first: Estimate, second: Estimate) -> Difference:
     mean = second.mean - first.mean
     below = math.hypot(second.mean - second.interval.low, first.interval.high - first.mean)
     above = math.hypot(second.interval.high - second.mean, first.mean - first.interval.low)
-    return Difference(mean=mean, interval=Interval(low=max(-1.0, mean - below), high=min(1.0, mean + above)))
+    return Difference(mean=mean, interval=Interval(low=mean - below, high=mean + above))
 
 
 def paired_difference(
@@ -148,7 +147,7 @@ def paired_difference(
     share = 1 / len(each)
     mean = share * sum(gain for gain, _, _ in each)
     below, above = (share * math.hypot(*(limits[side] for limits in each)) for side in (1, 2))
-    return Difference(mean=mean, interval=Interval(low=max(-1.0, mean - below), high=min(1.0, mean + above)))
+    return Difference(mean=mean, interval=Interval(low=mean - below, high=mean + above))
 
 
 def _paired_limits(of: Counter[tuple[bool, bool]], confidence: float) -> tuple[float, float, float]:
@@ -159,7 +158,7 @@ def _paired_limits(of: Counter[tuple[bool, bool]], confidence: float) -> tuple[f
     rate, other = (both + ours) / num, (both + theirs) / num
     margins = math.sqrt((both + ours) * (theirs + neither) * (both + theirs) * (ours + neither))
     product = both * neither - ours * theirs
-    corrected = max(0.0, product - num / 2) if product > 0 else float(product)
+    corrected = max(min(product, 0), product - num / 2)
     together = corrected / margins if margins else 0.0
     return (
         rate - other,
@@ -172,13 +171,10 @@ def _apart(one: float, other: float, correlation: float) -> float:
     return math.sqrt(max(0.0, one * one - 2 * correlation * one * other + other * other))
 
 
-def mcnemar_exact(wins: int, losses: int) -> tuple[float, float]:
-    """Exact test on the discordant pairs (binomial, p = ½): (one-sided chance of so few wins, two-sided p)."""
+def mcnemar_exact(wins: int, losses: int) -> float:
+    """One-sided exact test on the discordant pairs, in integers: P(X <= wins) for X ~ Binomial(wins + losses, ½)."""
     num = wins + losses
-    if num == 0:
-        return 1.0, 1.0
-    worse = _binomial_tail(wins, num)
-    return worse, min(1.0, 2 * min(worse, _binomial_tail(losses, num)))
+    return sum(math.comb(num, k) for k in range(wins + 1)) / (1 << num)
 
 
 def compare_paired(
@@ -195,7 +191,7 @@ def compare_paired(
     task are all alike, each resample is too, and a bootstrap would be sure of anything after two episodes: there it is the score interval
     of paired_difference. Raises ValueError when there is no common instance.
     """
-    common = sorted(candidate.keys() & incumbent.keys(), key=lambda key: (key[0], str(key[1])))
+    common = sorted(candidate.keys() & incumbent.keys(), key=repr)
     if not common:
         raise ValueError("no common instance: evaluate both policies on the same tasks and seeds before comparing them")
     gains: dict[str, list[int]] = {}
@@ -204,14 +200,13 @@ def compare_paired(
     is_alike = all(len(set(values)) == 1 for values in gains.values())
     wins = sum(gain > 0 for values in gains.values() for gain in values)
     losses = sum(gain < 0 for values in gains.values() for gain in values)
-    worse, two_sided = mcnemar_exact(wins, losses)
     return PairedComparison(
         difference=Difference(
             mean=sum(sum(values) / len(values) for values in gains.values()) / len(gains),
             interval=paired_difference(candidate, incumbent, confidence).interval if is_alike
             else _bootstrap(list(gains.values()), confidence, num_resamples, seed),
         ),
-        num_pairs=len(common), candidate_only=wins, incumbent_only=losses, p_worse=worse, p_two_sided=two_sided,
+        num_pairs=len(common), candidate_only=wins, incumbent_only=losses, p_worse=mcnemar_exact(wins, losses),
     )
 
 
@@ -230,18 +225,12 @@ def release_gate(comparison: PairedComparison, *, significance: float, tolerance
     return GateDecision(released=True, reason=f"the candidate does not lose: {facts}")
 
 
-def _binomial_tail(wins: int, num: int) -> float:
-    """P(X <= wins) for X ~ Binomial(num, ½), in exact integer arithmetic."""
-    tail: int = sum(math.comb(num, k) for k in range(wins + 1))
-    return tail / (1 << num)
-
-
 def _bootstrap(strata: Sequence[Sequence[int]], confidence: float, num_resamples: int, seed: int) -> Interval:
     rng = np.random.default_rng(seed)
     means = np.zeros(num_resamples)
     for values in strata:
-        array = np.asarray(values, dtype=np.float64)
-        means += array[rng.integers(0, len(array), size=(num_resamples, len(array)))].mean(axis=1)
+        array = np.asarray(values)
+        means += array[rng.integers(len(array), size=(num_resamples, len(array)))].mean(axis=1)
     tail = 100 * (1 - confidence) / 2
     low, high = np.percentile(means / len(strata), [tail, 100 - tail])
     return Interval(low=float(low), high=float(high))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.statistics import (
+    Interval,
     TaskCount,
     compare_paired,
     difference,
@@ -55,7 +56,7 @@ def test_impossible_counts_and_confidences_are_refused() -> None:
     with pytest.raises(ValueError, match="strictly between"):
         z_value(1.0)
     assert z_value(0.95) == pytest.approx(1.959964, abs=1e-6)
-    assert wilson(0, 0).high == 1.0
+    assert wilson(0, 0) == Interval(low=0.0, high=1.0)
 
 
 def test_macro_average_weighs_tasks_equally_and_stratifies_its_error() -> None:
@@ -64,14 +65,42 @@ def test_macro_average_weighs_tasks_equally_and_stratifies_its_error() -> None:
     assert estimate.mean == pytest.approx(0.55)
     assert estimate.standard_error == pytest.approx(math.sqrt(0.9 * 0.1 / 100 + 0.2 * 0.8 / 10) / 2)
     assert estimate.num_tasks == 2 and estimate.num_episodes == 110
-    assert estimate.interval.low < 0.55 < estimate.interval.high
+    # Wilson's limits are 0.8256 to 0.9448 and 0.0567 to 0.5098, so half the root of 0.0744² + 0.1433², and of 0.0448² + 0.3098².
+    assert (estimate.interval.low, estimate.interval.high) == pytest.approx((0.4693, 0.7065), abs=1e-4)
 
 
 def test_macro_average_of_one_task_is_its_wilson_interval_and_stays_honest_at_the_edge() -> None:
     perfect = macro_average([TaskCount(task="a", num_success=20, num_episodes=20), TaskCount(task="none", num_success=0, num_episodes=0)])
     assert perfect.interval == wilson(20, 20)
     assert perfect.standard_error == 0.0 and perfect.interval.low < 0.9
-    assert math.isnan(macro_average([]).mean)
+    once = macro_average([TaskCount(task="once", num_success=1, num_episodes=1)])
+    assert (once.mean, once.num_tasks, once.num_episodes) == (1.0, 1, 1)
+    nothing = macro_average([])
+    assert math.isnan(nothing.mean) and math.isnan(nothing.standard_error) and nothing.interval == Interval(low=0.0, high=1.0)
+    assert (nothing.num_tasks, nothing.num_episodes) == (0, 0)
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=8), st.lists(COUNTS, min_size=1, max_size=8))
+@settings(max_examples=50, deadline=None)
+def test_limits_are_rates_and_differences_of_rates(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    one, other = (
+        macro_average([TaskCount(task=str(place), num_success=solved, num_episodes=num) for place, (solved, num) in enumerate(counts)])
+        for counts in (first, second)
+    )
+    assert 0 <= one.interval.low <= one.mean <= one.interval.high <= 1
+    gain = difference(one, other)
+    assert -1 <= gain.interval.low <= gain.mean <= gain.interval.high <= 1
+
+
+def test_another_confidence_gives_other_limits() -> None:
+    """0.9, whose normal quantile is 1.6449. Of n solved of n, Wilson's lower limit is n / (n + z²)."""
+    squared, num = 1.644854**2, 10
+    assert macro_average([TaskCount(task="t", num_success=num, num_episodes=num)], 0.9).interval.low == pytest.approx(num / (num + squared))
+    won = {("t", seed): True for seed in range(num)}
+    lost = dict.fromkeys(won, False)
+    expected = 1 - math.sqrt(2) * squared / (num + squared)
+    for found in (paired_difference(won, lost, 0.9), compare_paired(won, lost, confidence=0.9).difference):
+        assert (found.interval.low, found.interval.high) == (pytest.approx(expected), 1.0)
 
 
 def test_difference_is_newcombes_method_10() -> None:
@@ -85,10 +114,9 @@ def test_difference_is_newcombes_method_10() -> None:
 
 
 def test_mcnemar_exact_against_binomial_values() -> None:
-    assert mcnemar_exact(0, 0) == (1.0, 1.0)
-    assert mcnemar_exact(1, 9) == (pytest.approx(11 / 1024), pytest.approx(22 / 1024))
-    assert mcnemar_exact(5, 5)[1] == 1.0
-    assert mcnemar_exact(600, 400)[1] == pytest.approx(2.7e-10, rel=0.1)
+    assert mcnemar_exact(0, 0) == 1 and mcnemar_exact(0, 1) == 0.5 and mcnemar_exact(5, 5) == 638 / 1024
+    assert mcnemar_exact(1, 9) == pytest.approx(11 / 1024) and mcnemar_exact(9, 1) == pytest.approx(1023 / 1024)
+    assert mcnemar_exact(400, 600) == pytest.approx(1.36e-10, rel=0.01)
 
 
 def test_paired_comparison_is_deterministic_and_antisymmetric() -> None:
@@ -100,6 +128,34 @@ def test_paired_comparison_is_deterministic_and_antisymmetric() -> None:
     assert forward.difference.mean == pytest.approx((10 / 40 + 3 / 10) / 2) and backward.difference.mean == -forward.difference.mean
     assert forward.difference.interval.low <= forward.difference.mean <= forward.difference.interval.high
     assert forward.p_worse > 0.9 and backward.p_worse < 0.05
+
+
+def test_a_bootstrap_takes_its_limits_from_resampled_means_over_tasks() -> None:
+    """Of 41 resamples 2.5 % are one: each limit is one of their means over two tasks, a multiple of 1/2000, not a value between two."""
+    won = {(task, seed): seed < solved for task, solved in (("a", 500), ("b", 100)) for seed in range(1000)}
+    lost = dict.fromkeys(won, False)
+    few, many = (compare_paired(won, lost, num_resamples=num).difference.interval for num in (41, 2000))
+    for limit in (few.low, few.high):
+        assert limit * 2000 == pytest.approx(round(limit * 2000), abs=1e-6)
+    error = math.sqrt(0.5 * 0.5 / 1000 + 0.1 * 0.9 / 1000) / 2
+    assert (many.low, many.high) == pytest.approx((0.3 - 1.96 * error, 0.3 + 1.96 * error), abs=0.1 * error)
+    assert compare_paired(won, lost) == compare_paired(won, lost, confidence=0.95, num_resamples=2000, seed=0)
+    assert compare_paired(won, lost, num_resamples=41, seed=1).difference.interval != few
+
+
+def test_a_bootstrap_draws_every_instance() -> None:
+    """Of ten with one that is won, a resample has one in eight times more than two of it: P(X <= 2) = 0.93, P(X <= 3) = 0.987."""
+    for place in (0, 9):
+        won = {("t", seed): seed == place for seed in range(10)}
+        interval = compare_paired(won, dict.fromkeys(won, False)).difference.interval
+        assert (interval.low, interval.high) == (0.0, pytest.approx(0.3))
+
+
+def test_a_comparison_does_not_depend_on_the_order_of_instances_whatever_names_them() -> None:
+    won = {(task, name): name in (1, 2, "x", "seven") for task in ("b", "a") for name in (*range(60), "x", "y", "seven")}
+    lost = {key: key[1] in (2, 3) for key in won}
+    turned = [dict(reversed(outcomes.items())) for outcomes in (won, lost)]
+    assert compare_paired(won, lost, num_resamples=41) == compare_paired(*turned, num_resamples=41)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +170,34 @@ def test_a_paired_difference_is_newcombes_method_10(both: int, first: int, secon
     sides = ({("t", place): pair[side] for place, pair in enumerate(pairs)} for side in (0, 1))
     interval = paired_difference(*sides).interval
     assert interval.low == pytest.approx(low, abs=6e-4) and interval.high == pytest.approx(high, abs=6e-4)
+
+
+def test_paired_differences_of_two_tasks_are_averaged_and_their_margins_add_up_in_squares() -> None:
+    """The two published cases above: 0.122 [0.011, 0.226] and -0.286 [-0.507, -0.026]."""
+    pairs = {
+        "a": [(True, True)] * 14 + [(True, False)] * 5 + [(False, False)] * 22,
+        "b": [(True, True)] + [(True, False)] + [(False, True)] * 7 + [(False, False)] * 12,
+    }
+    sides = [{(task, place): pair[side] for task, of in pairs.items() for place, pair in enumerate(of)} for side in (0, 1)]
+    found = paired_difference(*sides)
+    assert found.mean == pytest.approx((5 / 41 - 6 / 21) / 2)
+    assert (found.interval.low, found.interval.high) == pytest.approx((-0.2056, 0.0580), abs=6e-4)
+
+
+def test_two_pairs_that_agree_are_no_correlation() -> None:
+    """φ is taken to be 0 where its corrected product is negative: each side is √2 times as far as Wilson's limits of 1 of 2, 0.0945
+    and 0.9055."""
+    agreeing = {("t", 0): True, ("t", 1): False}
+    interval = paired_difference(agreeing, agreeing).interval
+    assert (interval.low, interval.high) == pytest.approx((-0.5734, 0.5734), abs=1e-4)
+
+
+def test_pairs_that_never_agree_move_apart_with_both_margins() -> None:
+    """φ is -1: each side is the sum of both of Wilson's (5 of 10: 0.2366 to 0.7634). What one side alone has counts nothing."""
+    one = {("t", seed): seed < 5 for seed in range(10)}
+    other = {key: not won for key, won in one.items()}
+    interval = paired_difference(one | {("t", 10): True, ("u", 0): True}, other | {("t", 11): True}).interval
+    assert (interval.low, interval.high) == pytest.approx((-0.5268, 0.5268), abs=1e-4)
 
 
 def test_pairs_that_are_all_alike_prove_little_when_they_are_few() -> None:
@@ -134,9 +218,28 @@ def test_gate_releases_what_does_not_lose() -> None:
     assert gate(compare_paired(won, lost)).released
     assert gate(compare_paired(won, won)).released
     refused = gate(compare_paired(lost, won))
-    assert not refused.released and "below 0.05" in refused.reason and "10 lost" in refused.reason
+    assert refused.released is False and "below 0.05" in refused.reason and "10 lost" in refused.reason
     assert gate(compare_paired(slightly, {("t", i): True for i in range(50)})).released, "one instance of fifty proves nothing"
     few = gate(compare_paired({("t", 0): False, ("t", 1): True}, {("t", 0): True, ("t", 1): True}))
-    assert not few.released and "worse by more than" in few.reason
+    assert few.released is False and "worse by more than" in few.reason
     with pytest.raises(ValueError, match="no common instance"):
         compare_paired({("t", 1): True}, {("t", 2): True})
+
+
+def test_the_gates_bounds_are_not_crossed_by_what_is_exactly_on_them() -> None:
+    """Four of eight lost: worse by a half, and a chance of 1/16 among equals."""
+    then = {("t", seed): True for seed in range(8)}
+    worse = compare_paired({key: key[1] >= 4 for key in then}, then)
+    assert worse.p_worse == 1 / 16 and worse.difference.mean == -0.5
+    assert release_gate(worse, significance=1 / 16, tolerance=0.5).released
+    assert not release_gate(worse, significance=0.07, tolerance=0.5).released
+    assert not release_gate(worse, significance=1 / 16, tolerance=0.49).released
+
+
+def test_who_is_no_worse_on_average_is_released_whatever_the_pairs_say() -> None:
+    """One task of one instance won, one of ten lost: the mean over tasks is 0, the exact test of the pairs 12 of 2,048."""
+    candidate = {("a", 0): True} | {("b", seed): False for seed in range(10)}
+    even = compare_paired(candidate, {key: not won for key, won in candidate.items()})
+    assert even.difference.mean == 0 and even.p_worse == 12 / 2048
+    decision = release_gate(even, significance=0.05, tolerance=0.03)
+    assert decision.released and decision.reason.startswith("the candidate does not lose: +0.000 [")
