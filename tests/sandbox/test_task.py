@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from warehouse.catalogue import SPLITS
 from warehouse.choosing import CHOICE_SPLITS
 
 NUM = 4000
+CONTENTS = Path(__file__).resolve().parents[2] / "sandbox" / "miniwob" / "contents.json"
 
 
 def task(**changes: object) -> Task:
@@ -44,6 +47,37 @@ def test_a_held_out_task_has_nothing_to_train_on() -> None:
     found = {str(split): num / NUM for split, num in shares.items()}
     assert found == pytest.approx({"eval": 0.35, "report": 0.3, "holdout": 0.35}, abs=0.03)
     assert task(held_out=True).seeds(Split.TRAIN, 3) == []
+
+
+def test_the_split_of_an_instance_stays_what_it_was() -> None:
+    """Homes hold instances by these: a change of the rule makes SPLIT_RULE another, and these with it."""
+    letters = {"t": Split.TRAIN, "e": Split.EVAL, "h": Split.HOLDOUT, "r": Split.REPORT}
+    assert [task().split(seed) for seed in range(24)] == [letters[letter] for letter in "thttthttttttrtetetttthtt"]
+    kept = [task(source="imported", name=f"task-{number}", held_out=True).split(3) for number in range(8)]
+    assert kept == [letters[letter] for letter in "rheehrhr"]
+
+
+def test_a_task_that_shows_more_of_the_same_has_the_same_splits() -> None:
+    def splits(source: str, name: str) -> list[Split]:
+        return [task(source=source, name=name).split(seed) for seed in range(40)]
+
+    assert splits("games", "snake-elements") == splits("games", "snake") != splits("games", "snake-more")
+    assert splits("other", "snake-elements") != splits("other", "snake"), "in another source the end of a name says nothing"
+
+
+def test_where_an_index_reserves_seeds_the_others_are_trained_on() -> None:
+    indexed, unseen = (task(source="miniwob", name="click-button", held_out=held_out) for held_out in (False, True))
+    reserved = json.loads(CONTENTS.read_text())["tasks"]["click-button"]["reserved"]
+    seeds = {split: sorted(found.values()) for split, found in reserved.items()}
+    assert set(seeds) == {"eval", "holdout", "report"}
+    for split in (Split.EVAL, Split.HOLDOUT, Split.REPORT):
+        assert {indexed.split(seed) for seed in seeds[split]} == {unseen.split(seed) for seed in seeds[split]} == {split}
+        assert indexed.seeds(split, 4) == seeds[split][:4] and indexed.seeds(split, 3, skip=2) == unseen.seeds(split, 3, skip=2)
+        assert indexed.seeds(split, 3, skip=2) == seeds[split][2:5] and indexed.seeds(split, 9999) == seeds[split]
+    taken = {seed for found in seeds.values() for seed in found}
+    free = [seed for seed in range(400) if seed not in taken]
+    assert {indexed.split(seed) for seed in free} == {Split.TRAIN} and {unseen.split(seed) for seed in free} == {Split.EVAL}
+    assert indexed.seeds(Split.TRAIN, 5, skip=4) == free[4:9] and unseen.seeds(Split.TRAIN, 5) == []
 
 
 @pytest.mark.parametrize("held_out", [False, True])

@@ -54,6 +54,20 @@ def test_outcomes_are_those_of_eval(mixed: Warehouse, make: Any) -> None:
     assert {seed for _, seed in outcomes} == {SPLITS.index(split) for split in CHOICE_SPLITS}
 
 
+def test_an_outcome_is_whether_an_instance_was_solved_and_nothing_where_it_crashed(warehouse: Warehouse, make: Any) -> None:
+    def played(seed: int, outcome: str, **rest: Any) -> dict[str, Any]:
+        whose = {"purpose": "evaluation", "policy_id": "policy-asked", "split": "eval"} | rest
+        reward = {"success": 1.0, "crashed": None}.get(outcome, 0.0)
+        return make.episode(f"ep-{seed}", seed=seed, outcome=outcome, reward=reward, **whose)  # type: ignore[no-any-return]
+
+    rows = [
+        played(1, "success"), played(2, "failure"), played(3, "crashed"), played(4, "truncated", task_id="task-b"),
+        played(5, "success", policy_id="policy-other"), played(6, "success", purpose="rollout"), played(7, "success", split="holdout"),
+    ]  # fmt: skip
+    warehouse.replace_partition("episodes", rows, iteration="0001", stage="evaluation")
+    assert outcomes_to_choose(warehouse, "policy-asked") == {("task-a", 1): True, ("task-a", 2): False, ("task-b", 4): False}
+
+
 def test_a_reported_split_is_refused_by_name() -> None:
     require_choosable(CHOICE_SPLITS, "a test")
     require_choosable([], "a test")
