@@ -60,10 +60,10 @@ def sequence_kept(proximal_T: Floats, behaviour_T: Floats, config: PpoConfig) ->
     """Whether an episode's tokens stay in the policy loss under sequence_mask: the geometric mean of its weights lies in the band, and no
     single one is absurd (SkyRL's geometric sequence mask)."""
     log_weights_T = proximal_T - behaviour_T
-    mean = float(np.exp(np.clip(log_weights_T.mean(), -20, 20)))
     lowest, highest = np.log(OUTLIER_RATIOS)
     has_outlier = bool(((log_weights_T < lowest) | (log_weights_T > highest)).any())
-    return config.sequence_mask_low <= mean <= config.sequence_mask_high and not has_outlier
+    least, most = np.log([config.sequence_mask_low, config.sequence_mask_high])
+    return bool(least <= log_weights_T.mean() <= most) and not has_outlier
 
 
 def episode_correction(item: Trajectory, proximal_T: Floats | None, version: int, config: PpoConfig) -> Floats:
