@@ -56,7 +56,7 @@ def fused_mean(values: Sequence[Floats], weights: Sequence[float], scratch: Scra
     total, wide = values[0], scratch.like("wide", values[0], np.float64)
     total *= number(weights[0])
     for value, weight in zip(values[1:], weights[1:], strict=True):
-        np.multiply(value, np.float64(number(weight)), out=wide, dtype=np.float64)
+        np.multiply(value, np.float64(number(weight)), out=wide)
         wide += total
         total[:] = wide
     return _divided(total, weight_sum(weights, number))

@@ -1,4 +1,4 @@
-"""Linear merging of real safetensors folders: exactness, refusals, and the choice among weightings."""
+"""Linear merging of real safetensors folders: exactness and refusals. The choice among weightings: test_merge_weights.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from models import checkpoint
 from models.merge import merge
 from models.merging.lanes import Scratch, narrow, widen
-from models.merging.weights import best_weights, neighbours, simplex_grid
 from tests.models.merge_helpers import read_all, write_parent
 from warehouse.errors import CheckpointError, MergeError
 
@@ -148,22 +147,3 @@ def test_bfloat16_rounding_is_that_of_torch(values: list[float]) -> None:
 def test_merging_never_imports_torch() -> None:
     code = "import sys, models.merge; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(("k", "steps", "count"), [(1, 4, 1), (2, 4, 5), (3, 4, 15), (4, 2, 10)])
-def test_the_grid_covers_the_simplex(k: int, steps: int, count: int) -> None:
-    grid = list(simplex_grid(k, steps))
-    assert len(grid) == len(set(grid)) == count
-    assert all(sum(weights) == pytest.approx(1) and min(weights) >= 0 for weights in grid)
-
-
-def test_among_equals_the_most_even_weighting_is_best() -> None:
-    assert best_weights(dict.fromkeys(simplex_grid(2, 4), 1.0)) == (0.5, 0.5)
-    assert best_weights({weights: weights[1] for weights in simplex_grid(3, 2)}) == (0.0, 1.0, 0.0)
-    # No even weighting on the grid: the first of the most even ones.
-    assert best_weights(dict.fromkeys(simplex_grid(2, 3), 1.0)) == (1 / 3, 2 / 3)
-
-
-def test_neighbours_move_a_share_and_stay_on_the_simplex() -> None:
-    assert neighbours((0.5, 0.5), 0.25) == [(0.25, 0.75), (0.75, 0.25)]
-    assert neighbours((1.0, 0.0, 0.0), 0.5) == [(0.5, 0.5, 0.0), (0.5, 0.0, 0.5)]
