@@ -1,9 +1,12 @@
-"""The evaluation worker on a live browser: what a policy is shown, and that it is closed whatever becomes of the episodes."""
+"""The evaluation worker: its rows and figures, on a corridor that is computed; on a live browser what a policy is shown, and that it is
+closed whatever becomes of the episodes.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,15 +14,19 @@ from rich.console import Console
 
 from agent.episode import Episode, Outcome
 from agent.policy import Policy, Prompt, Response
+from agent.pool_collector import PoolCollector
 from assets.profile import ActingSettings, AgentSettings, EvaluationSettings, SandboxSettings, TaskSettings
 from assets.requests import EvaluateRequest, InitialiseRequest, StageResult
 from models.engine_choice import EngineChoice
+from pipelines import progress
 from pipelines.evaluate import success_by_task, success_figures
 from pipelines.work_folder import work_folder
 from pipelines.workers import context as contexts
 from pipelines.workers import evaluate, initialise
 from pipelines.workers.context import WorkerContext
+from sandbox.sources import tasks_in
 from sandbox.task import Split
+from tests.models.corridor import CorridorPool
 from warehouse import registry
 from warehouse.errors import ModelError
 from warehouse.home import Home
@@ -79,6 +86,87 @@ def evaluated(place: WorkerContext, policy: Looking, monkeypatch: pytest.MonkeyP
         evaluation=EvaluationSettings(eval_per_task=NUM, holdout_per_task=1),
     )  # fmt: skip
     return evaluate.run(request, place)
+
+
+ROLES = {"sft_model": "policy-sft", "rl_pointing": "policy-best", "merged_policy": "policy-best"}
+"""The merge is one of its specialists."""
+ON = {"sft_model": ("holdout",), "rl_pointing": ("holdout",), "merged_policy": ("eval", "holdout")}
+NUM_OF = {"eval": 2, "holdout": 3}
+TASKS = {name: task for name, task in tasks_in(("miniwob:smoke",)).items() if task.domain == "pointing"}
+
+
+def seeds_of(split: str) -> dict[str, list[int]]:
+    """In the corridor whoever finishes on an odd one has solved it."""
+    return {name: found for name, task in TASKS.items() if (found := task.seeds(Split(split), NUM_OF[split]))}
+
+
+def evaluated_in_a_corridor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: str | None = None
+) -> tuple[StageResult, list[Path], WorkerContext]:
+    """An evaluation of ROLES, and the folders of the policies that were opened for it; `fails`: one of these dies at its second prompt."""
+    context = WorkerContext(folder=tmp_path / "work", home=Home(tmp_path / "home"), iteration="0002", stage="evaluation", log=print)
+    context.folder.mkdir(exist_ok=True)
+    row = {"parents": [], "datasets": [], "config": "{}", "metrics": "{}", "note": ""}
+    for stage in ("sft_model", "rl_pointing"):
+        made = row | {"checkpoint_id": ROLES[stage], "path": f"checkpoints/{ROLES[stage]}"}
+        context.warehouse.replace_partition("checkpoints", [made], iteration="0002", stage=stage)
+    opened: list[Path] = []
+
+    def open_one(folder: Path, choice: EngineChoice) -> Policy:
+        opened.append(folder)
+        policies.append(Looking(fails_at=1 if folder.name == fails else None))
+        return policies[-1]
+
+    @asynccontextmanager
+    async def corridor(acting: ActingSettings) -> AsyncIterator[PoolCollector]:
+        yield PoolCollector(CorridorPool(4), acting.agent.builder())
+
+    policies: list[Looking] = []
+    monkeypatch.setattr(contexts, "open_engine", open_one)
+    monkeypatch.setattr(evaluate, "open_collector", corridor)
+    acting = ActingSettings(tasks=TaskSettings(lists=("miniwob:smoke",), domains=("pointing",)), agent=AgentSettings(grammar="uitars15"))
+    settings = EvaluationSettings(eval_per_task=NUM_OF["eval"], holdout_per_task=NUM_OF["holdout"])
+    request = EvaluateRequest(
+        iteration="0002", stage="evaluation", checkpoints=ROLES, splits=ON, seed=0, acting=acting, evaluation=settings
+    )  # fmt: skip
+    try:
+        result = evaluate.run(request, context)
+    finally:
+        assert all(policy.is_closed for policy in policies)
+    return result, opened, context
+
+
+def test_each_policy_plays_its_splits_once_and_each_role_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, opened, context = evaluated_in_a_corridor(tmp_path, monkeypatch)
+    assert [folder.name for folder in opened] == ["policy-sft", "policy-best"], "what two roles share is run once"
+    expected = {
+        (role, split, name): (ROLES[role], TASKS[name].task_id, "pointing", len(seeds), sum(seed % 2 for seed in seeds), 0)
+        for role, splits in ON.items()
+        for split in splits
+        for name, seeds in seeds_of(split).items()
+    }
+    columns = ("checkpoint_id", "task_id", "domain", "num_episodes", "num_success", "num_crashed")
+    stored = context.warehouse.read("evaluations", iteration="0002", stage="evaluation").to_pylist()
+    assert {(row["checkpoint_role"], row["split"], row["task_name"]): tuple(row[name] for name in columns) for row in stored} == expected
+    assert len(stored) == len(expected) and 0 < sum(row["num_success"] for row in stored) < sum(row["num_episodes"] for row in stored)
+    rates = {split: [sum(seed % 2 for seed in seeds) / len(seeds) for seeds in seeds_of(split).values()] for split in NUM_OF}
+    means = {split: pytest.approx(sum(each) / len(each)) for split, each in rates.items()}
+    assert result.metrics == {f"{split}/{role}": means[split] for role, splits in ON.items() for split in splits}
+    num = {split: sum(map(len, seeds_of(split).values())) for split in NUM_OF}
+    assert result.counts["episodes"] == len(context.warehouse.read("episodes")) == num["eval"] + 2 * num["holdout"]
+    assert result.table_versions["evaluations"] == context.warehouse.version("evaluations") and "episodes" in result.table_versions
+    assert not (context.folder / "episodes").exists(), "what the warehouse has is not kept twice"
+
+
+def test_an_evaluation_goes_on_where_it_was_cut_off_and_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="diverged"):
+        evaluated_in_a_corridor(tmp_path, monkeypatch, fails="policy-best")
+    result, opened, context = evaluated_in_a_corridor(tmp_path, monkeypatch)
+    assert [folder.name for folder in opened] == ["policy-best"], "the other one had played all"
+    said = progress.read(context.folder)
+    assert said is not None and (said.done, said.total, said.unit) == (result.counts["episodes"], result.counts["episodes"], "episodes")
+    seeds = [seed for split in NUM_OF for of_task in seeds_of(split).values() for seed in of_task]
+    assert said.metrics == {"success": pytest.approx(sum(seed % 2 for seed in seeds) / len(seeds))}, "of the policy that came last"
 
 
 def test_a_policy_that_sees_is_evaluated_with_its_eyes_open(place: WorkerContext, monkeypatch: pytest.MonkeyPatch) -> None:
