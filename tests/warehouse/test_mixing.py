@@ -330,6 +330,85 @@ def test_earlier_iterations_are_replayed_in_the_share_kept_for_them(con: duckdb.
     assert totals_by(con, store, capped, "iteration") == {"0001": 20, "0003": 80}, "what replay cannot fill goes to the newest"
 
 
+def test_a_small_share_is_no_less_than_an_even_one(con: duckdb.DuckDBPyConnection) -> None:
+    """Two tasks cannot both stay under a fifth: each gets half, whatever their numbers. So with two domains."""
+    store = Store()
+    store.add("sft_samples", 90, "rollout", "task-a")
+    store.add("sft_samples", 10, "rollout", "task-b")
+    mixture = MixtureConfig(on_policy=Pool(draws=100), max_task_share=0.2, max_domain_share=0.2)
+    assert totals_by(con, store, mixture, "task_id") == {"task-a": 50, "task-b": 50}
+    store.add("sft_samples", 900, "rollout", "task-c")
+    assert totals_by(con, store, mixture, "domain") == {"forms": 50, "pointing": 50}
+    wide = mixture.model_copy(update={"max_domain_share": 0.8})
+    assert totals_by(con, store, wide, "task_id") == {"task-a": 18, "task-b": 2, "task-c": 80}, "a fifth of the pool is all of a domain"
+    bounded = wide.model_copy(update={"max_task_share": 0.15})
+    assert totals_by(con, store, bounded, "task_id") == {"task-a": 15, "task-b": 5, "task-c": 80}
+    loose = wide.model_copy(update={"max_task_share": 0.12, "max_domain_share": 0.5})
+    assert totals_by(con, store, loose, "task_id") == {"task-a": 25, "task-b": 25, "task-c": 50}, "50 of 100, halved"
+    uneven = wide.model_copy(update={"max_task_share": 0.3, "max_domain_share": 0.5})
+    assert totals_by(con, store, uneven, "task_id") == {"task-a": 30, "task-b": 20, "task-c": 50}, "0.3 of the pool is 0.6 of the domain"
+
+
+def test_repeats_are_bounded_for_ages_and_domains_alike(con: duckdb.DuckDBPyConnection) -> None:
+    """By weight the newest ten would take nearly everything; they are drawn once each, and the rest goes to the others."""
+    aged, apart = Store(), Store()
+    aged.add("sft_samples", 10, "rollout", "task-a", iteration="0001")
+    aged.add("sft_samples", 10, "rollout", "task-a", iteration="0003")
+    apart.add("sft_samples", 100, "rollout", "task-a", iteration="0001")
+    apart.add("sft_samples", 10, "rollout", "task-c", iteration="0003")
+    settings = {"max_task_share": 1.0, "max_domain_share": 1.0, "decay": 0.1}
+    few, many = (MixtureConfig.model_validate({"on_policy": Pool(draws=num, max_repeats=1)} | settings) for num in (15, 60))
+    assert totals_by(con, aged, few, "iteration") == {"0001": 5, "0003": 10}
+    assert totals_by(con, apart, many, "iteration") == {"0001": 50, "0003": 10}
+
+
+def test_little_is_drawn_where_little_is_asked_for_and_nothing_where_nothing_is(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 4, "rollout", "task-a", iteration="0001")
+    store.add("sft_samples", 4, "rollout", "task-c", iteration="0002")
+    store.load(con)
+    for replay_share in (None, 0.5):
+        mixture = MixtureConfig(on_policy=Pool(draws=0.5), replay_share=replay_share)
+        rows = mixed(con, "sft", "0003", mixture).rows.to_pylist()
+        assert len(rows) == 8 and by_component(rows) == {"rollout": 0.5}
+        assert not len(mixed(con, "sft", "0003", mixture.model_copy(update={"on_policy": Pool(draws=0)})).rows)
+    only_newest = MixtureConfig(on_policy=Pool(draws=8, max_repeats=1), max_task_share=1.0, max_domain_share=1.0, replay_share=0.9)
+    assert totals_by(con, store, only_newest, "iteration", "0003") == {"0001": 4, "0002": 4}
+
+
+def test_a_snapshot_says_what_it_is_first(con: duckdb.DuckDBPyConnection) -> None:
+    store = Store()
+    store.add("sft_samples", 1, "demonstration")
+    store.load(con)
+    found = mixed(con, "sft", "0002", SFT_MIXTURE)
+    assert found.rows.column_names == ["dataset_id", "kind", "sample_id", "component", "weight"] and found.left_out == {}
+    assert found.rows.to_pylist()[0] == {
+        "dataset_id": found.dataset_id, "kind": "sft", "sample_id": "sample-0000", "component": "demonstration", "weight": 250.0,
+    }  # fmt: skip
+    few = SFT_MIXTURE.model_copy(update={"demonstration": Pool(draws=1 / 3)})
+    assert mixed(con, "sft", "0002", few).rows["weight"].to_pylist() == [0.333333], "to six digits"
+
+
+@pytest.mark.parametrize(("num", "more"), [(20, ". Only"), (21, "; and 1 more. Only"), (23, "; and 3 more. Only")])
+def test_of_many_foreign_samples_twenty_are_named(con: duckdb.DuckDBPyConnection, num: int, more: str) -> None:
+    store = Store()
+    store.add("sft_samples", num, "rollout", split="eval")
+    store.load(con)
+    with pytest.raises(ContaminatedDataset) as refused:
+        mixed(con, "sft", "0002", SFT_MIXTURE)
+    told = str(refused.value)
+    assert told.startswith("sample sample-0000 may not be trained on: its episode episode-0 was run on an instance of the eval split; ")
+    assert told.count("may not be trained on") == 20 and f"of the eval split{more}" in told
+
+
+def test_what_is_shared_out_by_hand() -> None:
+    assert allocate(12, [1, 2, 3], [9, 9, 9]) == [2, 4, 6]
+    assert allocate(12, [1, 2, 3], [9, 9, 3]) == [3, 6, 3], "three are left over, a third to the first"
+    assert allocate(12, [1, 2, 3], [1, 2, 3]) == [1, 2, 3] and allocate(12, [1, 1], [6, 9]) == [6, 6]
+    assert allocate(0, [1, 2], [1, 1]) == [0, 0] and allocate(5, [], []) == [] and allocate(2, [1, 1], [0, 9]) == [0, 2]
+    assert allocate(0.5, [1, 3], [9, 9]) == [0.125, 0.375]
+
+
 def test_the_new_settings_leave_snapshots_of_before_as_they_were(con: duckdb.DuckDBPyConnection) -> None:
     store = Store()
     store.add("sft_samples", 33, "rollout", "task-a", iteration="0001")

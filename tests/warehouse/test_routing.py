@@ -198,6 +198,20 @@ def test_rows_for_the_table_and_labels_to_count_by() -> None:
     assert {reason: reason_label(reason) for reason in labels} == labels
 
 
+def test_routing_leaves_nothing_of_its_own_on_the_connection() -> None:
+    """Nor does who was judged twice change any other's route, or the order of the rows."""
+    episodes = [episode(name) for name in ("c", "a", "d", "b")]
+    verdicts = [verdict(name, "verifier", 1) for name in "abcd"] + [verdict("b", "verifier", 0, iteration="0002")]
+    with duckdb.connect() as con:
+        con.register("episodes", arrow("episodes", episodes))
+        con.register("verdicts", arrow("verdicts", verdicts))
+        found = route(con).to_pylist()
+        (kept,) = con.execute("select list(view_name order by view_name) from duckdb_views() where not internal").fetchall()
+    assert kept == (["episodes", "heard", "verdicts"],)
+    assert [(row["episode_id"], row["route"]) for row in found] == [("a", "sft"), ("b", "ct"), ("c", "sft"), ("d", "sft")]
+    assert [list(row) for row in found] == [["episode_id", "route", "reason"]] * 4
+
+
 def history(seed: int, num: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rng = random.Random(seed)
     episodes, verdicts = [], []
