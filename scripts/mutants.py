@@ -75,7 +75,7 @@ MODULES = {
 }  # fmt: skip
 
 SURVIVED, KILLED, NOT_RUN = "survived", "killed", "not run"
-CPU_S, WALL_S = 60, 600
+CPU_S, WALL_S = 20, 600
 """A mutant that takes longer hangs, and is killed: of the processor, and by the clock."""
 
 

@@ -32,6 +32,7 @@ def test_the_tables_know_every_split_and_choices_read_two() -> None:
 )  # fmt: skip
 def test_edges_belong_to_the_split_above(fraction: float, held_out: bool, split: str) -> None:
     assert split_at(fraction, held_out=held_out) == split
+    assert held_out or split_at(fraction) == split
 
 
 def test_each_split_has_its_share_and_another_step_limit_moves_nothing() -> None:
