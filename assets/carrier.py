@@ -12,9 +12,11 @@ import dagster as dg
 from assets.iteration_keys import next_key
 from assets.keys import ITERATION_OUTPUT
 from assets.metadata import ITERATIONS_DRAWN, describe, picture
+from assets.opened import write_opened
 from assets.partitions import ITERATIONS
 from assets.resources import WarehouseResource
 from warehouse import registry
+from warehouse.home import Home
 from warehouse.identity import content_id
 from warehouse.iteration_summaries import summaries
 from warehouse.iterations_graph import iterations_graph
@@ -39,7 +41,7 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
     is the same, however often they were written: an iteration that has read them does not turn stale."""
     versions = {table: warehouse.version(table) for table in SAMPLES}
     data_version = content_id("input", {"policy": policy.checkpoint_id, **samples_before(warehouse, key)})
-    instance.add_dynamic_partitions(str(ITERATIONS.name), [key])
+    add_iteration(instance, warehouse.home, key)
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
             INPUT,
@@ -54,6 +56,12 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
         )
     )
     return data_version
+
+
+def add_iteration(instance: dg.DagsterInstance, home: Home, key: str) -> None:
+    """Add the partition, having recorded it in the home: a process that is killed in between adds it when it is run again."""
+    write_opened(home, {*instance.get_dynamic_partitions(str(ITERATIONS.name)), key})
+    instance.add_dynamic_partitions(str(ITERATIONS.name), [key])
 
 
 def samples_before(warehouse: Warehouse, key: str) -> dict[str, list[str]]:

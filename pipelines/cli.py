@@ -59,7 +59,6 @@ def run(
         sys.exit(plan_run(place, *profile_of(place, profile, set_), iterations, console, as_json=as_json))
     if as_json:
         raise ConfigError("--json goes with --dry-run: what a run made is told by `flywheel status --json`")
-    from pipelines.instance import open_instance
     from pipelines.report.build import build_report
     from pipelines.run import turn_until
     from pipelines.status import lineage_hint, read_status, success_table
@@ -67,8 +66,7 @@ def run(
     place = home_of(home)
     turn_until(iterations, place, *profile_of(place, profile, set_), console)
     warehouse = warehouse_of(place)
-    with open_instance(place) as instance:
-        found = read_status(warehouse, instance)
+    found = read_status(warehouse)
     console.print(success_table(found))
     report = build_report(warehouse, place, place.reports / "index.html")
     console.print(f"report: {report}", soft_wrap=True)
@@ -96,12 +94,9 @@ def status(
     home: HomeOption = None,
 ) -> None:
     """Iterations, stages, artefact ids, success with counts and intervals."""
-    from pipelines.instance import open_instance
     from pipelines.status import print_status, read_status
 
-    place = made_home(home)
-    with open_instance(place) as instance:
-        found = read_status(warehouse_of(place), instance)
+    found = read_status(warehouse_of(made_home(home)))
     if as_json:
         print(found.model_dump_json(indent=2))
     else:

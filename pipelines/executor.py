@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from dagster import multiprocess_executor
 
 from pipelines import step_server
+from pipelines.turning import lock_path
 from warehouse.errors import IterationLocked
 from warehouse.home import Home
 from warehouse.locks import LOOKED_AT_S, FileLock, holder_of
 
-LOCK_NAME = "iteration.lock"
 START_METHOD = {"forkserver": {"preload_modules": [step_server.PRELOAD]}}
 START_GRACE_S = 180.0
 """From the launch of a run to its lock: the process has to import everything first."""
@@ -27,21 +26,6 @@ HOLDS_LOCK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 UNFINISHED = [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, *HOLDS_LOCK]
 _HELD: list[FileLock] = []
 """Keeps the lock alive as long as the process of the run."""
-
-
-def lock_path(home: Home) -> Path:
-    """Held by the process that works an iteration."""
-    return home.locks / LOCK_NAME
-
-
-def driver_path(home: Home) -> Path:
-    """Held by `flywheel run`, from one iteration to the next."""
-    return home.locks / "run.lock"
-
-
-def turned_by(home: Home) -> int | None:
-    """Process that turns the wheel on a home now, if any does."""
-    return holder_of(driver_path(home)) or holder_of(lock_path(home))
 
 
 @dg.executor(

@@ -77,7 +77,7 @@ def reroute(
     if dry_run:
         results = route_again(warehouse, rules, wanted, settings.salvage, dry_run=True)
     else:
-        from pipelines.executor import lock_path
+        from pipelines.turning import lock_path
         from warehouse.locks import LOOKED_AT_S, FileLock
 
         lock = FileLock(lock_path(place))

@@ -16,6 +16,7 @@ from warehouse.home import HOME_VARIABLE, Home, atomic_write
 if TYPE_CHECKING:
     import dagster as dg
 
+CONFIG = "dagster.yaml"
 POSTGRES_VARIABLE = "FLYWHEEL_POSTGRES_URL"
 NEEDED_MIB = 256
 
@@ -25,14 +26,14 @@ def prepare(home: Home) -> dict[str, str]:
 
     Raises ConfigError when dagster.yaml is missing, or Postgres is asked for and its package is not installed.
     """
-    config = yaml.safe_load(shipped("dagster.yaml").read_text())
+    config = yaml.safe_load(shipped(CONFIG).read_text())
     if os.environ.get(POSTGRES_VARIABLE):
         if find_spec("dagster_postgres") is None:
             raise ConfigError(
                 f"{POSTGRES_VARIABLE} is set and dagster-postgres is not installed: install it (see dagster.yaml), or unset it"
             )
         config["storage"] = {"postgres": {"postgres_url": {"env": POSTGRES_VARIABLE}}}
-    written, wanted = home.dagster / "dagster.yaml", yaml.safe_dump(config, sort_keys=False).encode()
+    written, wanted = home.dagster / CONFIG, yaml.safe_dump(config, sort_keys=False).encode()
     if not written.is_file() or written.read_bytes() != wanted:  # what only looks can then look at a full or read-only disk
         atomic_write(written, wanted)
     return {

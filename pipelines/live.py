@@ -27,7 +27,6 @@ MARKS = {
     "IN_PROGRESS": "[cyan]▸[/]",
 }
 ENDED = ("SUCCESS", "FAILURE", "SKIPPED")
-STALE_S = 600.0
 NEWS_S = 60.0
 """So often a log that is read later gets a line of what a stage is at."""
 BAR_WIDTH = 16
@@ -111,7 +110,7 @@ class Display:
 
     def _working(self) -> list[progress.Snapshot]:
         """Without those that a launch before this one left when it was killed."""
-        return working(self._home, self._iteration, since=self._began)
+        return progress.working(self._home, self._iteration, since=self._began)
 
     def _steps(self) -> list[_Step]:
         """In the order in which they started."""
@@ -128,15 +127,6 @@ class Display:
             )
             for step in sorted(stats, key=lambda step: step.start_time or 0)
         ]
-
-
-def working(home: Home, iteration: str, since: float = 0.0) -> list[progress.Snapshot]:
-    """How far the stages of an iteration are that work now, and have said so since this Unix second."""
-    folder = home.work / iteration
-    if not folder.is_dir():
-        return []
-    found = [progress.read(stage) for stage in sorted(folder.iterdir()) if stage.is_dir() and not (stage / "result.json").exists()]
-    return [snapshot for snapshot in found if snapshot is not None and snapshot.updated_at > max(since, time.time() - STALE_S)]
 
 
 def _stage_of(step_key: str) -> str:

@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from warehouse.home import Home
+
 FILE_INTERVAL_S = 0.25
 LOG_INTERVAL_S = 5.0
+STALE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +87,12 @@ def read(folder: Path) -> Snapshot | None:
         return Snapshot(**json.loads((folder / "progress.json").read_text()))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
+
+
+def working(home: Home, iteration: str, since: float = 0.0) -> list[Snapshot]:
+    """How far the stages of an iteration are that work now, and have said so since this Unix second."""
+    folder = home.work / iteration
+    if not folder.is_dir():
+        return []
+    found = [read(stage) for stage in sorted(folder.iterdir()) if stage.is_dir() and not (stage / "result.json").exists()]
+    return [snapshot for snapshot in found if snapshot is not None and snapshot.updated_at > max(since, time.time() - STALE_S)]

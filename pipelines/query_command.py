@@ -145,7 +145,7 @@ def withdraw_rows(
 @contextmanager
 def _purging(warehouse: Warehouse) -> Iterator[None]:
     """Raises IterationLocked while the wheel turns, before anything is withdrawn."""
-    from pipelines.executor import lock_path
+    from pipelines.turning import lock_path
 
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):
@@ -216,7 +216,7 @@ def restore_table(warehouse: Warehouse, table: str, version: int | None, console
     """Put a table back, or list its versions where none is named. Raises UnknownTable, or IterationLocked while the wheel turns."""
     from datetime import UTC, datetime
 
-    from pipelines.executor import lock_path
+    from pipelines.turning import lock_path
     from warehouse.restoring import restore
 
     if version is None:

@@ -22,12 +22,13 @@ from rich.markup import escape
 from assets.profile import Profile
 from assets.resources import FINAL
 from pipelines import kept_profile, prefect_server, profiles
-from pipelines.executor import driver_path, lock_path, reap_dead_runs
+from pipelines.executor import reap_dead_runs
 from pipelines.finished_work import to_turn_again, turned_again
 from pipelines.instance import check_room, open_instance
 from pipelines.jobs import completed, first_incomplete
 from pipelines.live import Display
 from pipelines.stage_runner import NO_RETRY
+from pipelines.turning import driver_path, lock_path
 from sandbox.browser.chromium import find_chromium
 from sandbox.kinds import MAKERS
 from sandbox.sources import kind_of, tasks_in

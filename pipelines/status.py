@@ -1,12 +1,12 @@
-"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the warehouse, and from
-Dagster which of them have closed; printed by the CLI.
+"""Where the wheel stands: iterations, stages, artefact ids, success with counts and intervals. Read from the home alone, printed by the
+CLI; Dagster is asked only of a home of before, which does not say which of its iterations have closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
-import dagster as dg
 import duckdb
 from pydantic import BaseModel, ConfigDict
 from rich.console import Console
@@ -14,13 +14,16 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from assets.iteration_keys import next_key
-from assets.partitions import ITERATIONS
-from pipelines.executor import turned_by
-from pipelines.live import working
+from assets.opened import read_opened, write_opened
+from pipelines.instance import CONFIG, open_instance
+from pipelines.progress import working
 from pipelines.terminal import counted
+from pipelines.turning import turned_by
 from sandbox.reserved import INDEXED, reserved_of
 from sandbox.task import Task
+from warehouse.errors import FlywheelError
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
+from warehouse.home import Home
 from warehouse.iteration_summaries import TABLES_READ, summaries
 from warehouse.novelty import Novelty, novel_counts, novelty
 from warehouse.query import connect
@@ -92,9 +95,9 @@ class Status(BaseModel):
     """how far each stage is that works now"""
 
 
-def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
+def read_status(warehouse: Warehouse) -> Status:
     """The status of everything in the warehouse; empty where nothing has run."""
-    opened = instance.get_dynamic_partitions(str(ITERATIONS.name))
+    opened = _opened(warehouse.home)
     listing = Listing(warehouse, dict.fromkeys((*COUNTED, *TABLES_READ)))
     told = summaries(warehouse, listing)
     keys = listing.iterations("checkpoints", "datasets")
@@ -134,6 +137,20 @@ def read_status(warehouse: Warehouse, instance: dg.DagsterInstance) -> Status:
         home=str(warehouse.home.root), iterations=iterations, turned_by=process, working=at_work, novelty=novel,
         novel_success=novel_success, not_reported=not_reported, is_of_older_splits=is_of_older_splits,
     )  # fmt: skip
+
+
+def _opened(home: Home) -> set[str]:
+    """Keys of the iterations that are open."""
+    known = read_opened(home)
+    if known is not None or not (home.dagster / CONFIG).exists():
+        return known or set()
+    from assets.partitions import ITERATIONS
+
+    with open_instance(home) as instance:
+        known = set(instance.get_dynamic_partitions(str(ITERATIONS.name)))
+    with suppress(OSError, FlywheelError):  # a home that cannot be written to is read all the same
+        write_opened(home, known)
+    return known
 
 
 def _novel_success(warehouse: Warehouse, novel: Novelty | None, listing: Listing) -> dict[str, float]:

@@ -149,7 +149,7 @@ def _of_checkpoints(warehouse: Warehouse) -> list[Damage]:
 
 def repair_alone(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -> int:
     """`repair` while nobody turns the wheel. Raises IterationLocked."""
-    from pipelines.executor import lock_path
+    from pipelines.turning import lock_path
 
     lock = FileLock(lock_path(warehouse.home))
     if not lock.acquire(timeout_s=LOOKED_AT_S):

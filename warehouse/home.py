@@ -12,6 +12,7 @@ FLYWHEEL_HOME
 ├── spool/         scratch: images on their way into the tables, queries too large for memory
 ├── locks/         one small file a lock
 ├── report_split.jsonl  when the report split was looked at, and for which release
+├── opened.json    which iterations are open: see assets/opened.py
 ├── cache/         what is made of the tables again where it is missing
 └── profile.yaml   the profile that it was last turned under
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import dagster as dg
 
 from assets.carrier import INPUT, open_iteration
+from assets.opened import read_opened
 from warehouse.home import Home
 from warehouse.registry import Registered
 from warehouse.tables import Warehouse
@@ -47,4 +48,12 @@ def test_an_iteration_that_is_routed_again_to_the_same_samples_leaves_the_next_o
         (record,) = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=INPUT, asset_partitions=["0002"]), limit=1).records
         materialization = record.asset_materialization
         assert materialization is not None and materialization.metadata["ct_samples"].value == warehouse.version("ct_samples")
-        assert instance.get_dynamic_partitions("iteration") == ["0002"]
+        assert instance.get_dynamic_partitions("iteration") == ["0002"] and read_opened(warehouse.home) == {"0002"}
+
+
+def test_a_home_of_before_records_all_that_is_open(tmp_path: Path) -> None:
+    warehouse = Warehouse(Home(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("iteration", ["0001"])
+        open_iteration(instance, warehouse, "0002", policy("checkpoint-1"))
+    assert read_opened(warehouse.home) == {"0001", "0002"}

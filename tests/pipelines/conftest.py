@@ -10,9 +10,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.carrier import INPUT
+from assets.carrier import INPUT, add_iteration
 from assets.keys import ITERATION_OUTPUT
-from assets.partitions import ITERATIONS
 from pipelines.instance import open_instance, prepare
 from warehouse.home import Home
 from warehouse.tables import Warehouse
@@ -30,7 +29,7 @@ class Place:
         return Warehouse(self.home)
 
     def open(self, key: str) -> None:
-        self.instance.add_dynamic_partitions(str(ITERATIONS.name), [key])
+        add_iteration(self.instance, self.home, key)
         self.instance.report_runless_asset_event(dg.AssetMaterialization(INPUT, partition=key))
 
     def close(self, key: str) -> None:

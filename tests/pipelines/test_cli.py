@@ -15,8 +15,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from pipelines import cli, table_commands
-from pipelines.executor import lock_path
 from pipelines.instance import prepare
+from pipelines.turning import lock_path
 from sandbox.browser.chromium import find_chromium
 from sandbox.terminal.bubblewrap import find_bubblewrap
 from warehouse import registry
@@ -197,7 +197,7 @@ def test_a_disk_without_room_is_named_before_anything_starts(fails: Say, tmp_pat
 
 def test_postgres_without_its_package_is_named(fails: Say, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLYWHEEL_POSTGRES_URL", "postgresql://nobody@127.0.0.1/nothing")
-    said = fails("status")
+    said = fails("run")
     assert said.startswith("ConfigError:") and "dagster-postgres" in said
 
 

@@ -11,7 +11,8 @@ import dagster as dg
 import pytest
 
 from pipelines import executor
-from pipelines.executor import UNFINISHED, lock_path, reap_dead_runs, unfinished_runs
+from pipelines.executor import UNFINISHED, reap_dead_runs, unfinished_runs
+from pipelines.turning import lock_path
 from warehouse.locks import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]

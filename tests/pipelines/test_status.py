@@ -1,16 +1,19 @@
-"""Where the wheel stands: an iteration is complete once Dagster has opened the next, whatever its rows look like before."""
+"""Where the wheel stands: an iteration is complete once the next was opened, whatever its rows look like before."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import subprocess
+import sys
 from typing import Any
 
 from rich.console import Console
 
-from pipelines.executor import driver_path
 from pipelines.progress import Progress
 from pipelines.status import print_status, read_status
+from pipelines.turning import driver_path
 from sandbox.miniwob.source import load_tasks
 from tests.warehouse.conftest import Make
 from warehouse import registry
@@ -18,7 +21,7 @@ from warehouse.locks import FileLock
 
 
 def completes(place: Any) -> dict[str, bool]:
-    status = read_status(place.warehouse, place.instance)
+    status = read_status(place.warehouse)
     return {iteration.iteration: iteration.complete for iteration in status.iterations}
 
 
@@ -36,6 +39,26 @@ def test_an_iteration_that_a_check_keeps_open_is_not_complete(place):
     assert completes(place) == {"0000": True, "0001": True}
 
 
+def test_a_home_of_before_is_asked_of_dagster_once(place):
+    register(place, "0000", "seed_policy", "checkpoint-0")
+    place.open("0001")
+    kept = (place.home.root / "opened.json").read_bytes()
+    for damaged in (None, b"", b'{"0001": tr'):
+        (place.home.root / "opened.json").unlink() if damaged is None else (place.home.root / "opened.json").write_bytes(damaged)
+        assert completes(place) == {"0000": True} and (place.home.root / "opened.json").read_bytes() == kept
+
+
+def test_status_needs_no_dagster(place):
+    """It, and what it brings along, would be most of the time that the command takes."""
+    register(place, "0000", "seed_policy", "checkpoint-0")
+    place.open("0001")
+    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from pipelines.cli import main; main()"
+    asked = [sys.executable, "-c", program, "status", "--json", "--home", str(place.home.root)]
+    ran = subprocess.run(asked, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0 and [each["complete"] for each in json.loads(ran.stdout)["iterations"]] == [True], ran.stderr
+    assert {"duckdb", "deltalake"} <= set(ran.stderr.split()) and {"dagster", "sqlalchemy", "alembic"}.isdisjoint(ran.stderr.split())
+
+
 def test_each_dataset_stage_names_its_own_snapshot(place):
     """The snapshot of the SFT stage holds samples of both kinds."""
     for stage, dataset, kinds in (("ct_dataset", "dataset-1", ["ct"]), ("sft_dataset", "dataset-2", ["sft", "ct"])):
@@ -44,7 +67,7 @@ def test_each_dataset_stage_names_its_own_snapshot(place):
     registry.register(
         place.warehouse, iteration="0001", stage="ct_model", checkpoint_id="checkpoint-1", folder=place.home.checkpoints / "0001"
     )
-    (status,) = read_status(place.warehouse, place.instance).iterations
+    (status,) = read_status(place.warehouse).iterations
     assert status.datasets == {"ct_dataset": "dataset-1", "sft_dataset": "dataset-2"}
 
 
@@ -64,7 +87,7 @@ def register(place: Any, iteration: str, stage: str, checkpoint: str) -> None:
 
 def told(place: Any, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO())
-    print_status(read_status(place.warehouse, place.instance), console)
+    print_status(read_status(place.warehouse), console)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -79,7 +102,7 @@ def test_who_looks_while_the_wheel_turns_is_not_told_to_turn_it(place):
         said.update(3, 8, "rounds")
         shown = told(place, width=200)
         assert "now at rl_forms 3/8 rounds" in shown and "iteration 0001: under way" in shown and "`flywheel run`" not in shown
-        assert read_status(place.warehouse, place.instance).turned_by == os.getpid()
+        assert read_status(place.warehouse).turned_by == os.getpid()
     assert "iteration 0001: not complete; `flywheel run` goes on from here" in told(place)
 
 
@@ -89,7 +112,7 @@ def test_what_kept_its_weights_says_whose_they_are(place):
     source = registry.made_by(place.warehouse, "0001", "merged_policy")
     registry.pass_on(place.warehouse, source, iteration="0001", stage="released_policy", note="there is nothing to lose to " * 4)
     register(place, "0002", "ct_model", "checkpoint-m")
-    first, second = read_status(place.warehouse, place.instance).iterations
+    first, second = read_status(place.warehouse).iterations
     assert {item.stage: item.same_as for item in (*first.checkpoints, *second.checkpoints) if item.same_as} == {
         "rl_forms": "0001/sft_model", "released_policy": "0001/merged_policy", "ct_model": "0001/merged_policy",
     }  # fmt: skip
@@ -129,7 +152,7 @@ def test_it_is_said_how_much_of_what_is_reported_is_novel(place):
     figures = {"checkpoint_id": "checkpoint-1", "checkpoint_role": "merged_policy", "domain": "pointing", "split": "holdout", **of_task}
     row = figures | {"num_episodes": 2, "num_success": 1, "num_crashed": 0}
     place.warehouse.replace_partition("evaluations", [row], iteration="0001", stage="evaluation")
-    status = read_status(place.warehouse, place.instance)
+    status = read_status(place.warehouse)
     assert status.novelty is not None and (status.novelty.num_novel, status.novelty.num_instances) == (1, 2)
     assert status.novel_success == {"merged_policy": 0.0} and status.not_reported == ["click-test-2"] and not status.is_of_older_splits
     shown = " ".join(told(place).split())
