@@ -1,43 +1,65 @@
-"""The command `flywheel`. Each command is a thin call of what does the work; heavy imports happen inside."""
+"""The command `flywheel`. Each command is a thin call of what does the work; heavy imports happen inside, and a group of commands is
+imported when one of them, or the list of all, is asked for."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 from rich.console import Console
 from rich.markup import escape
 
-from pipelines.annotate_command import annotate
 from pipelines.explain_command import explain, reroute
-from pipelines.import_commands import imports
 from pipelines.merge_command import merge
 from pipelines.options import HomeOption, ProfileOption, SetOption, console, home_of, made_home, profile_of, warehouse_of
-from pipelines.policy_command import policy
-from pipelines.record_command import record
-from pipelines.sandbox_command import sandbox
 from pipelines.table_commands import export, lineage, replay, restore, sql, withdraw
-from pipelines.tasks_command import tasks
 from pipelines.verdict_command import verdict
 from warehouse.errors import ConfigError, FlywheelError
 from warehouse.home import Home
 from warehouse.machine import refusal
 
+GROUPS = {
+    "sandbox": "pipelines.sandbox_command:sandbox",
+    "policy": "pipelines.policy_command:policy",
+    "import": "pipelines.import_commands:imports",
+    "tasks": "pipelines.tasks_command:tasks",
+    "annotate": "pipelines.annotate_command:annotate",
+    "record": "pipelines.record_command:record",
+}
+"""`flywheel NAME …` → where its commands are."""
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands of this file, and the groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(dict.fromkeys((*super().list_commands(ctx), *GROUPS)))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for group in [cmd_name] if cmd_name in GROUPS else GROUPS if cmd_name not in self.commands else ():  # a wrong name: what is like it
+            self._load(group)
+        return super().get_command(ctx, cmd_name)
+
+    def _load(self, group: str) -> None:
+        if group not in self.commands:
+            module, _, name = GROUPS[group].partition(":")
+            self.commands[group] = typer.main.get_group(getattr(import_module(module), name))
+            self.commands[group].name = group
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="The data flywheel for agents that operate graphical interfaces.",
     pretty_exceptions_enable=False,
 )
-app.add_typer(sandbox, name="sandbox")
-app.add_typer(policy, name="policy")
-app.add_typer(imports, name="import")
-app.add_typer(tasks, name="tasks")
-app.add_typer(annotate, name="annotate")
-app.add_typer(record, name="record")
 
 
 @app.command()

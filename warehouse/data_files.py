@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as pads
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
@@ -131,26 +129,3 @@ def checksum_in(name: str) -> str | None:
 def _state(path: Path) -> tuple[int, int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ino
-
-
-class CheckedDataset(pads.FileSystemDataset):
-    """A dataset of a folder's files, each checked when it is first scanned. Arrow reads them by itself: behind a file system of Python its
-    threads wait for the interpreter, which waits for them where DuckDB has begun a scan."""
-
-    @classmethod
-    def of(cls, folder: Path, dataset: pads.Dataset) -> CheckedDataset:
-        """The same as `dataset`, whose files are below `folder`."""
-        made = cls(list(dataset.get_fragments()), dataset.schema, dataset.format, dataset.filesystem)
-        made.folder = folder
-        return made
-
-    def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> pads.Scanner:
-        """As Arrow's own. Raises CorruptTable for a file that has changed, FileNotFoundError."""
-        for fragment in self.get_fragments(filter=filter):
-            check_file(self.folder / fragment.path)
-        return super().scanner(columns=columns, filter=filter, **options)
-
-
-def local_files(folder: Path) -> pafs.FileSystem:
-    """The files below a folder, by Arrow's own file system, which reads twice as fast as Delta's bridge to it."""
-    return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())

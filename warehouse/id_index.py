@@ -5,29 +5,33 @@ the notes loses nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from io import BytesIO
 from pathlib import Path
-from urllib.parse import unquote
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from warehouse.catalogue import TABLES
-from warehouse.data_files import check_file
-from warehouse.errors import FlywheelError
-from warehouse.home import atomic_write
+from warehouse.notes import notes_folder, read_notes, write_notes
 from warehouse.partitions import DataFile
-from warehouse.table_files import table_files
+from warehouse.table_files import stored_rows, table_files
 from warehouse.tables import Warehouse
 
 FOLDER = "ids"
-_SCHEMA = pa.schema([("path", pa.dictionary(pa.int32(), pa.string())), ("hash", pa.uint64())])
 _DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Notes of some files: the hashes of the ids of each, one file after the other. `ends` says where each file's end."""
+
+    paths: list[str]
+    ends: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
 
 
 class IdIndex:
@@ -36,9 +40,9 @@ class IdIndex:
     def __init__(self, warehouse: Warehouse, table: str, files: Sequence[DataFile] | None = None) -> None:
         self._warehouse, self._table = warehouse, table
         self._files = {file.path: file for file in (table_files(warehouse, table) if files is None else files)}
-        self._folder = warehouse.home.root / "cache" / FOLDER / table
-        self._noted = self._read()
-        known = {path for part in self._noted for path in part.column("path").chunk(0).dictionary.to_pylist()} if self._noted else set()
+        self._folder = notes_folder(warehouse.home, FOLDER) / table
+        self._noted = [part for path in sorted(self._folder.glob("*.notes")) if (part := _read(path)) is not None]
+        known = {path for part in self._noted for path in part.paths}
         fresh = [file for file in self._files.values() if file.path not in known and file.num_rows]
         if fresh:
             self._noted.append(self._note(fresh))
@@ -50,34 +54,37 @@ class IdIndex:
         wanted = _hashes(ids)
         found = set()
         for part in self._noted:
-            hits = np.flatnonzero(np.isin(part.column("hash").to_numpy(), wanted))
-            found.update(part.column("path").take(pa.array(hits)).to_pylist())
+            hits = np.flatnonzero(np.isin(part.hashes, wanted))
+            found.update(part.paths[place] for place in set(np.searchsorted(part.ends, hits, "right").tolist()))
         return [self._files[path] for path in sorted(found & self._files.keys())]
 
-    def _read(self) -> list[pa.Table]:
-        parts = []
-        for path in sorted(self._folder.glob("*.parquet")):
-            # One that cannot be read is made again; what is noted twice is found once.
-            with suppress(OSError, pa.ArrowException):
-                parts.append(pq.read_table(path, page_checksum_verification=True).cast(_SCHEMA).combine_chunks())
-        return [part for part in parts if part.num_rows]
-
-    def _note(self, fresh: Sequence[DataFile]) -> pa.Table:
+    def _note(self, fresh: Sequence[DataFile]) -> _Part:
         (key,) = TABLES[self._table].key
-        folder, columns = self._warehouse.folder(self._table), []
-        for file in fresh:
-            path = folder / unquote(file.path)
-            check_file(path)
-            ids = pq.read_table(path, columns=[key], partitioning=None).column(0)
-            paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(ids), np.int32)), pa.array([file.path]))
-            columns.append(pa.table([paths, pa.array(_hashes(ids.to_pylist()))], schema=_SCHEMA))
-        part = pa.concat_tables(columns).unify_dictionaries().combine_chunks()
-        sink = BytesIO()
-        pq.write_table(part, sink, compression="zstd", write_page_checksum=True)
-        name = sha256("\n".join(file.path for file in fresh).encode()).hexdigest()[:_DIGITS]
-        with suppress(OSError, FlywheelError):
-            atomic_write(Path(self._folder, f"{name}.parquet"), sink.getvalue())
+        hashes = []
+        with duckdb.connect() as con:
+            for file in fresh:
+                rows = stored_rows(self._table, self._warehouse.files(self._table, [file]))
+                hashes.append(_hashes(id_ for (id_,) in con.execute(f"select {key} from {rows}").fetchall()))
+        part = _Part([file.path for file in fresh], np.cumsum([len(of) for of in hashes]), np.concatenate(hashes))
+        name = sha256("\n".join(part.paths).encode()).hexdigest()[:_DIGITS]
+        write_notes(self._folder / f"{name}.notes", _packed(part))
         return part
+
+
+def _packed(part: _Part) -> bytes:
+    """A line of JSON, the hashes."""
+    head = json.dumps({"paths": part.paths, "ends": part.ends.tolist()}).encode()
+    return b"\n".join([head, part.hashes.astype("<u8").tobytes()])
+
+
+def _read(path: Path) -> _Part | None:
+    """What is noted twice, as some of these may have been damaged, is found once."""
+    told = read_notes(path)
+    if told is None:
+        return None
+    head, _, hashes = told.partition(b"\n")
+    header = json.loads(head)
+    return _Part(header["paths"], np.array(header["ends"], np.int64), np.frombuffer(hashes, "<u8"))
 
 
 def _hashes(ids: Iterable[str]) -> npt.NDArray[np.uint64]:

@@ -13,6 +13,7 @@ import duckdb
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from warehouse.errors import FlywheelError
+from warehouse.evaluations import REPORTED_SPLIT
 from warehouse.home import atomic_write
 from warehouse.query import connect
 from warehouse.routing import reason_label
@@ -21,10 +22,10 @@ from warehouse.table_files import Listing
 from warehouse.tables import Warehouse
 
 FOLDER = "iterations"
-TABLES_READ = ("checkpoints", "datasets", "routes", "episodes", "annotations", "ct_samples", "sft_samples")
+TABLES_READ = ("checkpoints", "datasets", "routes", "episodes", "annotations", "ct_samples", "sft_samples", "evaluations")
 FIRST_MEMBERS = 3
 """Of a dataset's samples, those that a summary names."""
-FORM = 1
+FORM = 2
 """Counts up when a summary says something else of the same rows."""
 
 
@@ -52,6 +53,17 @@ class Members(BaseModel):
     first: tuple[str, ...] = Field(description="the first few sample ids, shorter ones before longer ones")
 
 
+class Evaluated(BaseModel):
+    """What an evaluated policy solved of the split that is reported."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    checkpoint_id: str
+    role: str
+    num_episodes: int
+    num_success: int
+
+
 class Flow(BaseModel):
     """Episodes of one purpose that one route took for one reason (routing.reason_label)."""
 
@@ -71,6 +83,7 @@ class IterationSummary(BaseModel):
     inputs: str = Field(description="digest of the data files that it was made of")
     checkpoints: tuple[Made, ...] = ()
     members: tuple[Members, ...] = ()
+    evaluated: tuple[Evaluated, ...] = ()
     draws: dict[str, dict[str, float]] = Field(default_factory=dict, description="expected draws by stage and component of its dataset")
     flows: tuple[Flow, ...] = ()
     routes: dict[str, int] = Field(default_factory=dict)
@@ -115,6 +128,10 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
         for iteration, stage, dataset_id, kind, num, first in _rows(con, inputs, _MEMBERS):
             of_stage = Members(stage=stage, dataset_id=dataset_id, kind=kind, num=num, first=tuple(row["id"] for row in first))
             members.setdefault(iteration, []).append(of_stage)
+        evaluated: dict[str, list[Evaluated]] = {}
+        for iteration, checkpoint_id, role, num_episodes, num_success in _rows(con, inputs, _EVALUATED):
+            of_policy = Evaluated(checkpoint_id=checkpoint_id, role=role, num_episodes=num_episodes, num_success=num_success)
+            evaluated.setdefault(iteration, []).append(of_policy)
         draws: dict[str, dict[str, dict[str, float]]] = {}
         for iteration, stage, component, weight in _rows(con, inputs, _DRAWS):
             draws.setdefault(iteration, {}).setdefault(stage, {})[component] = weight
@@ -128,7 +145,7 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
     return {
         iteration: IterationSummary(
             inputs=digest, checkpoints=tuple(checkpoints.get(iteration, ())), members=tuple(members.get(iteration, ())),
-            draws=draws.get(iteration, {}),
+            evaluated=tuple(evaluated.get(iteration, ())), draws=draws.get(iteration, {}),
             flows=tuple(
                 Flow(purpose=purpose, route=route, reason=reason, num=num)
                 for (purpose, route, reason), num in sorted(flows.get(iteration, {}).items())
@@ -145,6 +162,10 @@ _CHECKPOINTS = "select iteration, stage, checkpoint_id, parents, datasets, note 
 _MEMBERS = f"""
 select iteration, stage, dataset_id, kind, count(*), min({{{{'length': length(sample_id), 'id': sample_id}}}}, {FIRST_MEMBERS}) as first
 from datasets where {{wanted}} group by all order by iteration, stage, dataset_id, kind
+"""
+_EVALUATED = f"""
+select iteration, checkpoint_id, checkpoint_role, sum(num_episodes)::bigint, sum(num_success)::bigint from evaluations
+where {{wanted}} and split = '{REPORTED_SPLIT}' group by all order by all
 """
 _DRAWS = "select iteration, stage, component, sum(weight) from datasets where {wanted} group by all order by iteration, stage, component"
 _FLOWS = """

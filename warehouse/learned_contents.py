@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from warehouse.errors import FlywheelError
-from warehouse.home import atomic_write
+from warehouse.notes import notes_folder, read_notes, write_notes
 from warehouse.query import connect
 from warehouse.table_files import Listing
 from warehouse.tables import Warehouse
@@ -45,7 +42,6 @@ _WITHOUT_CONTENT = """
 select distinct iteration from episodes where iteration in ({iterations}) and content_id is null and num_steps > 0
     and outcome <> 'crashed' and not (purpose <> 'evaluation' and policy_id = 'human')
 """
-DIGEST_BYTES = sha256().digest_size
 Hashes = npt.NDArray[np.uint64]
 
 
@@ -80,15 +76,13 @@ def learned_contents(warehouse: Warehouse, iteration: str, listing: Listing | No
 def _notes(warehouse: Warehouse, last: str, listing: Listing, *, by_text: bool) -> list[_Notes]:
     digests = listing.digests(EPISODES_AND_TEXT if by_text else EPISODES)
     digests = {iteration: f"{FORM}-{digest}" for iteration, digest in sorted(digests.items()) if iteration <= last}
-    folder = warehouse.home.root / "cache" / FOLDER
+    folder = notes_folder(warehouse.home, FOLDER)
     paths = {iteration: folder / f"{iteration}{'-text' if by_text else ''}.notes" for iteration in digests}
     found = {iteration: _read(paths[iteration], digest) for iteration, digest in digests.items()}
     missing = [iteration for iteration, each in found.items() if each is None]
     made = _make(warehouse, missing, by_text=by_text) if missing else {}
     for iteration, fresh in made.items():
-        # A home that cannot be written to is read all the same.
-        with suppress(OSError, FlywheelError):
-            atomic_write(paths[iteration], _packed(fresh, digests[iteration]))
+        write_notes(paths[iteration], _packed(fresh, digests[iteration]))
     return [each or made[iteration] for iteration, each in found.items()]
 
 
@@ -115,12 +109,8 @@ def _distinct(con: duckdb.DuckDBPyConnection, column: str, iteration: str) -> Ha
 
 def _read(path: Path, inputs: str) -> _Notes | None:
     """None where there are none, or they are damaged, or of other rows."""
-    try:
-        stored = path.read_bytes()
-    except OSError:
-        return None
-    digest, told = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
-    if sha256(told).digest() != digest:
+    told = read_notes(path)
+    if told is None:
         return None
     head, _, hashes = told.partition(b"\n")
     header = json.loads(head)
@@ -131,10 +121,9 @@ def _read(path: Path, inputs: str) -> _Notes | None:
 
 
 def _packed(notes: _Notes, inputs: str) -> bytes:
-    """A digest of the rest, a line of JSON, the hashes."""
+    """A line of JSON, the hashes."""
     header = {"inputs": inputs, "lacks_contents": notes.lacks_contents, "num_instructions": len(notes.instructions)}
-    told = b"\n".join([json.dumps(header).encode(), np.concatenate([notes.instructions, notes.screens]).astype("<u8").tobytes()])
-    return sha256(told).digest() + told
+    return b"\n".join([json.dumps(header).encode(), np.concatenate([notes.instructions, notes.screens]).astype("<u8").tobytes()])
 
 
 def _together(parts: list[Hashes]) -> Hashes:

@@ -7,7 +7,7 @@ it found, and its drawings, are lineage_graph.py's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import duckdb
@@ -18,7 +18,7 @@ from warehouse.iteration_summaries import FIRST_MEMBERS
 from warehouse.lineage_graph import Edge, LineageGraph, Node, NodeId, Omitted
 from warehouse.lineage_rows import KINDS, LineageRows
 from warehouse.query import connect
-from warehouse.relations import NODE_KINDS, RELATIONS, Relation
+from warehouse.relations import NODE_KINDS, RELATIONS
 from warehouse.tables import Warehouse
 
 Direction = Literal["up", "down", "both"]
@@ -148,27 +148,38 @@ def _walk(
 def _neighbours(
     con: duckdb.DuckDBPyConnection, frontier: list[NodeId], way: Literal["up", "down"], limit: int | None, rows: LineageRows | None
 ) -> Iterator[_Neighbours]:
-    ids_by_kind: dict[str, list[str]] = {}
+    """Over all relations by one query: to plan many takes longer than to answer them."""
+    ids: dict[str, list[str]] = {}
     for node in frontier:
-        ids_by_kind.setdefault(node.kind, []).append(node.id)
-    for relation in RELATIONS:
+        ids.setdefault(node.kind, []).append(node.id)
+    found: list[tuple[int, str, list[str], int]] = []
+    asked: dict[int, str] = {}
+    for place, relation in enumerate(RELATIONS):
         near, far = (relation.child, relation.parent) if way == "up" else (relation.parent, relation.child)
         if near == "dataset" and rows is not None:
-            for node_id, ids, total in rows.members(ids_by_kind.get(near, ()), far.removesuffix("_sample")):
-                yield _Neighbours(NodeId(near, node_id), far, relation.name, ids[:limit], total)
-        elif near in ids_by_kind:
-            for node_id, ids, total in con.execute(_neighbour_query(relation, way), [ids_by_kind[near], limit or MOST_SHOWN]).fetchall():
-                yield _Neighbours(NodeId(near, node_id), far, relation.name, ids, total)
+            members = rows.members(ids.get(near, ()), far.removesuffix("_sample"))
+            found += [(place, node_id, of[:limit], total) for node_id, of, total in members]
+        elif near in ids:
+            asked[place] = near
+    if asked:
+        wanted = {kind: ids[kind] for kind in asked.values()}
+        found += con.execute(_neighbours_query(asked, way), {**wanted, "most": limit or MOST_SHOWN}).fetchall()
+    for place, node_id, of, total in sorted(found):
+        relation = RELATIONS[place]
+        near, far = (relation.child, relation.parent) if way == "up" else (relation.parent, relation.child)
+        yield _Neighbours(NodeId(near, node_id), far, relation.name, of, total)
 
 
-def _neighbour_query(relation: Relation, way: Literal["up", "down"]) -> str:
-    """SQL for (node id, its first few neighbours' ids, how many there are); shorter ids first, so that step 2 comes before step 10."""
+def _neighbours_query(asked: Mapping[int, str], way: Literal["up", "down"]) -> str:
+    """SQL for (a relation's place, node id, its first few neighbours' ids, how many there are); shorter ids first, so that step 2 comes
+    before step 10. `asked`: the kind of the nodes by the place; their ids are the parameter of that name."""
     near, far = ("child_id", "parent_id") if way == "up" else ("parent_id", "child_id")
-    return f"""
-        WITH edges AS (SELECT DISTINCT {near} AS near, {far} AS far FROM ({relation.select}) WHERE {near} IN (SELECT unnest($1))),
-        ranked AS (SELECT near, far, count(*) OVER (PARTITION BY near) AS total,
-                          row_number() OVER (PARTITION BY near ORDER BY length(far), far) AS rank FROM edges)
-        SELECT near, list(far ORDER BY rank), any_value(total) FROM ranked WHERE rank <= $2 GROUP BY near ORDER BY near"""
+    edges = " UNION ALL ".join(
+        f"SELECT DISTINCT {place} AS place, {near} AS near, {far} AS far FROM ({RELATIONS[place].select}) "
+        f"WHERE {near} IN (SELECT unnest(${kind}))"
+        for place, kind in asked.items()
+    )
+    return f"SELECT place, near, list(far ORDER BY length(far), far)[:$most], count(*) FROM ({edges}) GROUP BY place, near"
 
 
 def _describe(con: duckdb.DuckDBPyConnection, keys: Iterable[NodeId], rows: LineageRows | None = None) -> Iterator[Node]:

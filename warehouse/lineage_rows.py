@@ -8,19 +8,21 @@ whose partition they are. What is read lies in memory as tables of the same name
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import duckdb
 
-from warehouse.catalogue import TABLES, WITHDRAWN_STAGE
+from warehouse.catalogue import TABLES
+from warehouse.errors import CorruptTable
+from warehouse.evaluations import REPORTED_SPLIT
 from warehouse.id_index import IdIndex
+from warehouse.integrity import describe_damage
 from warehouse.iteration_summaries import TABLES_READ, summaries
 from warehouse.lineage_graph import Node, NodeId
 from warehouse.partitions import DataFile
-from warehouse.query import connect
+from warehouse.query import MEMORY_LIMIT, seen_rows
 from warehouse.relations import STEP_SEPARATOR
-from warehouse.table_files import Listing, table_files
+from warehouse.table_files import Listing, stored_rows, table_files
 from warehouse.tables import Warehouse
 
 _PLACE = ("iteration", "stage")
@@ -32,12 +34,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "episodes": (*_PLACE, "episode_id", "task_id", "policy_id", "purpose", "task_name", "seed", "outcome"),
     "steps": (*_PLACE, "episode_id", "step_index", "screenshot_id", "action"),
     "screenshots": ("screenshot_id", "format", "width_px", "height_px"),
-    "tasks": tuple(TABLES["tasks"].schema.names),
-    "evaluations": tuple(TABLES["evaluations"].schema.names),
+    "tasks": (*_PLACE, "task_id", "name", "domain"),
+    "evaluations": ("iteration", "checkpoint_role", "split", "checkpoint_id", "num_episodes", "num_success"),
 }  # fmt: skip
 """What relations and labels read of each table that a walk back can come to."""
-WHOLE = ("tasks", "evaluations")
-"""Small ones, read at the start."""
+_TYPES = {"string": "VARCHAR", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "list<item: string>": "VARCHAR[]"}
+"""Of DuckDB, by Arrow's name."""
 BY_ID = {
     "ct_sample": "ct_samples", "sft_sample": "sft_samples", "orm_sample": "orm_samples", "annotation": "annotations",
     "episode": "episodes", "screenshot": "screenshots",
@@ -52,20 +54,20 @@ class LineageRows:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
-        listing = Listing(warehouse, TABLES_READ)
+        listing = Listing(warehouse, (*TABLES_READ, "tasks"))
         self._files = listing.files
         self._told = summaries(warehouse, listing)
         self._indices: dict[str, IdIndex] = {}
         self._seen: set[tuple[str, str]] = set()
-        self.con = connect(warehouse, tables=WHOLE, threads=1)  # its queries are small and many
-        for table in WHOLE:
-            self.con.execute(f"create temp table {table} as from main.{table}")
+        spool = str(warehouse.home.spool / "duckdb")
+        # its queries are small and many: one thread
+        self.con = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "temp_directory": spool, "threads": 1})
         for table, columns in COLUMNS.items():
-            if table not in WHOLE:
-                empty = TABLES[table].schema.empty_table().select(columns)
-                self.con.register("empty", empty)
-                self.con.execute(f"create temp table {table} as from empty")
-        self._add_checkpoints()
+            schema = TABLES[table].schema
+            of_columns = ", ".join(f"{column} {_TYPES[str(schema.field(column).type)]}" for column in columns)
+            self.con.execute(f"create table {table} ({of_columns})")
+        self._read("tasks", self._files["tasks"])
+        self._add_summaries()
 
     def __enter__(self) -> Self:
         return self
@@ -125,33 +127,29 @@ class LineageRows:
             ))  # fmt: skip
         return nodes
 
-    def _add_checkpoints(self) -> None:
-        rows = [
-            {"iteration": iteration, "stage": made.stage, "checkpoint_id": made.checkpoint_id, "parents": list(made.parents),
-             "datasets": list(made.datasets), "note": made.note}
+    def _add_summaries(self) -> None:
+        """Checkpoints, and what was reported of them."""
+        self._insert("checkpoints", [
+            (iteration, made.stage, made.checkpoint_id, list(made.parents), list(made.datasets), made.note)
             for iteration, of in self._told.items() for made in of.checkpoints
-        ]  # fmt: skip
-        schema = TABLES["checkpoints"].schema.empty_table().select(COLUMNS["checkpoints"]).schema
-        self._insert("checkpoints", pa.Table.from_pylist(rows, schema=schema))
+        ])  # fmt: skip
+        self._insert("evaluations", [
+            (iteration, policy.role, REPORTED_SPLIT, policy.checkpoint_id, policy.num_episodes, policy.num_success)
+            for iteration, of in self._told.items() for policy in of.evaluated
+        ])  # fmt: skip
 
     def _load(self, kind: str, ids: Sequence[str]) -> int:
         table = BY_ID[kind]
         (key,) = TABLES[table].key
         fresh = [id_ for id_ in ids if ("row of " + kind, id_) not in self._seen]
         self._seen.update(("row of " + kind, id_) for id_ in fresh)
-        files = self._index(table).files_with(fresh)
-        if not files:
-            return 0
-        rows = self._warehouse.read_files(table, files, COLUMNS[table], (key, fresh))
-        return self._insert(table, _as_seen(rows, key) if "withdrawn" in COLUMNS[table] else rows)
+        return self._read(table, self._index(table).files_with(fresh), key, fresh)
 
     def _load_steps(self, episode_ids: Sequence[str]) -> None:
         fresh = [id_ for id_ in episode_ids if ("steps", id_) not in self._seen]
         self._seen.update(("steps", id_) for id_ in fresh)
         places = {(file.iteration, file.stage) for file in self._index("episodes").files_with(fresh)}
-        files = [file for file in self._files_of("steps") if (file.iteration, file.stage) in places]
-        if files:
-            self._insert("steps", self._warehouse.read_files("steps", files, COLUMNS["steps"], ("episode_id", fresh)))
+        self._read("steps", [file for file in self._files_of("steps") if (file.iteration, file.stage) in places], "episode_id", fresh)
 
     def _load_trained_in(self, checkpoint_ids: Sequence[str]) -> None:
         """The episodes of the stages that trained them."""
@@ -160,10 +158,7 @@ class LineageRows:
         places = {(iteration, each.stage) for iteration, each in made}
         places = {place for place in places if ("trained in", "/".join(place)) not in self._seen}
         self._seen.update(("trained in", "/".join(place)) for place in places)
-        files = [file for file in self._files_of("episodes") if (file.iteration, file.stage) in places]
-        if files:
-            rows = self._warehouse.read_files("episodes", files, COLUMNS["episodes"], ("purpose", ["rl"]))
-            self._insert("episodes", rows)
+        self._read("episodes", [file for file in self._files_of("episodes") if (file.iteration, file.stage) in places], "purpose", ["rl"])
 
     def _index(self, table: str) -> IdIndex:
         if table not in self._indices:
@@ -175,21 +170,24 @@ class LineageRows:
             self._files[table] = table_files(self._warehouse, table)
         return self._files[table]
 
-    def _insert(self, table: str, rows: pa.Table) -> int:
-        if rows.num_rows:
-            self.con.register("more", rows)
-            self.con.execute(f"insert into {table} by name from more")
-            self.con.unregister("more")
-        return int(rows.num_rows)
+    def _read(self, table: str, files: Sequence[DataFile], column: str | None = None, among: Sequence[str] = ()) -> int:
+        """Read those rows of some files whose `column` has one of the values, as the view of query.connect has them; returns how many.
+        Raises CorruptTable."""
+        if not files:
+            return 0
+        stored = stored_rows(table, self._warehouse.files(table, files))
+        is_meant = f"{column} in (select unnest($1))" if column is not None else "true"
+        rows = f"select {', '.join(COLUMNS[table])} from {stored} where {is_meant}"
+        if any(file.is_of_tombstones for file in files):
+            rows = f"with more as materialized ({rows}) {seen_rows(TABLES[table], 'more')}"
+        try:
+            ((num,),) = self.con.execute(f"insert into {table} {rows}", [among] if column is not None else []).fetchall()
+        except duckdb.Error as error:
+            folder, delta = self._warehouse.folder(table), self._warehouse.delta(table)
+            raise CorruptTable(describe_damage(table, folder, delta, error)) from error
+        return int(num)
 
-
-def _as_seen(rows: pa.Table, key: str) -> pa.Table:
-    """As the view of query.connect has them: what a tombstone takes back is withdrawn, and the tombstone is seen where nothing else is."""
-    is_tombstone = pc.equal(rows["stage"], WITHDRAWN_STAGE)
-    if not pc.any(is_tombstone).as_py():
-        return rows
-    tombstones, held = rows.filter(is_tombstone), rows.filter(pc.invert(is_tombstone))
-    is_taken_back = pc.or_(held["withdrawn"], pc.is_in(held[key], value_set=tombstones[key].combine_chunks()))
-    held = held.set_column(held.column_names.index("withdrawn"), rows.schema.field("withdrawn"), is_taken_back)
-    alone = pc.invert(pc.is_in(tombstones[key], value_set=held[key].combine_chunks()))
-    return pa.concat_tables([held, tombstones.filter(alone)])
+    def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            columns = ", ".join(f"unnest(${place + 1})" for place in range(len(rows[0])))
+            self.con.execute(f"insert into {table} select {columns}", [list(values) for values in zip(*rows, strict=True)])

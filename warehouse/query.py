@@ -82,15 +82,20 @@ def _view(spec: Table, as_of: str | None, splits: Collection[str] | None) -> str
     seen = f"iteration <= '{as_of}'" if as_of is not None and spec.partitioned else "true"
     if splits is not None:
         seen += _only(names, ", ".join(f"'{split}'" for split in sorted(splits)))
-    if "withdrawn" not in names:
-        return f"CREATE VIEW {spec.name} AS FROM {spec.name}_stored WHERE {seen}"
+    return f"CREATE VIEW {spec.name} AS {seen_rows(spec, f'{spec.name}_stored', seen)}"
+
+
+def seen_rows(spec: Table, stored: str, where: str = "true") -> str:
+    """SQL of the rows of a table as its view has them, from those that are stored."""
+    if "withdrawn" not in {column.name for column in spec.columns}:
+        return f"SELECT * FROM {stored} WHERE {where}"
     (key,) = spec.key
     is_tombstone = f"stage = '{WITHDRAWN_STAGE}'"
-    tombstones = f"SELECT {key} FROM {spec.name}_stored WHERE {is_tombstone} AND {seen}"
-    held = f"SELECT {key} FROM {spec.name}_stored WHERE NOT {is_tombstone} AND {seen}"
+    tombstones = f"SELECT {key} FROM {stored} WHERE {is_tombstone} AND {where}"
+    held = f"SELECT {key} FROM {stored} WHERE NOT {is_tombstone} AND {where}"
     return (
-        f"CREATE VIEW {spec.name} AS SELECT * REPLACE (withdrawn OR {key} IN ({tombstones}) AS withdrawn) "
-        f"FROM {spec.name}_stored WHERE {seen} AND NOT ({is_tombstone} AND {key} IN ({held}))"
+        f"SELECT * REPLACE (withdrawn OR {key} IN ({tombstones}) AS withdrawn) "
+        f"FROM {stored} WHERE {where} AND NOT ({is_tombstone} AND {key} IN ({held}))"
     )
 
 

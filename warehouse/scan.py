@@ -9,8 +9,8 @@ from typing import Any
 
 import duckdb
 
-from warehouse.catalogue import TABLES
 from warehouse.query import MEMORY_LIMIT, connect
+from warehouse.table_files import stored_rows
 from warehouse.tables import Warehouse
 
 
@@ -22,9 +22,9 @@ def connect_to_scan(
     con = connect(warehouse, sealed=False, memory_limit=memory_limit, threads=threads)
     con.execute("SET preserve_insertion_order = false")
     for table in tables:
-        files = [str(path) for path in warehouse.files(table)]
+        files = warehouse.files(table)
         if files:
-            con.execute(f"CREATE OR REPLACE VIEW {table} AS {_scan(table, files)}")
+            con.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM {stored_rows(table, files)}")
     return con
 
 
@@ -41,11 +41,3 @@ def execute_within_memory(con: duckdb.DuckDBPyConnection, sql: str, parameters: 
             if threads == 1:
                 raise
             con.execute(f"set threads = {threads // 2}")
-
-
-def _scan(table: str, files: list[str]) -> str:
-    spec = TABLES[table]
-    listed = ", ".join(f"'{file}'" for file in (name.replace("'", "''") for name in sorted(files)))
-    partitions = ", ".join(f"'{name}': VARCHAR" for name in spec.partition_by)
-    hive = f", hive_partitioning = true, hive_types = {{{partitions}}}" if spec.partition_by else ", hive_partitioning = false"
-    return f"SELECT * FROM read_parquet([{listed}], union_by_name = true{hive})"

@@ -1,29 +1,51 @@
 """Which data files a table has now, and how many rows of which partition each holds: told by its log alone, no file is opened. A file never
-changes, so the names of an iteration's files say whether what was once made of its rows still holds.
+changes, so the names of an iteration's files say whether what was once made of its rows still holds. Who reads some of the files by
+DuckDB's own reader finds the SQL here.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import fields
 from hashlib import sha256
+from pathlib import Path
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE
+from warehouse.notes import notes_folder, read_notes, write_notes
 from warehouse.partitions import DataFile
 from warehouse.query import connect
 from warehouse.tables import NO_VERSION, Warehouse
 
+FOLDER = "files"
+_NOTED = [field.name for field in fields(DataFile)]
+
 
 def table_files(warehouse: Warehouse, table: str) -> list[DataFile]:
     """The files of a table's newest version, in the order of their names; none of a table that nobody wrote yet."""
+    return _listed(warehouse, table)[1]
+
+
+def _listed(warehouse: Warehouse, table: str) -> tuple[int, list[DataFile]]:
+    """The newest version and its files, as noted where no commit has come since: to open a log takes longer."""
+    path = notes_folder(warehouse.home, FOLDER) / f"{table}.json"
+    head = warehouse.head(table)
+    told = read_notes(path) if head is not None else None
+    if head is not None and told is not None and (noted := json.loads(told))["head"] == list(head):
+        return head[0], [DataFile(**dict(zip(_NOTED, values, strict=True))) for values in noted["files"]]
     delta = warehouse.delta(table)
-    return [] if delta is None else _files_of(delta, table)
+    if delta is None:
+        return NO_VERSION, []
+    files = _files_of(delta, table)
+    if head is not None and head[0] == delta.version():
+        write_notes(path, json.dumps({"head": head, "files": [[getattr(file, name) for name in _NOTED] for file in files]}).encode())
+    return delta.version(), files
 
 
 def _files_of(delta: DeltaTable, table: str) -> list[DataFile]:
-    added = pa.table(delta.get_add_actions(flatten=True))
+    added = delta.get_add_actions(flatten=True)
     names = ("path", "num_records", "modification_time", *(f"partition.{name}" for name in TABLES[table].partition_by))
     rows = zip(*(added.column(name).to_pylist() for name in names), strict=True)
     files = [
@@ -31,6 +53,15 @@ def _files_of(delta: DeltaTable, table: str) -> list[DataFile]:
         for path, num, added_ms, *at in rows
     ]
     return sorted(files, key=lambda file: file.path)
+
+
+def stored_rows(table: str, paths: Iterable[Path]) -> str:
+    """SQL of the rows of these data files, read by DuckDB itself: `SELECT … FROM` it, on a connection that may read files."""
+    spec = TABLES[table]
+    listed = ", ".join(f"'{file}'" for file in (str(path).replace("'", "''") for path in sorted(paths)))
+    partitions = ", ".join(f"'{name}': VARCHAR" for name in spec.partition_by)
+    hive = f", hive_partitioning = true, hive_types = {{{partitions}}}" if spec.partition_by else ", hive_partitioning = false"
+    return f"read_parquet([{listed}], union_by_name = true{hive})"
 
 
 class Listing:
@@ -41,9 +72,7 @@ class Listing:
         self.files: dict[str, list[DataFile]] = {}
         self.versions: dict[str, int] = {}
         for table in tables:
-            delta = warehouse.delta(table)
-            self.versions[table] = NO_VERSION if delta is None else delta.version()
-            self.files[table] = [] if delta is None else _files_of(delta, table)
+            self.versions[table], self.files[table] = _listed(warehouse, table)
 
     def iterations(self, *tables: str) -> list[str]:
         """Those that have rows in one of the tables, in order."""

@@ -12,12 +12,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -26,7 +25,7 @@ from warehouse import writing
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
 from warehouse.chain import UNKNOWN
 from warehouse.commits import naming_a_full_disk, retry_commit
-from warehouse.data_files import RERUN, CheckedDataset, check_file, local_files, write_files
+from warehouse.data_files import RERUN, check_file, write_files
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
 from warehouse.integrity import describe_damage
@@ -35,6 +34,9 @@ from warehouse.partitions import DataFile, check_iteration, check_partition, ite
 from warehouse.rows import check_key, to_arrow
 from warehouse.table_log import COMMITS_PER_CHECKPOINT, TableLog, added_files, read_log
 from warehouse.writing import RowsAside, Source, create
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
 
 NO_VERSION = -1
 """Version of a table that does not exist yet: it reads as empty."""
@@ -167,6 +169,8 @@ class Warehouse:
         """The table as an Arrow dataset that reads only what a scan asks for. With `as_of` this is the right version, whole: row_filter
         keeps out the rows of later iterations. With `iterations` only their files are opened, and those of tombstones; a table without
         partitions is whole."""
+        from warehouse import checked_dataset
+
         spec = _known(table)
         if as_of is not None:
             if version is not None:
@@ -174,27 +178,29 @@ class Warehouse:
             version = self.version(table, as_of=as_of)
         delta = self._open(spec, version)
         if delta is None:
-            return pads.dataset(spec.schema.empty_table())
+            return checked_dataset.of_nothing(spec.schema)
         with self._reading(table):
             wanted = iterations_predicate(iterations) if iterations is not None and spec.partitioned else None
-            folder = self.folder(table)
-            stored = delta.to_pyarrow_dataset(filesystem=local_files(folder), schema=spec.schema, file_pruning_predicate=wanted)
-            return CheckedDataset.of(folder, stored)
+            return checked_dataset.of_delta(self.folder(table), delta, schema=spec.schema, file_pruning_predicate=wanted)
 
     def stored_dataset(self, table: str) -> pads.Dataset:
         """`dataset` of the newest version with the columns and types that are stored, whatever the catalogue says of them."""
+        from warehouse import checked_dataset
+
         spec = _known(table)
         delta = self._open(spec, None)
         if delta is None:
-            return pads.dataset(spec.schema.empty_table())
+            return checked_dataset.of_nothing(spec.schema)
         with self._reading(table):
-            folder = self.folder(table)
-            return CheckedDataset.of(folder, delta.to_pyarrow_dataset(filesystem=local_files(folder)))
+            return checked_dataset.of_delta(self.folder(table), delta)
 
-    def files(self, table: str) -> list[Path]:
-        """Data files of the newest version, checked: for readers of their own. Raises CorruptTable."""
-        delta = self._open(_known(table), None)
-        paths = [local_path(uri) for uri in delta.file_uris()] if delta is not None else []
+    def files(self, table: str, listed: Iterable[DataFile] | None = None) -> list[Path]:
+        """Data files of the newest version, or these of it, checked: for readers of their own. Raises CorruptTable."""
+        if listed is None:
+            delta = self._open(_known(table), None)
+            paths = [local_path(uri) for uri in delta.file_uris()] if delta is not None else []
+        else:
+            paths = [self.folder(table) / unquote(file.path) for file in listed]
         with self._reading(table):
             for path in paths:
                 check_file(path)
@@ -202,11 +208,10 @@ class Warehouse:
 
     def read_files(self, table: str, files: Iterable[DataFile], columns: Sequence[str], among: tuple[str, Collection[str]]) -> pa.Table:
         """Some columns of the rows of these files whose column `among[0]` has one of the values `among[1]`. Raises CorruptTable."""
-        folder, form = self.folder(table), pads.ParquetFileFormat()
-        system = local_files(folder)
-        fragments = [form.make_fragment(unquote(file.path), filesystem=system, partition_expression=file.expression) for file in files]
+        from warehouse import checked_dataset
+
         condition = pc.field(among[0]).isin(pa.array(sorted(among[1]), pa.string()))
-        dataset = CheckedDataset.of(folder, pads.FileSystemDataset(fragments, _known(table).schema, form, system))
+        dataset = checked_dataset.of_files(self.folder(table), files, _known(table).schema)
         with self._reading(table):
             return dataset.to_table(columns=list(columns), filter=condition)
 
@@ -246,6 +251,16 @@ class Warehouse:
                 )
                 for entry in entries
             ]  # fmt: skip
+
+    def head(self, table: str) -> tuple[int, str] | None:
+        """The newest version, and what of the chain says which commits led to it, the files checked that it is read from; None for a table
+        that is not there yet, or has no chain. Raises CorruptTable."""
+        log = self._log(_known(table).name)
+        version = log.newest()
+        if version is None:
+            return None
+        log.check(version)
+        return version, log.commits.head_link()
 
     def commit_digest(self, table: str, version: int) -> str | None:
         """Digest of the log file of one commit; None for a version that is not there, whose log is lost, or of a table without a chain."""
