@@ -60,7 +60,11 @@ class Chain:
     def head_link(self) -> str:
         """The newest link: what the next commit says that it comes after."""
         length = len(self)
-        return self._read(length - 1, length)[0][-1 - DIGEST_LENGTH : -1].decode() if length else self._seed()
+        return self.link(length - 1) if length else self._seed()
+
+    def link(self, index: int) -> str:
+        """That of a record, counted from 0: it tells of all records up to it."""
+        return self._read(index, index + 1)[0][-1 - DIGEST_LENGTH : -1].decode()
 
     def records(self, begin: int, end: int) -> list[Record]:
         """Records `begin` up to, not including, `end`, counted from 0; none where there is no chain yet. Raises CorruptTable for one that

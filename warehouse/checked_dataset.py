@@ -4,7 +4,7 @@ half a second that not every command needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -41,14 +41,13 @@ def of_delta(folder: Path, delta: DeltaTable, **options: Any) -> CheckedDataset:
     return CheckedDataset.of(folder, delta.to_pyarrow_dataset(filesystem=_local_files(folder), **options))
 
 
-def of_files(folder: Path, files: Iterable[DataFile], schema: pa.Schema) -> CheckedDataset:
+def of_files(folder: Path, files: Sequence[DataFile], schema: pa.Schema) -> pads.Dataset:
+    """Of some files, as a table of that schema."""
+    if not files:
+        return pads.dataset(schema.empty_table())
     system, form = _local_files(folder), pads.ParquetFileFormat()
     fragments = [form.make_fragment(unquote(file.path), filesystem=system, partition_expression=file.expression) for file in files]
     return CheckedDataset.of(folder, pads.FileSystemDataset(fragments, schema, form, system))
-
-
-def of_nothing(schema: pa.Schema) -> pads.Dataset:
-    return pads.dataset(schema.empty_table())
 
 
 def _local_files(folder: Path) -> pafs.FileSystem:

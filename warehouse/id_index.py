@@ -18,7 +18,7 @@ import numpy.typing as npt
 from warehouse.catalogue import TABLES
 from warehouse.notes import notes_folder, read_notes, write_notes
 from warehouse.partitions import DataFile
-from warehouse.table_files import stored_rows, table_files
+from warehouse.table_files import stored_rows
 from warehouse.tables import Warehouse
 
 FOLDER = "ids"
@@ -39,7 +39,7 @@ class IdIndex:
 
     def __init__(self, warehouse: Warehouse, table: str, files: Sequence[DataFile] | None = None) -> None:
         self._warehouse, self._table = warehouse, table
-        self._files = {file.path: file for file in (table_files(warehouse, table) if files is None else files)}
+        self._files = {file.path: file for file in (warehouse.listed(table)[1] if files is None else files)}
         self._folder = notes_folder(warehouse.home, FOLDER) / table
         self._noted = [part for path in sorted(self._folder.glob("*.notes")) if (part := _read(path)) is not None]
         known = {path for part in self._noted for path in part.paths}

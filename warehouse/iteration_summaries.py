@@ -22,7 +22,9 @@ from warehouse.table_files import Listing
 from warehouse.tables import Warehouse
 
 FOLDER = "iterations"
-TABLES_READ = ("checkpoints", "datasets", "routes", "episodes", "annotations", "ct_samples", "sft_samples", "evaluations")
+TABLES_READ = (
+    "checkpoints", "datasets", "routes", "episodes", "annotations", "ct_samples", "sft_samples", "evaluations", "training_metrics",
+)  # fmt: skip
 FIRST_MEMBERS = 3
 """Of a dataset's samples, those that a summary names."""
 FORM = 2
@@ -84,6 +86,7 @@ class IterationSummary(BaseModel):
     checkpoints: tuple[Made, ...] = ()
     members: tuple[Members, ...] = ()
     evaluated: tuple[Evaluated, ...] = ()
+    runs: tuple[str, ...] = Field(default=(), description="training runs that left curves")
     draws: dict[str, dict[str, float]] = Field(default_factory=dict, description="expected draws by stage and component of its dataset")
     flows: tuple[Flow, ...] = ()
     routes: dict[str, int] = Field(default_factory=dict)
@@ -132,6 +135,9 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
         for iteration, checkpoint_id, role, num_episodes, num_success in _rows(con, inputs, _EVALUATED):
             of_policy = Evaluated(checkpoint_id=checkpoint_id, role=role, num_episodes=num_episodes, num_success=num_success)
             evaluated.setdefault(iteration, []).append(of_policy)
+        runs: dict[str, list[str]] = {}
+        for iteration, run in _rows(con, inputs, _RUNS):
+            runs.setdefault(iteration, []).append(run)
         draws: dict[str, dict[str, dict[str, float]]] = {}
         for iteration, stage, component, weight in _rows(con, inputs, _DRAWS):
             draws.setdefault(iteration, {}).setdefault(stage, {})[component] = weight
@@ -145,7 +151,7 @@ def _make(warehouse: Warehouse, inputs: dict[str, str]) -> dict[str, IterationSu
     return {
         iteration: IterationSummary(
             inputs=digest, checkpoints=tuple(checkpoints.get(iteration, ())), members=tuple(members.get(iteration, ())),
-            evaluated=tuple(evaluated.get(iteration, ())), draws=draws.get(iteration, {}),
+            evaluated=tuple(evaluated.get(iteration, ())), runs=tuple(runs.get(iteration, ())), draws=draws.get(iteration, {}),
             flows=tuple(
                 Flow(purpose=purpose, route=route, reason=reason, num=num)
                 for (purpose, route, reason), num in sorted(flows.get(iteration, {}).items())
@@ -167,6 +173,7 @@ _EVALUATED = f"""
 select iteration, checkpoint_id, checkpoint_role, sum(num_episodes)::bigint, sum(num_success)::bigint from evaluations
 where {{wanted}} and split = '{REPORTED_SPLIT}' group by all order by all
 """
+_RUNS = "select distinct iteration, run from training_metrics where {wanted} order by all"
 _DRAWS = "select iteration, stage, component, sum(weight) from datasets where {wanted} group by all order by iteration, stage, component"
 _FLOWS = """
 select iteration, e.purpose, r.route, r.reason, count(*) from routes r join episodes e using (episode_id, iteration)

@@ -22,7 +22,7 @@ from warehouse.lineage_graph import Node, NodeId
 from warehouse.partitions import DataFile
 from warehouse.query import MEMORY_LIMIT, seen_rows
 from warehouse.relations import STEP_SEPARATOR
-from warehouse.table_files import Listing, stored_rows, table_files
+from warehouse.table_files import Listing, stored_rows
 from warehouse.tables import Warehouse
 
 _PLACE = ("iteration", "stage")
@@ -167,7 +167,7 @@ class LineageRows:
 
     def _files_of(self, table: str) -> list[DataFile]:
         if table not in self._files:
-            self._files[table] = table_files(self._warehouse, table)
+            self._files[table] = self._warehouse.listed(table)[1]
         return self._files[table]
 
     def _read(self, table: str, files: Sequence[DataFile], column: str | None = None, among: Sequence[str] = ()) -> int:

@@ -4,7 +4,6 @@ known of a file without opening it."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
@@ -39,12 +38,6 @@ class DataFile:
 def partition_predicate(iteration: str, stage: str) -> str:
     """What Delta is told to replace: one partition."""
     return f"iteration = '{iteration}' AND stage = '{stage}'"
-
-
-def iterations_predicate(iterations: Iterable[str]) -> str:
-    """Which files Delta is asked for: those of some iterations, and every tombstone, which may take back any row."""
-    named = ", ".join(f"'{check_iteration(iteration)}'" for iteration in sorted(iterations)) or "''"
-    return f"iteration IN ({named}) OR stage = '{WITHDRAWN_STAGE}'"
 
 
 def row_filter(spec: Table, *, iteration: str | None = None, stage: str | None = None, as_of: str | None = None) -> pc.Expression | None:

@@ -5,54 +5,14 @@ DuckDB's own reader finds the SQL here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE
-from warehouse.notes import notes_folder, read_notes, write_notes
 from warehouse.partitions import DataFile
 from warehouse.query import connect
-from warehouse.tables import NO_VERSION, Warehouse
-
-FOLDER = "files"
-_NOTED = [field.name for field in fields(DataFile)]
-
-
-def table_files(warehouse: Warehouse, table: str) -> list[DataFile]:
-    """The files of a table's newest version, in the order of their names; none of a table that nobody wrote yet."""
-    return _listed(warehouse, table)[1]
-
-
-def _listed(warehouse: Warehouse, table: str) -> tuple[int, list[DataFile]]:
-    """The newest version and its files, as noted where no commit has come since: to open a log takes longer."""
-    path = notes_folder(warehouse.home, FOLDER) / f"{table}.json"
-    head = warehouse.head(table)
-    told = read_notes(path) if head is not None else None
-    if head is not None and told is not None and (noted := json.loads(told))["head"] == list(head):
-        return head[0], [DataFile(**dict(zip(_NOTED, values, strict=True))) for values in noted["files"]]
-    delta = warehouse.delta(table)
-    if delta is None:
-        return NO_VERSION, []
-    files = _files_of(delta, table)
-    if head is not None and head[0] == delta.version():
-        write_notes(path, json.dumps({"head": head, "files": [[getattr(file, name) for name in _NOTED] for file in files]}).encode())
-    return delta.version(), files
-
-
-def _files_of(delta: DeltaTable, table: str) -> list[DataFile]:
-    added = delta.get_add_actions(flatten=True)
-    names = ("path", "num_records", "modification_time", *(f"partition.{name}" for name in TABLES[table].partition_by))
-    rows = zip(*(added.column(name).to_pylist() for name in names), strict=True)
-    files = [
-        DataFile(path=path, num_rows=num, added_ms=added_ms, iteration=at[0] if at else "", stage=at[1] if at else "")
-        for path, num, added_ms, *at in rows
-    ]
-    return sorted(files, key=lambda file: file.path)
+from warehouse.tables import Warehouse
 
 
 def stored_rows(table: str, paths: Iterable[Path]) -> str:
@@ -72,7 +32,7 @@ class Listing:
         self.files: dict[str, list[DataFile]] = {}
         self.versions: dict[str, int] = {}
         for table in tables:
-            self.versions[table], self.files[table] = _listed(warehouse, table)
+            self.versions[table], self.files[table] = warehouse.listed(table)
 
     def iterations(self, *tables: str) -> list[str]:
         """Those that have rows in one of the tables, in order."""

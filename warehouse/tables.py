@@ -29,8 +29,9 @@ from warehouse.data_files import RERUN, check_file, write_files
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
 from warehouse.integrity import describe_damage
+from warehouse.listing_notes import files_of, note_files, noted_files
 from warehouse.locks import FileLock
-from warehouse.partitions import DataFile, check_iteration, check_partition, iterations_predicate, row_filter
+from warehouse.partitions import DataFile, check_iteration, check_partition, row_filter
 from warehouse.rows import check_key, to_arrow
 from warehouse.table_log import COMMITS_PER_CHECKPOINT, TableLog, added_files, read_log
 from warehouse.writing import RowsAside, Source, create
@@ -63,6 +64,8 @@ class Warehouse:
 
     def __init__(self, home: Home) -> None:
         self.home = home
+        self._listed: dict[str, tuple[str, list[DataFile]]] = {}
+        """Of each table the link of the chain that its files are of."""
         self._known_screenshots: set[str] = set()
         self._read_screenshot_files: set[str] = set()
 
@@ -176,12 +179,18 @@ class Warehouse:
             if version is not None:
                 raise UnknownTable(f"ask table {table} for a version ({version}) or for an iteration (as_of={as_of!r}), not for both")
             version = self.version(table, as_of=as_of)
+        files = self._files_at(spec, version)
+        if iterations is not None and spec.partitioned:
+            wanted = {check_iteration(iteration) for iteration in iterations}
+            files = [file for file in files if file.iteration in wanted or file.is_of_tombstones]
+        return checked_dataset.of_files(self.folder(table), files, spec.schema)
+
+    def _files_at(self, spec: Table, version: int | None) -> list[DataFile]:
+        if version is None:
+            return self.listed(spec.name)[1]
         delta = self._open(spec, version)
-        if delta is None:
-            return checked_dataset.of_nothing(spec.schema)
-        with self._reading(table):
-            wanted = iterations_predicate(iterations) if iterations is not None and spec.partitioned else None
-            return checked_dataset.of_delta(self.folder(table), delta, schema=spec.schema, file_pruning_predicate=wanted)
+        with self._reading(spec.name):
+            return [] if delta is None else files_of(delta, spec.name)
 
     def stored_dataset(self, table: str) -> pads.Dataset:
         """`dataset` of the newest version with the columns and types that are stored, whatever the catalogue says of them."""
@@ -190,7 +199,7 @@ class Warehouse:
         spec = _known(table)
         delta = self._open(spec, None)
         if delta is None:
-            return checked_dataset.of_nothing(spec.schema)
+            return checked_dataset.of_files(self.folder(table), [], spec.schema)
         with self._reading(table):
             return checked_dataset.of_delta(self.folder(table), delta)
 
@@ -206,7 +215,7 @@ class Warehouse:
                 check_file(path)
         return paths
 
-    def read_files(self, table: str, files: Iterable[DataFile], columns: Sequence[str], among: tuple[str, Collection[str]]) -> pa.Table:
+    def read_files(self, table: str, files: Sequence[DataFile], columns: Sequence[str], among: tuple[str, Collection[str]]) -> pa.Table:
         """Some columns of the rows of these files whose column `among[0]` has one of the values `among[1]`. Raises CorruptTable."""
         from warehouse import checked_dataset
 
@@ -252,15 +261,24 @@ class Warehouse:
                 for entry in entries
             ]  # fmt: skip
 
-    def head(self, table: str) -> tuple[int, str] | None:
-        """The newest version, and what of the chain says which commits led to it, the files checked that it is read from; None for a table
-        that is not there yet, or has no chain. Raises CorruptTable."""
-        log = self._log(_known(table).name)
-        version = log.newest()
-        if version is None:
-            return None
-        log.check(version)
-        return version, log.commits.head_link()
+    def listed(self, table: str) -> tuple[int, list[DataFile]]:
+        """The newest version and its files, in the order of their names; NO_VERSION and none of a table that nobody wrote yet. The files of
+        the log behind them are checked, also where they need not be read. Raises CorruptTable."""
+        spec, log = _known(table), self._log(table)
+        newest = log.newest()
+        if newest is None:
+            delta = self._open(spec, None)
+            return (NO_VERSION, []) if delta is None else (delta.version(), files_of(delta, table))
+        log.check(newest)
+        link = log.commits.link(newest)
+        known = self._listed.get(table)
+        if known is None or known[0] != link:
+            files = noted_files(self.home, table, link)
+            if files is None and (delta := self._open(spec, newest)) is not None:
+                files = files_of(delta, table)
+                note_files(self.home, table, link, files)
+            known = self._listed[table] = link, files or []
+        return newest, known[1]
 
     def commit_digest(self, table: str, version: int) -> str | None:
         """Digest of the log file of one commit; None for a version that is not there, whose log is lost, or of a table without a chain."""

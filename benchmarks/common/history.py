@@ -4,7 +4,8 @@ Rows have the schema, stages, proportions and relations of the quickstart's: epi
 rollouts and of annotation; steps, verdicts, routes, annotations and samples of those that are routed; dataset snapshots of all samples so
 far; checkpoints that name their parents and datasets; curves, merge candidates, stage results and the files of Data Docs. They are smaller
 than real ones: two steps an episode with screens of a few lines, few screenshots, nine verdicts an episode. Nothing was trained, and
-Dagster knows nothing of it. DuckDB makes the rows, the warehouse stores them: the same numbers give the same ids.
+Dagster knows nothing of it. DuckDB makes the rows, the warehouse stores them: the same numbers give the same ids. Long homes are made
+sooner where several iterations are committed together: the files are the same, the log is shorter.
 """
 
 from __future__ import annotations
@@ -12,17 +13,23 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+from deltalake.transaction import AddAction
 from PIL import Image
 
+from assets.opened import write_opened
+from warehouse import writing
 from warehouse.catalogue import TABLES
+from warehouse.data_files import write_files
 from warehouse.home import Home
 from warehouse.identity import bytes_id, content_id
+from warehouse.rows import to_arrow
 from warehouse.tables import Warehouse
 
 STEPS_PER_EPISODE = 2
@@ -138,14 +145,17 @@ class Size:
 class History:
     """Grows a home iteration by iteration. What was there before is known again, so a home can be made longer by another process."""
 
-    def __init__(self, home: Home, num_episodes: int) -> None:
-        self.warehouse, self._num = Warehouse(home), num_episodes
+    def __init__(self, home: Home, num_episodes: int, together: int = 1) -> None:
+        self.warehouse, self._num, self._together = Warehouse(home), num_episodes, together
+        self._waiting: dict[str, list[AddAction]] = {}
         self._con = duckdb.connect()
         for macro in _MACROS:
             self._con.execute(macro)
         self._con.execute(_TASKS)
         self._con.execute("create table members (kind varchar, sample_id varchar, component varchar, iteration varchar)")
         self._parent = "checkpoint-seed"
+        self._writers: dict[str, ThreadPoolExecutor] = {}
+        self._written: list[Future[int]] = []
 
     def seed(self) -> None:
         """Tasks, tutorials, the random policy."""
@@ -167,6 +177,7 @@ class History:
         self._put("ct_samples", self._con.sql("from tutorials").to_arrow_table(), "0000", "seed_tutorials")
         self._con.execute("insert into members select 'ct', sample_id, 'tutorial', '0000' from tutorials")
         self._checkpoint("0000", "seed_policy", self._parent, [], [])
+        self._wait()
 
     def resume(self, number: int) -> None:
         """Take up a home that has `number` iterations."""
@@ -188,7 +199,9 @@ class History:
         merged = self._merge(iteration, number, start)
         self._evaluate(iteration, number)
         self._collect(iteration, number, merged)
+        self._wait()
         self._leave_files(iteration)
+        write_opened(self.warehouse.home, [f"{opened:04d}" for opened in range(1, number + 2)])
         self._parent = merged
 
     def _put(self, table: str, rows: pa.Table | list[dict[str, Any]], iteration: str, stage: str) -> None:
@@ -196,7 +209,32 @@ class History:
             spec = TABLES[table]
             wanted = pa.schema([field for field in spec.schema if field.name in rows.column_names])
             rows = rows.select(wanted.names).cast(wanted)
-        self.warehouse.replace_partition(table, rows, iteration=iteration, stage=stage)
+        if self._together > 1:
+            place = {"iteration": iteration, "stage": stage}
+            data = to_arrow(TABLES[table], rows, **place)
+            self._waiting.setdefault(table, []).extend(write_files(TABLES[table], data, self.warehouse.folder(table), place))
+            return
+        # A commit waits for the disk and for Delta's threads more than it computes: tables are written beside each other, each in order.
+        writer = self._writers.setdefault(table, ThreadPoolExecutor(1))
+        self._written.append(writer.submit(self.warehouse.replace_partition, table, rows, iteration=iteration, stage=stage))
+
+    def commit(self) -> None:
+        """Of several iterations what has been written since."""
+        for table, files in self._waiting.items():
+            writer = self._writers.setdefault(table, ThreadPoolExecutor(1))
+            self._written.append(writer.submit(self._commit, table, files))
+        self._waiting = {}
+        self._wait()
+
+    def _commit(self, table: str, files: list[AddAction]) -> int:
+        newest = files[-1].partition_values if files else {}
+        with self.warehouse.maintaining(table) as (delta, after):
+            return writing.commit(delta, TABLES[table], files, {}, {**newest, **after}, "append")
+
+    def _wait(self) -> None:
+        for written in self._written:
+            written.result()
+        self._written.clear()
 
     def _id(self, number: int, stage: str) -> str:
         return content_id("checkpoint", [number, stage])
@@ -332,15 +370,18 @@ class History:
             (docs / f"{table}.html").write_text("<!doctype html>")
 
 
-def make_history(home: Home, size: Size, *, begin: int = 0) -> Iterator[int]:
-    """A home of that size; yields each iteration's number once it is there. `begin`: iterations that it has already."""
-    history = History(home, size.episodes)
+def make_history(home: Home, size: Size, *, begin: int = 0, together: int = 1) -> Iterator[int]:
+    """A home of that size; yields each iteration's number once it is there. `begin`: iterations that it has already. `together`:
+    so many iterations are committed at once."""
+    history = History(home, size.episodes, together)
     if begin:
         history.resume(begin)
     else:
         history.seed()
     for number in range(begin + 1, size.iterations + 1):
         history.turn(number)
+        if together > 1 and (number % together == 0 or number == size.iterations):
+            history.commit()
         yield number
 
 
@@ -360,10 +401,11 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--episodes", type=int, default=5_000, help="in each iteration")
     parser.add_argument("--begin", type=int, default=0, help="iterations that the home has already")
+    parser.add_argument("--together", type=int, default=1, help="iterations that are committed at once")
     arguments = parser.parse_args()
     began = time.perf_counter()
     size = Size(iterations=arguments.iterations, episodes=arguments.episodes)
-    for number in make_history(Home(arguments.home), size, begin=arguments.begin):
+    for number in make_history(Home(arguments.home), size, begin=arguments.begin, together=arguments.together):
         if number % 10 == 0:
             print(f"{number} iterations, {time.perf_counter() - began:.0f} s, {time.process_time():.0f} CPU s", flush=True)
 

@@ -30,7 +30,7 @@ from warehouse.errors import ConfigError
 from warehouse.evaluations import REPORTED_SPLIT, evaluations
 from warehouse.home import Home, atomic_write, page_name
 from warehouse.identity import content_id, digests_id, file_digest
-from warehouse.iteration_summaries import summaries
+from warehouse.iteration_summaries import TABLES_READ, IterationSummary, summaries
 from warehouse.iterations_graph import iterations_graph
 from warehouse.merge_report import mixtures_chart
 from warehouse.novelty import novelty
@@ -62,36 +62,37 @@ def build_report(warehouse: Warehouse, home: Home, output: Path) -> Path:
     whole or not at all; returns `output`. An empty warehouse gives a page that says so. A page that is there already and was made of the
     same rows stays: the work is that of the iterations that are new."""
     environment, listing = _environment(output.name), Listing(warehouse, TABLES)
-    keys, runs = overview.iterations(listing), _runs(warehouse)
+    keys, told = overview.iterations(listing), summaries(warehouse, listing)
     checked = overview.checks(home, output.parent)
-    site = _Site(warehouse, listing, environment, output, keys, runs, checked)
+    site = _Site(warehouse, listing, environment, output, keys, runs_of.runs(told), checked)
     site.write(keys)
-    return _write(environment, "report.html", output, _everything(warehouse, home, listing, site))
+    return _write(environment, "report.html", output, _everything(warehouse, home, listing, told, site))
 
 
 def build_iteration(warehouse: Warehouse, iteration: str, folder: Path) -> Path:
     """Write the page of an iteration and of its training runs into `folder`. Raises ConfigError for an iteration that made nothing."""
-    listing = Listing(warehouse, PAGE_TABLES)
+    listing = Listing(warehouse, dict.fromkeys((*PAGE_TABLES, *TABLES_READ)))
     keys = overview.iterations(listing)
     if iteration not in keys:
         raise ConfigError(f"there is no iteration {iteration!r} to report; there are {', '.join(keys) or 'none yet'}")
     checked = overview.checks(warehouse.home, folder, iteration)
     output = folder / INDEX
-    _Site(warehouse, listing, _environment(INDEX), output, keys, _runs(warehouse, iteration), checked).write([iteration])
+    runs = runs_of.runs(summaries(warehouse, listing))
+    _Site(warehouse, listing, _environment(INDEX), output, keys, runs, checked).write([iteration])
     return folder / page_name(iteration)
 
 
 def build_run(warehouse: Warehouse, name: str, folder: Path) -> Path:
     """Write the page of one training run, named ITERATION/RUN such as 0002/rl_forms, into `folder`. Raises ConfigError for one that left
     no curves."""
-    runs = _runs(warehouse)
+    runs = runs_of.runs(summaries(warehouse))
     found = next((run for run in runs if f"{run.iteration}/{run.run}" == name), None)
     if found is None:
         known = ", ".join(f"{run.iteration}/{run.run}" for run in runs) or "none yet"
         raise ConfigError(f"there is no training run {name!r} to report; there are {known}")
     page = folder / page_name(found.iteration, found.run)
     with _rows_of(warehouse, [found.iteration]) as con:
-        return _write(_environment(INDEX), "run.html", page, _run(con, warehouse, found))
+        return _write(_environment(INDEX), "run.html", page, _run(con, warehouse, found, _of(runs, found.iteration)))
 
 
 class _Site:
@@ -127,14 +128,15 @@ class _Site:
     def _write_stale(self, con: duckdb.DuckDBPyConnection, key: str, pages: Mapping[str, str]) -> None:
         for run in self._runs_of(key):
             if run.run in pages:
-                content = _run(con, self._warehouse, run) | {"made_of": pages[run.run]}
+                content = _run(con, self._warehouse, run, self._runs_of(key)) | {"made_of": pages[run.run]}
                 _write(self._environment, "run.html", self._path(key, run.run), content)
         if "" in pages:
-            content = _iteration(con, self._warehouse, key, self._beside(key), self._checked(key)) | {"made_of": pages[""]}
+            content = _iteration(con, self._warehouse, key, self._runs_of(key), self._beside(key), self._checked(key))
+            content["made_of"] = pages[""]
             _write(self._environment, "iteration.html", self._path(key), content)
 
     def _runs_of(self, key: str) -> list[runs_of.RunName]:
-        return [run for run in self.runs if run.iteration == key]
+        return _of(self.runs, key)
 
     def _beside(self, key: str) -> list[str]:
         """The iteration with those before and after it."""
@@ -178,9 +180,8 @@ def _rows_of(warehouse: Warehouse, iterations: Sequence[str]) -> Iterator[duckdb
         yield con
 
 
-def _runs(warehouse: Warehouse, iteration: str | None = None) -> list[runs_of.RunName]:
-    with connect(warehouse, tables=["training_metrics"], iterations=None if iteration is None else [iteration]) as con:
-        return runs_of.runs(con, iteration)
+def _of(runs: Iterable[runs_of.RunName], iteration: str) -> list[runs_of.RunName]:
+    return [run for run in runs if run.iteration == iteration]
 
 
 def _environment(index: str) -> jinja2.Environment:
@@ -199,8 +200,10 @@ def _write(environment: jinja2.Environment, template: str, output: Path, content
     return output
 
 
-def _everything(warehouse: Warehouse, home: Home, listing: Listing, site: _Site) -> dict[str, object]:
-    keys, seconds, told = site.keys, overview.stage_seconds(home), summaries(warehouse, listing)
+def _everything(
+    warehouse: Warehouse, home: Home, listing: Listing, told: Mapping[str, IterationSummary], site: _Site
+) -> dict[str, object]:
+    keys, seconds = site.keys, overview.stage_seconds(home)
     names = sorted({run.run for run in site.runs}, key=rank)
     drawn = _spread(keys, MAX_LINES)
     with connect(warehouse, tables=["evaluations"]) as con:
@@ -246,11 +249,11 @@ def _trajectories(warehouse: Warehouse, iterations: Sequence[str]) -> dict[str, 
 
 
 def _iteration(
-    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, key: str, beside: list[str], checked: list[dict[str, Any]]
-) -> dict[str, object]:
+    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, key: str, runs: list[runs_of.RunName], beside: list[str],
+    checked: list[dict[str, Any]],
+) -> dict[str, object]:  # fmt: skip
     gains = gains_of.iteration_gains(con, key, REPORTED_SPLIT)
     by_rl = [(gain.domain, gain.gain.difference) for gain in gains.gains if gain.gain is not None]
-    runs = runs_of.runs(con, key)
     return {
         "iteration": key,
         "iterations": beside,
@@ -272,8 +275,10 @@ def _budget_chart(gains: gains_of.IterationGains) -> str:
     return gain_charts.budget_chart(curves, "Greedy success within a step budget")
 
 
-def _run(con: duckdb.DuckDBPyConnection, warehouse: Warehouse, name: runs_of.RunName) -> dict[str, object]:
-    return {"run": runs_of.run_data(con, warehouse, name), "runs": runs_of.runs(con, name.iteration)}
+def _run(
+    con: duckdb.DuckDBPyConnection, warehouse: Warehouse, name: runs_of.RunName, beside: list[runs_of.RunName]
+) -> dict[str, object]:
+    return {"run": runs_of.run_data(con, warehouse, name), "runs": beside}
 
 
 def _drawn(pictures: Iterable[str]) -> list[Markup]:

@@ -14,6 +14,7 @@ from pipelines.report.gains import Outcomes, compared, outcomes
 from pipelines.report.overview import Tile
 from warehouse.evaluations import REPORTED_SPLIT, Evaluation, evaluations
 from warehouse.gain_charts import change_mark
+from warehouse.iteration_summaries import IterationSummary
 from warehouse.run_charts import Group, Points, run_curves, run_groups
 from warehouse.stages import is_rl, rank, role_name
 from warehouse.statistics import PairedComparison, TaskCount, macro_average
@@ -66,10 +67,9 @@ class RunData:
     settings: tuple[tuple[str, str], ...]
 
 
-def runs(con: duckdb.DuckDBPyConnection, iteration: str | None = None) -> list[RunName]:
+def runs(told: Mapping[str, IterationSummary]) -> list[RunName]:
     """Every training run that left curves, in the order in which an iteration makes them."""
-    query = "select distinct iteration, run from training_metrics where ? is null or iteration = ? order by all"
-    found = [RunName(iteration=key, run=run) for key, run in con.execute(query, [iteration, iteration]).fetchall()]
+    found = [RunName(iteration=iteration, run=run) for iteration, of in told.items() for run in of.runs]
     return sorted(found, key=lambda name: (name.iteration, rank(name.run)))
 
 

@@ -22,6 +22,7 @@ from pipelines.report.gains import iteration_gains, merge_weights
 from pipelines.report.overview import stage_seconds
 from pipelines.workers.__main__ import _write_pages
 from pipelines.workers.context import WorkerContext
+from warehouse.catalogue import TABLES
 from warehouse.errors import ConfigError
 from warehouse.evaluations import REPORTED_SPLIT
 from warehouse.home import Home, page_name
@@ -120,7 +121,7 @@ def fill_models(warehouse: Warehouse, iteration: str) -> None:
         warehouse.replace_partition("checkpoints", [row], iteration=iteration, stage=stage)
     evaluations = [
         {"checkpoint_id": f"{role[:6]}-{iteration}", "checkpoint_role": role, "task_id": task, "task_name": task, "domain": domain,
-         "split": split, "num_episodes": 10, "num_success": solved + int(iteration) - 1, "num_crashed": 0}
+         "split": split, "num_episodes": 10, "num_success": min(10, solved + int(iteration) - 1), "num_crashed": 0}
         for role, solved in ROLES.items() for task, domain in TASKS.items() for split in ("eval", "holdout")
     ]  # fmt: skip
     warehouse.replace_partition("evaluations", evaluations, iteration=iteration, stage="evaluation")
@@ -340,6 +341,26 @@ def test_a_report_of_one_more_iteration_writes_the_pages_that_are_new(tmp_path: 
     made_of = re.compile(r'<meta name="made-of"[^>]*>')
     for path in at_once.glob("*.html"):
         assert made_of.sub("", (folder / path.name).read_text()) == made_of.sub("", path.read_text()), "as if it were built at once"
+
+
+def test_a_report_of_one_more_iteration_reads_no_rows_of_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of theirs could be read, but for what every evaluated policy solved."""
+    monkeypatch.setattr(build, "READ_HERE", 1)
+    monkeypatch.setattr(build, "MAX_LINES", 2)
+    warehouse = Warehouse(Home(tmp_path / "home"))
+    for iteration in ("0001", "0002", "0003"):
+        fill(warehouse, iteration, 40)
+    build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
+    spoiled = 0
+    for table in set(TABLES) - {"evaluations"}:
+        for path in warehouse.files(table):
+            if "iteration=0002" in str(path):
+                path.write_bytes(b"spoiled")
+                spoiled += 1
+    assert spoiled > 5
+    fill(warehouse, "0004", 40)
+    build_report(Warehouse(warehouse.home), warehouse.home, warehouse.home.reports / "index.html")
+    assert {"iteration-0004.html", "run-0004-sft_model.html", "run-0004-rl_pointing.html"} <= set(written(warehouse.home.reports))
 
 
 def test_more_pictures_leave_the_pages_that_are_there(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from warehouse.errors import UnknownId
+from warehouse.errors import CorruptTable, UnknownId
 from warehouse.home import Home
 from warehouse.id_index import IdIndex
 from warehouse.iteration_summaries import FORM, summaries
@@ -144,6 +146,50 @@ def test_what_is_not_an_id_is_looked_for_everywhere(own: Warehouse) -> None:
                 assert str(raised.value) == str(error)
                 continue
             assert asdict(trace_back(own, name)) == expected
+
+
+def test_lineage_brings_no_pandas_along(own: Warehouse) -> None:
+    """It, and what else is heavy, would be most of the time that the command takes."""
+    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); from pipelines.cli import main; main()"
+    asked = [sys.executable, "-c", program, "lineage", "0002/released_policy", "--home", str(own.home.root)]
+    for _ in range(2):  # what is kept beside the tables is made, then read
+        ran = subprocess.run(asked, capture_output=True, text=True, timeout=120)
+        assert ran.returncode == 0 and "ckpt" in ran.stdout, ran.stderr
+    heavy = {"pandas", "pyarrow.dataset", "dagster", "sqlalchemy", "jinja2", "asyncio", "torch"}
+    assert "duckdb" in ran.stderr.split() and heavy.isdisjoint(ran.stderr.split())
+
+
+def test_files_are_listed_as_they_are_after_every_commit(own: Warehouse, make: Any) -> None:
+    """Also by who has listed them before, and from notes that are damaged."""
+
+    def stored() -> list[str]:
+        delta = own.delta("episodes")
+        return sorted(str(Path(path).relative_to(own.folder("episodes"))) for path in delta.file_uris()) if delta is not None else []
+
+    for number in range(3):
+        assert [file.path for file in own.listed("episodes")[1]] == stored() == [file.path for file in fresh(own).listed("episodes")[1]]
+        own.replace_partition("episodes", [make.episode(f"new-{number}")], iteration="0003", stage="rollouts")
+    (notes,) = (own.home.root / "cache" / "files").glob("episodes.notes")
+    for damaged in (b"", notes.read_bytes().replace(b"iteration=0001", b"iteration=0002")):
+        notes.write_bytes(damaged)
+        version, files = fresh(own).listed("episodes")
+        assert [file.path for file in files] == stored() and version == own.version("episodes")
+
+
+def test_notes_of_files_hide_no_damage_of_the_log(own: Warehouse) -> None:
+    own.listed("routes")
+    newest = max((own.folder("routes") / "_delta_log").glob("*.json"))
+    kept = newest.read_bytes()
+    for damaged in (None, b"", kept.replace(b"a", b"b", 1)):
+        newest.unlink() if damaged is None else newest.write_bytes(damaged)
+        with pytest.raises(CorruptTable, match=newest.name):
+            fresh(own).listed("routes")
+    newest.write_bytes(kept)
+    assert fresh(own).listed("routes") == own.listed("routes")
+
+
+def fresh(warehouse: Warehouse) -> Warehouse:
+    return Warehouse(warehouse.home)
 
 
 def test_an_old_form_of_a_summary_is_not_believed(own: Warehouse) -> None:
