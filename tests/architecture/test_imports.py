@@ -24,6 +24,8 @@ HEAVY = TRAINING | {"prefect", "playwright", "great_expectations", "ray", "matpl
 LIGHT_MODULES = {
     "pipelines.definitions": HEAVY,  # every Dagster process loads it: the page, the daemon, each step
     "pipelines.cli": HEAVY | {"dagster", "fastapi"},  # `flywheel --help` answers at once
+    "pipelines.status": HEAVY | {"dagster", "sqlalchemy", "pandas"},
+    "warehouse.lineage": HEAVY | {"dagster", "pandas"},
     "pipelines.turn": HEAVY | {"dagster"},  # the server of its steps imports while it does
     "pipelines.workers.__main__": HEAVY | {"dagster"},  # a worker then imports what its own stage needs
     "models.supervised.config": HEAVY | {"dagster"},  # reading a profile needs no framework
