@@ -52,7 +52,7 @@ class IdIndex:
         if not ids:
             return []
         wanted = _hashes(ids)
-        found = set()
+        found: set[str] = set()
         for part in self._noted:
             hits = np.flatnonzero(np.isin(part.hashes, wanted))
             found.update(part.paths[place] for place in set(np.searchsorted(part.ends, hits, "right").tolist()))
