@@ -45,7 +45,7 @@ from annotation.web import (
 from annotation.web.access import needs
 from annotation.web.guard import Guard
 from annotation.web.settings import WebSettings
-from sandbox.http_serving import api_version
+from sandbox.http_serving import PROBLEMS, api_version
 from sandbox.pool_protocol import Pool
 
 ROUTES: tuple[Callable[[FastAPI], None], ...] = (
@@ -130,7 +130,7 @@ def create_app(
 
     app = FastAPI(
         title="Flywheel annotation", version=api_version(), description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
-        openapi_url=None,
+        openapi_url=None, responses=PROBLEMS,
     )  # fmt: skip
     app.state.office = office
     problems.add_to(app)

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from annotation.web.shell import problem_text
+from sandbox.http_serving import PROBLEM_TYPE
 from warehouse import errors
 from warehouse.errors import (
     AccessDenied,
@@ -43,7 +44,6 @@ from warehouse.errors import (
 )
 
 log = logging.getLogger(__name__)
-MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
 LONGEST_INPUT = 80
 
@@ -110,7 +110,7 @@ def problem(
 ) -> Response:
     """`extra`: what a program needs to go on, e.g. ids."""
     body = {"error": error, "title": title, "detail": detail, "status": status, "extra": dict(extra or {})}
-    return JSONResponse(body, status, headers=headers, media_type=MEDIA_TYPE)
+    return JSONResponse(body, status, headers=headers, media_type=PROBLEM_TYPE)
 
 
 def problem_of(error: FlywheelError, extra: Mapping[str, str] | None = None) -> Response:

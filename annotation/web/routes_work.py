@@ -31,7 +31,10 @@ def add_to(app: FastAPI) -> None:
 
 
 def _add_queue(app: FastAPI) -> None:
-    @app.post("/api/v1/work/next", tags=["work"], summary="Something to do", response_model=RunState, **ANNOTATOR)
+    @app.post(
+        "/api/v1/work/next", tags=["work"], summary="Something to do", response_model=RunState,
+        responses={204: {"description": "Nothing waits"}}, **ANNOTATOR,
+    )  # fmt: skip
     async def next_work(body: NextWork, request: Request, who: Who) -> Response:
         """What one holds already goes on; 204 where there is nothing to do. A problem whose `extra` names an assignment_id is that of
         something that one holds: it may be skipped, flagged or released."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -65,8 +66,9 @@ def create_app(engine: ServedEngine, token: str, settings: ServerSettings | None
     for status, handler in {400: answer_unreadable, 404: answer_unknown, 405: answer_unknown}.items():
         app.add_exception_handler(status, handler)
     routes = _Routes(service)
-    app.post("/v1/chat/completions", response_model=ChatAnswer, summary="Answer a conversation")(routes.chat)
-    app.post("/v1/completions", response_model=CompletionAnswer, summary="Continue a text or token ids")(routes.complete)
+    stream: dict[int | str, dict[str, Any]] = {200: {"content": {EVENT_STREAM: {}}}}
+    app.post("/v1/chat/completions", response_model=ChatAnswer, responses=stream, summary="Answer a conversation")(routes.chat)
+    app.post("/v1/completions", response_model=CompletionAnswer, responses=stream, summary="Continue a text or token ids")(routes.complete)
     app.get("/v1/models", summary="What is served")(routes.models)
     app.get("/v1/models/{name:path}", summary="The served model, by a name of it")(routes.model)
     app.post("/v1/weights", summary="Answer with another checkpoint")(routes.load)
@@ -174,8 +176,11 @@ class _Routes:
 
     def _allowed(self, folder: str) -> Path:
         """The folder, links followed, where it lies below an allowed root; of what is elsewhere nobody learns whether it exists."""
-        path = Path(folder).resolve()
-        if not any(path.is_relative_to(root.resolve()) for root in self._settings.weight_roots):
+        try:
+            path: Path | None = Path(folder).resolve()
+        except ValueError:  # no name of a folder: a NUL, half a character
+            path = None
+        if path is None or not any(path.is_relative_to(root.resolve()) for root in self._settings.weight_roots):
             message = "weights are not loaded from there: start the server with a --weights-root above the folder"
             raise forbidden(message, "folder_not_allowed")
         return path

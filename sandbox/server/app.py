@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgpack
 from fastapi import FastAPI, Query, Request, Response
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from sandbox import wire
 from sandbox.actions import Action
-from sandbox.http_serving import api_version, unless_gone
+from sandbox.http_serving import PROBLEM_TYPE, PROBLEMS, api_version, unless_gone
 from sandbox.pool_protocol import Pool
 from sandbox.server import bodies, calls, live
 from sandbox.server.access import AllLeases, Client, OwnLease
@@ -30,7 +30,7 @@ from sandbox.server.guard import BodyLimits, Guard
 from sandbox.server.leases import Leases
 from sandbox.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from sandbox.server.metrics import Metrics
-from sandbox.server.problems import BUSY, MEDIA_TYPE, RETRY_AFTER_S, problem_of
+from sandbox.server.problems import BUSY, RETRY_AFTER_S, problem_of
 from sandbox.server.settings import ServerSettings
 from sandbox.session import FileEntry, Observation, Transition, Verdict
 from sandbox.sources import all_tasks, tasks_of
@@ -46,12 +46,6 @@ DESCRIPTION = """Sessions of a sandbox on lease. Every request needs `Authorizat
 A session that stays silent is reclaimed. Resets and steps carry a number, so that a request whose answer was lost can be sent again.
 Errors are `application/problem+json`; `error` names their kind. With `Accept: application/msgpack` screenshots are bytes, in JSON base64.
 """
-PROBLEM = {"description": "What went wrong", "content": {MEDIA_TYPE: {"schema": {"type": "object"}}}}
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    401: {**PROBLEM, "description": "No valid token"},
-    404: {**PROBLEM, "description": "Not a session of yours, or no longer"},
-    502: {**PROBLEM, "description": "The sandbox failed: lease another session and start the episode again"},
-}
 
 
 def create_app(pool: Pool, tokens: Tokens, settings: ServerSettings | None = None) -> tuple[ASGIApp, Leases]:
@@ -225,7 +219,7 @@ async def _problem(_: Request, error: Exception) -> Response:
         raise error
     problem = problem_of(error)
     headers = {"Retry-After": str(RETRY_AFTER_S)} if problem["status"] == BUSY else None
-    return JSONResponse(problem, problem["status"], headers=headers, media_type=MEDIA_TYPE)
+    return JSONResponse(problem, problem["status"], headers=headers, media_type=PROBLEM_TYPE)
 
 
 async def _wrong_request(request: Request, error: Exception) -> Response:

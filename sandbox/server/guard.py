@@ -19,8 +19,9 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox.http_guarding import SECURITY_HEADERS, LimitedBody, bearer_token, headers_of, with_headers
+from sandbox.http_serving import PROBLEM_TYPE
 from sandbox.server.metrics import Metrics
-from sandbox.server.problems import MEDIA_TYPE, TOO_LARGE, UNAUTHORIZED, unauthorized
+from sandbox.server.problems import TOO_LARGE, UNAUTHORIZED, unauthorized
 from sandbox.tokens import Tokens
 
 LOGIN_S = 12 * 3600.0
@@ -113,7 +114,7 @@ class Guard:
         if scope["path"] == "/" and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
             return await _answer(send, UNAUTHORIZED, self._login_page, "text/html; charset=utf-8", self._login_policy)
         challenge = (b"www-authenticate", b'Bearer realm="flywheel"')
-        await _answer(send, UNAUTHORIZED, json.dumps(unauthorized()).encode(), MEDIA_TYPE, challenge)
+        await _answer(send, UNAUTHORIZED, json.dumps(unauthorized()).encode(), PROBLEM_TYPE, challenge)
 
 
 def _cookie_name(scope: Scope) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 from warehouse import errors
 from warehouse.errors import AccessDenied, ConfigError, FlywheelError, LeaseLost, SandboxBusy, SandboxError, TaskError
 
-MEDIA_TYPE = "application/problem+json"
 BUSY, GONE, OUT_OF_ORDER, TOO_LARGE, UNAUTHORIZED = 503, 404, 409, 413, 401
 RETRY_AFTER_S = 2
 

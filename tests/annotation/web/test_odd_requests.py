@@ -12,11 +12,12 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.annotation.web.web_parts import Person, Site, site
+from tests.annotation.web.web_parts import Person, site
 
 TEXTS = ["a\0b"]
 NUMBERS = [2**63, 10**30]
 STREAMS = ("/events", "/stream")
+AT_ONCE = 8
 
 
 def odd_requests(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], Any]]:
@@ -68,29 +69,40 @@ def _example(schema: dict[str, Any], parts: dict[str, Any], depth: int = 0) -> A
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_no_odd_value_is_a_failure_of_the_server(tmp_path: Path, annotation_url: str) -> None:
+    """Several at a time: most of the time is waiting, for threads and for the database."""
+
     async def run() -> tuple[int, list[str]]:
         failed: list[str] = []
         num = 0
         async with site(tmp_path, url=annotation_url) as there:
-            admin = await there.person("root", "admin")
+            admin, logging_in = await there.person("root", "admin"), asyncio.Lock()
             schema = (await admin.get("/api/v1/openapi.json")).json()
-            for method, path, query, body in odd_requests(schema):
-                if path.endswith(STREAMS) or path.endswith("/logout"):
-                    continue
-                num += 1
-                answer = await _asked(there, admin, method, path, query, body)
-                if answer.status_code >= 500 and answer.status_code != 503:
-                    failed.append(f"{method} {path[:80]} {str(query)[:80]} {str(body)[:200]}: {answer.text[:200]}")
+            requests = odd_requests(schema)
+
+            async def work() -> None:
+                nonlocal num
+                for method, path, query, body in requests:
+                    if path.endswith(STREAMS) or path.endswith("/logout"):
+                        continue
+                    num += 1
+                    answer = await _asked(admin, logging_in, method, path, query, body)
+                    if answer.status_code >= 500 and answer.status_code != 503:
+                        failed.append(f"{method} {path[:80]} {str(query)[:80]} {str(body)[:200]}: {answer.text[:200]}")
+
+            await asyncio.gather(*(work() for _ in range(AT_ONCE)))
         return num, failed
 
     num, failed = asyncio.run(run())
     assert num > 200 and not failed, f"{len(failed)} of {num}: {failed[:12]}"
 
 
-async def _asked(there: Site, admin: Person, method: str, path: str, query: dict[str, Any], body: Any) -> httpx.Response:
-    """As an admin, whose log-in may have ended by an earlier request."""
-    headers = {"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": admin.csrf}
+async def _asked(admin: Person, logging_in: asyncio.Lock, method: str, path: str, query: dict[str, Any], body: Any) -> httpx.Response:
+    """As an admin, whose log-in may have ended by another request."""
+    csrf = admin.csrf
+    headers = {"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": csrf}
     answer = await admin.client.request(method, path, params=query, json=body, headers=headers)
     if answer.status_code == 401:
-        await admin.log_in("root")
+        async with logging_in:
+            if admin.csrf == csrf:
+                await admin.log_in("root")
     return answer
