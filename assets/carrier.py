@@ -37,11 +37,10 @@ iteration_input = dg.AssetSpec(
 
 
 def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str, policy: registry.Registered) -> str:
-    """Add the partition of iteration `key` and report its input; returns the data version. That of the same policy and the same samples
+    """Report the input of iteration `key` and add its partition; returns the data version. That of the same policy and the same samples
     is the same, however often they were written: an iteration that has read them does not turn stale."""
     versions = {table: warehouse.version(table) for table in SAMPLES}
     data_version = content_id("input", {"policy": policy.checkpoint_id, **samples_before(warehouse, key)})
-    add_iteration(instance, warehouse.home, key)
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
             INPUT,
@@ -55,6 +54,8 @@ def open_iteration(instance: dg.DagsterInstance, warehouse: Warehouse, key: str,
             tags={"dagster/data_version": data_version},
         )
     )
+    # Last: an iteration whose partition is there counts as open, and nobody reports its input again.
+    add_iteration(instance, warehouse.home, key)
     return data_version
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from assets.carrier import INPUT, open_iteration
 from assets.opened import read_opened
@@ -57,3 +58,17 @@ def test_a_home_of_before_records_all_that_is_open(tmp_path: Path) -> None:
         instance.add_dynamic_partitions("iteration", ["0001"])
         open_iteration(instance, warehouse, "0002", policy("checkpoint-1"))
     assert read_opened(warehouse.home) == {"0001", "0002"}
+
+
+def test_an_iteration_is_not_open_before_its_input_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed is not made again once iteration 0001 is open: killed in between, it would have left it without its input for good."""
+    warehouse = Warehouse(Home(tmp_path))
+    with dg.DagsterInstance.ephemeral() as instance, monkeypatch.context() as killed:
+
+        def end(event: object) -> None:
+            raise SystemExit
+
+        killed.setattr(instance, "report_runless_asset_event", end)
+        with pytest.raises(SystemExit):
+            open_iteration(instance, warehouse, "0001", policy("checkpoint-0"))
+        assert instance.get_dynamic_partitions("iteration") == [] and read_opened(warehouse.home) is None
