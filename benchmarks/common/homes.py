@@ -1,4 +1,6 @@
-"""Homes that benchmarks turn with `flywheel run`, and when: a home keeps commit, date and machine of each launch that worked on it."""
+"""Homes that benchmarks turn with `flywheel run`, and when: a home keeps commit, date and machine of each launch that worked on it, and
+Dagster when each of its steps was at work.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from benchmarks.common.provenance import provenance
+from pipelines.instance import open_instance
 from warehouse.home import Home, atomic_write
+from warehouse.stages import SEED_ITERATION
 
 PROVENANCE, SECONDS = "provenance.json", "seconds.json"
+
+STAGES = {
+    "seed": ("seed", "tasks"), "datasets": ("recordings", "task_pool", "withdrawals", "dataset"), "CT and SFT": ("ct_model", "sft_model"),
+    "RL": ("rl_model", "value_gate"), "merge": ("merge",), "evaluation": ("evaluations",), "release": ("orm_", "released_policy"),
+    "collection": ("annotations", "human_annotations", "rollouts", "collection_gate"),
+}  # fmt: skip
+"""How the steps of a run begin that make a stage of the wheel; the others route."""
+
+
+def stage_of(place: str) -> str:
+    """The stage of the wheel that a step of a run, ITERATION/STEP, is of."""
+    step = place.split("/")[1]
+    return next((stage for stage, begins in STAGES.items() if step.startswith(begins)), "routing")
 
 
 def turn(home: Home, options: Sequence[str], settings: Mapping[str, Any], console: Console) -> None:
@@ -50,3 +67,23 @@ def seconds(home: Home) -> float | None:
     """Wall time of the home's only launch; None where there were several."""
     path = home.root / SECONDS
     return float(json.loads(path.read_text())) if path.exists() else None
+
+
+class Work(NamedTuple):
+    """One step of an iteration's Dagster run, and when it was at work, in Unix seconds."""
+
+    place: str
+    """ITERATION/STEP"""
+    start_s: float
+    end_s: float
+
+
+def work_of(home: Home) -> list[Work]:
+    """Of all runs of a home, without steps that did not end."""
+    with open_instance(home) as instance:
+        return [
+            Work(f"{run.tags.get('dagster/partition', SEED_ITERATION)}/{step.step_key}", step.start_time, step.end_time)
+            for run in instance.get_runs()
+            for step in instance.get_run_step_stats(run.run_id)
+            if step.start_time is not None and step.end_time is not None
+        ]

@@ -3,10 +3,10 @@ disk is mounted as the kernel finds it: whatever had been acknowledged has to be
 
     python -m benchmarks.power_cut --arms commits commands run --cuts 100 --json .bench/power_cut.json
 
-The workload runs once an arm on a logged disk; the cuts are states of that disk (logged_disk.py). Each cut is written down as it is judged,
-so an interrupted benchmark goes on where it was. After every cut `flywheel verify` reads all that was committed, and each stage that left a
-result has what its result names. Of the run (benchmarks/profiles/tiny.yaml), `--go-on` cuts are also worked to the end. Ends with status 1
-where anything was lost.
+The workload runs once an arm on a logged disk; the cuts are states of that disk (logged_disk.py), of a run by turns from its stages. Each
+cut is written down as it is judged, so an interrupted benchmark goes on where it was. After every cut `flywheel verify` reads all that was
+committed, and each stage that left a result has what its result names. Of the run (benchmarks/profiles/tiny.yaml), `--go-on` cuts are also
+worked to the end. Ends with status 1 where anything was lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from rich.progress import track
 from rich.table import Table
 
 from assets.invariants import INVARIANTS
+from benchmarks.common.acknowledged import Promise, broken, merged, unsound
+from benchmarks.common.homes import Work, stage_of, work_of
 from benchmarks.power_cut import workloads
-from benchmarks.power_cut.acknowledged import Promise, broken, merged, unsound
 from benchmarks.power_cut.logged_disk import MARK, LoggedDisk, Platter, entries, mounted, why_not
 from warehouse.home import Home
 from warehouse.query import connect
@@ -97,6 +99,17 @@ def _run_goes_on(home: Path) -> list[str]:
     return lines
 
 
+def by_turns(stages: Mapping[int, str], num: int, dice: random.Random) -> list[int]:
+    """`num` random moments, from each stage by turns."""
+    moments: dict[str, list[int]] = {}
+    for moment, stage in stages.items():
+        moments.setdefault(stage, []).append(moment)
+    for each in moments.values():
+        dice.shuffle(each)
+    drawn = (each.pop() for _ in range(len(stages)) for each in moments.values() if each)
+    return list(islice(drawn, num))
+
+
 class Arm:
     """One workload, run once on a logged disk in `folder`, and its cuts."""
 
@@ -122,6 +135,7 @@ class Arm:
                 (self._folder / "asked.json").write_text(json.dumps([[each.name, each.arguments, each.effect] for each in asked]))
             else:
                 workloads.run(disk, home)
+                (self._folder / "work.json").write_text(json.dumps(work_of(Home(home))))
         (self._folder / "recorded").touch()
 
     def asked(self) -> list[workloads.Command]:
@@ -133,25 +147,39 @@ class Arm:
         """Judge `num` cuts at random moments, those that were judged before not again; a row each."""
         found = [json.loads(line) for line in self._results.read_text().splitlines()] if self._results.exists() else []
         log, dice = self._folder / "disk" / "log", random.Random(self._seed)
-        kinds = [entry.kind for entry in entries(log)]
-        # Before the first mark there is no home: what the arm begins with is not what is tried.
-        moments = sorted(dice.sample(range(kinds.index(MARK), len(kinds) + 1), num))
-        going_on = set(dice.sample(moments, min(num_to_go_on, num)))
+        stages = self._stages(log)
+        moments = by_turns(stages, num, dice)
+        latest_first = sorted(moments, reverse=True)  # the least is left to do there
+        going_on = set(by_turns({moment: stages[moment] for moment in latest_first}, num_to_go_on, dice))
         platter = Platter(log, self._folder / "platter", size=SIZE_MIB[self.name] * 1024**2)
-        for moment in track(moments, description=f"{self.name}: cuts", console=console, disable=not console.is_terminal):
+        for moment in track(sorted(moments), description=f"{self.name}: cuts", console=console, disable=not console.is_terminal):
             platter.advance(moment)
             if any(row["moment"] == moment for row in found):
                 continue
             with self._state(platter, random.Random(f"{self._seed} {moment}")) as (home, num_lost):
                 promises = [Promise.read(text) for text in platter.marks]
                 lines = judge(self.name, home, promises, self.asked(), goes_on=moment in going_on, dice=random.Random(moment))
-            row = {"arm": self.name, "moment": moment, "after": promises[-1].said, "blocks_lost": num_lost, "faults": lines,
-                   "went_on": self.name != "run" or moment in going_on}  # fmt: skip
+            row = {"arm": self.name, "moment": moment, "stage": stages[moment], "after": promises[-1].said, "blocks_lost": num_lost,
+                   "faults": lines, "went_on": self.name != "run" or moment in going_on}  # fmt: skip
             found.append(row)
             with self._results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             if lines:
                 console.print(f"[red]{self.name}, moment {moment}, after {promises[-1].said}[/]: {lines[0]}", soft_wrap=True)
+        return found
+
+    def _stages(self, log: Path) -> dict[int, str]:
+        """What was at work at each moment from the first mark on; before it there is no home. Of a run its stages."""
+        path = self._folder / "work.json"
+        works = [Work(*each) for each in json.loads(path.read_text())] if path.exists() else []
+        found: dict[int, str] = {}
+        is_begun = False
+        for moment, entry in enumerate(entries(log), start=1):
+            is_begun = is_begun or entry.kind == MARK
+            if is_begun:
+                at_work = [work for work in works if work.start_s <= entry.at_s <= work.end_s]
+                newest = max(at_work, key=lambda work: work.start_s, default=None)
+                found[moment] = self.name if not works else stage_of(newest.place) if newest else "between stages"
         return found
 
     @contextmanager
@@ -166,14 +194,14 @@ class Arm:
 
 def report(rows: list[dict[str, Any]], console: Console) -> int:
     """Print the table; returns how many cuts lost anything."""
-    table = Table("workload", "cuts", "blocks lost, median", "cuts that lost anything", "gone on with")
+    table = Table("workload", "stage", "cuts", "that took blocks (most)", "cuts that lost anything", "gone on with")
     num_bad = 0
-    for arm in ARMS:
-        of_arm = [row for row in rows if row["arm"] == arm]
-        if of_arm:
-            bad, lost = sum(bool(row["faults"]) for row in of_arm), sorted(row["blocks_lost"] for row in of_arm)
-            table.add_row(arm, str(len(of_arm)), str(lost[len(lost) // 2]), str(bad), str(sum(row["went_on"] for row in of_arm)))
-            num_bad += bad
+    for arm, stage in dict.fromkeys((row["arm"], row["stage"]) for row in rows):
+        of_arm = [row for row in rows if row["arm"] == arm and row["stage"] == stage]
+        bad, lost = sum(bool(row["faults"]) for row in of_arm), [row["blocks_lost"] for row in of_arm]
+        table.add_row(arm, stage, str(len(of_arm)), f"{sum(map(bool, lost))} (at most {max(lost)})", str(bad),
+                      str(sum(row["went_on"] for row in of_arm)))  # fmt: skip
+        num_bad += bad
     console.print(table)
     faults = Counter(re.sub(r"/\S*/home/", "", line)[:120] for row in rows for line in row["faults"])
     for fault, num in faults.most_common(20):

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.acknowledged import Digests, Promise, file_digest
 from benchmarks.importing import write_file
-from benchmarks.power_cut.acknowledged import Digests, Promise, file_digest
 from benchmarks.power_cut.logged_disk import ROOT, LoggedDisk
 from warehouse.home import Home, atomic_write
 from warehouse.query import connect

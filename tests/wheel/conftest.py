@@ -24,6 +24,7 @@ import duckdb
 import psutil
 import pytest
 
+from benchmarks.common.process import left_after, processes_of
 from tests.wheel.reported import poison
 from warehouse.home import Home
 from warehouse.locks import FileLock
@@ -81,27 +82,11 @@ class Wheel:
 
     def processes(self) -> list[psutil.Process]:
         """Whatever runs for this home, browsers included."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE and self._is_ours(process):
-                    found.append(process)
-        return found
-
-    def _is_ours(self, process: psutil.Process) -> bool:
-        mark = str(self.base)
-        return any(mark in part for part in process.cmdline()) or any(mark in value for value in process.environ().values())
+        return processes_of(self.base)
 
     def left_after(self, seconds: float) -> list[str]:
         """The command lines of what still runs for this home after so long; returns as soon as there is nothing."""
-        deadline = time.monotonic() + seconds
-        while (left := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        described = []
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                described.append(f"{process.pid} {' '.join(process.cmdline())[:300]}")
-        return described
+        return left_after(self.base, seconds)
 
     def end_processes(self) -> None:
         for process in self.processes():

@@ -14,16 +14,14 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from agent.episode import Episode
 from assets.invariants import INVARIANTS
+from benchmarks.common.acknowledged import acknowledged_episodes, spooled_episodes
 from warehouse.query import connect
 
 pytestmark = pytest.mark.timeout(3600)
@@ -47,21 +45,7 @@ TARGETS = {
 
 
 def acknowledged(wheel: Any) -> set[str]:
-    """Episodes that were said to be finished and that the tables are to have: they are there, in a trainer's spool, among those that a
-    stage keeps while it works, or in a collection's results."""
-    found = {episode for (episode,) in wheel.sql("select episode_id from episodes")}
-    kept = (path for path in wheel.home.work.glob("*/*/episodes/round-*.jsonl") if path.parts[-3] != "merged_policy")
-    for path in (*wheel.home.checkpoints.glob("*/*/run/*/episodes/round-*.jsonl"), *kept):
-        found |= set(_spooled(path))
-    for path in (wheel.home.prefect / "results").glob("*-episode-*"):
-        found |= set(re.findall(r"episode-[0-9a-f]+", path.name))
-    return found
-
-
-def _spooled(path: Path) -> Iterator[str]:
-    data = path.read_bytes()
-    for line in data[: data.rfind(b"\n") + 1].splitlines():
-        yield Episode.model_validate_json(line).episode_id
+    return acknowledged_episodes(wheel.home, (episode for (episode,) in wheel.sql("select episode_id from episodes")))
 
 
 def assert_nothing_lost(wheel: Any, promised: set[str], *, outdated: str | None = None) -> None:
@@ -215,18 +199,18 @@ def test_a_killed_trainer_goes_on_with_the_episodes_it_had(turned_home, copy_of)
 
     with (wheel.base / "worker.log").open("w") as log:
         worker = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
-        while worker.poll() is None and not any(list(_spooled(path)) for path in spools.glob("*/episodes/round-*.jsonl")):
+        while worker.poll() is None and not any(list(spooled_episodes(path)) for path in spools.glob("*/episodes/round-*.jsonl")):
             time.sleep(0.02)
         worker.kill()
         worker.wait()
-        kept = {episode for path in spools.glob("*/episodes/round-*.jsonl") for episode in _spooled(path)}
+        kept = {episode for path in spools.glob("*/episodes/round-*.jsonl") for episode in spooled_episodes(path)}
         assert kept and wheel.left_after(GONE_S) == []
 
         again = wheel.start("-m", "pipelines.workers", str(folder), stdout=log)
         assert again.wait(900) == 0, (wheel.base / "worker.log").read_text()[-3000:]
     assert_nothing_lost(wheel, before | kept, outdated="merged_policy")
     (path,) = spools.glob("*/episodes/round-0001.jsonl")
-    spooled = list(_spooled(path))
+    spooled = list(spooled_episodes(path))
     assert len(spooled) == len(set(spooled)), "what was finished is not run again"
     assert wheel.left_after(GONE_S) == []
 

@@ -1,12 +1,13 @@
-"""What a home has acknowledged, written into the log of its disk, and whether it is all there after a power cut. Who works on the home is
-workloads.py's.
+"""What a home has acknowledged, and whether it is all there after a power cut or a kill: versions of tables, files, finished stages,
+episodes. Who works on the home is the business of power_cut/ and kills.py.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import duckdb
 from rich.console import Console
 
+from agent.episode import Episode
 from assets.requests import StageResult
 from pipelines.finished_work import find_loss
 from pipelines.verify_command import verify
@@ -69,6 +71,25 @@ def rows_digest(warehouse: Warehouse, table: str, version: int) -> str:
     with duckdb.connect(":memory:") as con:
         (found,) = con.execute("select count(*) || '/' || coalesce(sum(hash(rows)::hugeint), 0) from rows").fetchall()
     return str(found[0])
+
+
+def acknowledged_episodes(home: Home, stored: Iterable[str]) -> set[str]:
+    """Episodes that were said to be finished and that the tables are to have: they are stored, in a trainer's spool, among those that a
+    stage keeps while it works, or in a collection's results."""
+    found = set(stored)
+    kept = (path for path in home.work.glob("*/*/episodes/round-*.jsonl") if path.parts[-3] != "merged_policy")
+    for path in (*home.checkpoints.glob("*/*/run/*/episodes/round-*.jsonl"), *kept):
+        found |= set(spooled_episodes(path))
+    for path in (home.prefect / "results").glob("*-episode-*"):
+        found |= set(re.findall(r"episode-[0-9a-f]+", path.name))
+    return found
+
+
+def spooled_episodes(path: Path) -> Iterator[str]:
+    """Ids of the episodes in a log of them, without a last line that was cut off."""
+    data = path.read_bytes()
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        yield Episode.model_validate_json(line).episode_id
 
 
 def file_digest(path: Path) -> str:
