@@ -16,6 +16,7 @@ import json
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -219,6 +220,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(".bench/power_cut"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that disks are unmounted
     console, reason = Console(), why_not()
     if reason is not None:
         raise SystemExit(f"no disk can be logged here: {reason}")
