@@ -43,7 +43,7 @@ from benchmarks.common.process import left_after, processes_of
 from benchmarks.common.provenance import ROOT, provenance
 from pipelines.instance import open_instance
 from pipelines.jobs import completed
-from pipelines.live import working
+from pipelines.progress import working
 from pipelines.work_folder import RESULT, work_folder
 from warehouse.catalogue import TABLES
 from warehouse.home import Home, atomic_write
