@@ -21,6 +21,7 @@ import difflib
 import gc
 import hashlib
 import json
+import math
 import os
 import re
 import resource
@@ -75,8 +76,8 @@ MODULES = {
 }  # fmt: skip
 
 SURVIVED, KILLED, NOT_RUN = "survived", "killed", "not run"
-CPU_S, WALL_S = 20, 600
-"""A mutant that takes longer hangs, and is killed: of the processor, and by the clock."""
+SPARE_S, WALL_S = 5, 600
+"""A mutant that takes so many seconds of the processor more than three times what its tests took hangs, and is killed; so by the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,21 +189,24 @@ class Forks:
         items = list(session.items)
         path = Path("calls.json")
         gc.freeze()  # what a child's collector does not look at is not copied
-        if self.child(session, items, "stats", path):
+        if self.child(session, items, "stats", path, WALL_S):
             raise SystemExit("the tests fail without any change")
-        calls: dict[str, list[int]] = json.loads(path.read_text())
+        calls: dict[str, list[int]]
+        took_s: list[float]
+        calls, took_s = json.loads(path.read_text())
         if self.changes.keys() and not calls:
             raise SystemExit("no test calls what is changed: the tests import another copy")
         todo = [(key, one) for key, one in self.changes.items() if self.noted.get(one["id"]) != KILLED]
-        for number, (key, one) in enumerate(todo):
-            callers = [items[index] for index in calls.get(one["function"], ())]
-            status = self.child(session, callers or items, key, None)  # called in a process that a test starts, or not at all
+        for place, (key, one) in enumerate(todo, start=1):
+            callers = calls.get(one["function"]) or range(len(items))  # called in a process that a test starts, or not at all
+            limit_s = SPARE_S + 3 * sum(took_s[number] for number in callers)
+            status = self.child(session, [items[number] for number in callers], key, None, limit_s)
             self.noted[one["id"]] = KILLED if status else SURVIVED
             Path("outcomes.json").write_text(json.dumps(self.noted, indent=1))
-            print(f"\r{number + 1}/{len(todo)}", end="", file=sys.stderr, flush=True)
+            print(f"\r{place}/{len(todo)}", end="", file=sys.stderr, flush=True)
         return True
 
-    def child(self, session: Any, items: list[Any], mutant: str, calls: Path | None) -> int:
+    def child(self, session: Any, items: list[Any], mutant: str, calls: Path | None, limit_s: float) -> int:
         """0 where every test passed. Its time is counted in seconds of the processor, since the machine may be busy."""
         pid = os.fork()
         if pid == 0:
@@ -210,7 +214,7 @@ class Forks:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1)
             os.dup2(nothing, 2)
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), math.ceil(limit_s)))
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(WALL_S)
             try:
@@ -242,7 +246,7 @@ def run_tests(session: Any, items: list[Any], mutant: str, calls: Path | None) -
         for function in state()._stats:
             found.setdefault(function, []).append(number)
     if calls:
-        calls.write_text(json.dumps({function: sorted(numbers, key=took_s.__getitem__) for function, numbers in found.items()}))
+        calls.write_text(json.dumps([{name: sorted(numbers, key=took_s.__getitem__) for name, numbers in found.items()}, took_s]))
     return 0
 
 

@@ -45,8 +45,8 @@ def test_what_is_exactly_on_a_bound_is_kept() -> None:
 
 def test_loglinear_lies_between_sampler_and_learner_by_age() -> None:
     logprobs = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
-    found = loglinear_proximal(logprobs, torch.full((3,), -2.0), torch.tensor([0.0, 1.0, 3.0]))
-    assert found.tolist() == pytest.approx([-2.0, -1.5, -1.25])
+    found = loglinear_proximal(logprobs, torch.full((3,), -3.0), torch.tensor([0.0, 1.0, 3.0]))
+    assert found.tolist() == pytest.approx([-3.0, -2.0, -1.5])
     assert not found.requires_grad
 
 
@@ -95,4 +95,4 @@ def test_a_token_keeps_its_weight_up_to_the_largest_lag_and_none_beyond() -> Non
 
 def test_tokens_of_newer_weights_than_asked_for_are_not_stale() -> None:
     assert staleness(item([-1.0] * 3, (2, 5, 7)), 5).tolist() == [3, 0, 0]
-    assert staleness(item([-1.0] * 3), 5).tolist() == [0, 0, 0]
+    assert staleness(item([-1.0] * 3), 5).tolist() == [0, 0, 0] and staleness(item([]), 5).dtype == np.int64
