@@ -89,6 +89,7 @@ def _work(folder: Path, request: StageRequest, pipes: PipesContext) -> int:
     told = {"read_versions": read, "commits": commits, "started_at": started_at, "duration_s": time.monotonic() - started}
     result = result.model_copy(update=told)
     atomic_write(folder / RESULT, result.model_dump_json().encode())
+    context.clean_up()
     if request.worker in PAGED:  # type: ignore[attr-defined]
         _write_pages(context)
     return 0

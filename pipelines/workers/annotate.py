@@ -37,7 +37,7 @@ def run(request: AnnotateRequest, context: WorkerContext) -> StageResult:
     result = asyncio.run(_annotate(request, requests, context, keeper))
     stored = store_episodes(context, keeper.played.episodes())
     version = context.warehouse.replace_partition("annotations", result.rows, iteration=request.iteration, stage=request.stage)
-    keeper.played.remove()
+    context.when_finished(keeper.played.remove)
     decisions = Counter(f"decision/{annotation.decision}" for annotation in result.annotations)
     return StageResult(
         table_versions={**stored.versions, "annotations": version},

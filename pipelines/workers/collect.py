@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from contextlib import closing
+from functools import partial
 
 from assets.requests import CollectRequest, StageResult
 from pipelines import prefect_server
@@ -48,7 +49,7 @@ def run(request: CollectRequest, context: WorkerContext) -> StageResult:
     stored = store_episodes(context, map(service.with_screenshots, episodes))
     # Results first: one whose screenshots are gone could not be gone on with.
     for folder in (prefect_server.results_folder(context.home), spool):
-        shutil.rmtree(folder, ignore_errors=True)
+        context.when_finished(partial(shutil.rmtree, folder, ignore_errors=True))
     solved = sum(episode.is_success for episode in episodes)
     return StageResult(
         table_versions=stored.versions,

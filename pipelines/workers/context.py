@@ -6,7 +6,7 @@ Nothing here decides what a stage does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.episode import EpisodeRequest, Purpose
@@ -30,6 +30,16 @@ class WorkerContext:
     iteration: str
     stage: str
     log: Callable[[str], None]
+    _last: list[Callable[[], object]] = field(default_factory=list, init=False, repr=False)
+
+    def when_finished(self, clean_up: Callable[[], object]) -> None:
+        """Do this once the result is stored: a worker that is killed before finds what it would go on from."""
+        self._last.append(clean_up)
+
+    def clean_up(self) -> None:
+        """In the order in which it was asked for."""
+        for each in self._last:
+            each()
 
     @property
     def warehouse(self) -> Warehouse:

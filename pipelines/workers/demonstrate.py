@@ -38,7 +38,7 @@ def run(request: DemonstrateRequest, context: WorkerContext) -> StageResult:
         **stored.versions,
         "sft_samples": context.warehouse.replace_partition("sft_samples", samples, iteration=request.iteration, stage=request.stage),
     }
-    played.remove()
+    context.when_finished(played.remove)
     return StageResult(table_versions=versions, counts={**stored.counts, "samples": len(samples)})
 
 

@@ -29,7 +29,7 @@ def run(request: EvaluateRequest, context: WorkerContext) -> StageResult:
     rows = [row for role, of_role in episodes.items() for row in evaluation_rows(role, of_role)]
     stored = store_episodes(context, kept.episodes())
     version = context.warehouse.replace_partition("evaluations", rows, iteration=request.iteration, stage=request.stage)
-    kept.remove()
+    context.when_finished(kept.remove)
     metrics = {
         f"{split}/{role}": macro_average(task_counts(episode for episode in of_role if episode.request.split == split)).mean
         for role, of_role in episodes.items()

@@ -67,7 +67,7 @@ def run(request: MergeRequest, context: WorkerContext) -> StageResult:
         ),
         "checkpoints": store_checkpoint(context, card, parents=list(dict.fromkeys([*made_from, *([base_id] if base_id else [])]))),
     }  # fmt: skip
-    kept.remove()
+    context.when_finished(kept.remove)
     return StageResult(
         checkpoint_id=card.checkpoint_id,
         table_versions=versions,

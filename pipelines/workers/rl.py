@@ -63,8 +63,9 @@ def run(request: RlRequest, context: WorkerContext) -> StageResult:
         "training_metrics": store_metrics(context, card.checkpoint_id, enumerate(result.metrics, start=1)),
         "checkpoints": store_checkpoint(context, card),
     }
-    shutil.rmtree(result.state, ignore_errors=True)  # first: a state without its spool would end in a run without episodes
-    result.spool.drop_pictures()
+    # The state first: without its spool it would end in a run without episodes.
+    context.when_finished(partial(shutil.rmtree, result.state, ignore_errors=True))
+    context.when_finished(result.spool.drop_pictures)
     last = {name: value for name, value in result.metrics[-1].items() if "/" not in name}
     return StageResult(checkpoint_id=card.checkpoint_id, table_versions=versions, counts=stored.counts, metrics=last)
 

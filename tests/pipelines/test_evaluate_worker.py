@@ -155,6 +155,10 @@ def test_each_policy_plays_its_splits_once_and_each_role_has_its_rows(tmp_path: 
     num = {split: sum(map(len, seeds_of(split).values())) for split in NUM_OF}
     assert result.counts["episodes"] == len(context.warehouse.read("episodes")) == num["eval"] + 2 * num["holdout"]
     assert result.table_versions["evaluations"] == context.warehouse.version("evaluations") and "episodes" in result.table_versions
+    assert (context.folder / "episodes").exists(), "until the result is stored: a worker that is killed before plays nothing again"
+    _, opened_again, _ = evaluated_in_a_corridor(tmp_path, monkeypatch)
+    assert opened_again == []
+    context.clean_up()
     assert not (context.folder / "episodes").exists(), "what the warehouse has is not kept twice"
 
 
@@ -200,6 +204,7 @@ def test_an_engine_that_fails_in_an_evaluation_is_closed_and_the_next_runs_only_
     with connect(place.warehouse) as con:
         assert con.sql("select count(*) from steps anti join screenshots using (screenshot_id)").fetchall() == [(0,)]
         assert con.sql("select distinct temperature, split from episodes").fetchall() == [(0.0, "eval")]
+    place.clean_up()
     assert not (place.folder / "episodes").exists(), "what the warehouse has is not kept twice"
 
 

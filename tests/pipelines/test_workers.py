@@ -184,6 +184,7 @@ def test_a_search_that_was_cut_off_plays_only_the_episodes_that_it_lacks(seeded:
     assert len(played) == len(set(played)) == num_mixtures * num_each
     stored = seeded.warehouse.read("merge_candidates")
     assert set(stored["candidate"].to_pylist()) == set(range(num_mixtures)) and sum(stored["num_episodes"].to_pylist()) == len(played)
+    seeded.clean_up()
     assert not (seeded.folder / "episodes").exists()
 
 
@@ -258,17 +259,19 @@ def test_annotation_that_was_cut_off_goes_on_to_the_same_decisions(
         return {tuple(row[column] for column in columns) for row in rows}
 
     num_until = -1
-    whole = annotate_worker.run(request, context(seeded.home, "0001", "annotations"))
+    whole = annotate_worker.run(request, first := context(seeded.home, "0001", "annotations"))
+    first.clean_up()
     wanted, num_played = decisions(), len(played)
     assert wanted and num_played == len(set(played))
     num_until = num_played + num_played // 2
     with pytest.raises(RuntimeError, match="as a kill"):
         annotate_worker.run(request, context(seeded.home, "0001", "annotations"))
     num_until = -1
-    result = annotate_worker.run(request, context(seeded.home, "0001", "annotations"))
+    result = annotate_worker.run(request, last := context(seeded.home, "0001", "annotations"))
     assert sorted(played[:num_played]) == sorted(played[num_played:]), "each once, by the run that was cut off or by the next"
     assert decisions() == wanted and result.counts == whole.counts and result.metrics == whole.metrics
-    assert not (work_folder(seeded.home, "0001", "annotations") / "episodes").exists()
+    last.clean_up()
+    assert not (last.folder / "episodes").exists()
 
 
 def test_a_disk_that_fills_up_under_a_checkpoint_leaves_nothing_of_it(small_disk: Path) -> None:
