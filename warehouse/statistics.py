@@ -72,6 +72,12 @@ class PairedComparison:
     p_worse: float
     """one-sided exact McNemar: chance of a result at least this bad for the candidate, were the two equally good."""
 
+    @property
+    def p_two_sided(self) -> float:
+        """Exact McNemar: chance of a result at least so far from even, either way."""
+        tails = mcnemar_exact(self.candidate_only, self.incumbent_only), mcnemar_exact(self.incumbent_only, self.candidate_only)
+        return min(1.0, 2 * min(tails))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecision:

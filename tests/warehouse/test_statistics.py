@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warehouse.statistics import (
+    Difference,
     Interval,
+    PairedComparison,
     TaskCount,
     compare_paired,
     difference,
@@ -111,6 +113,14 @@ def test_difference_is_newcombes_method_10() -> None:
     assert gain.mean == pytest.approx(0.2)
     assert gain.interval.low == pytest.approx(0.0524, abs=6e-5) and gain.interval.high == pytest.approx(0.3339, abs=6e-5)
     assert gain.interval.excludes_zero
+
+
+def test_an_exact_paired_test_looks_both_ways() -> None:
+    """1, 9: 2 · 11/1024; 5, 5 is as even as can be."""
+    for won, lost, expected in ((1, 9, 22 / 1024), (9, 1, 22 / 1024), (5, 5, 1.0), (0, 0, 1.0)):
+        either = Difference(mean=0.0, interval=Interval(low=0.0, high=0.0))
+        found = PairedComparison(difference=either, num_pairs=20, candidate_only=won, incumbent_only=lost, p_worse=mcnemar_exact(won, lost))
+        assert found.p_two_sided == pytest.approx(expected)
 
 
 def test_mcnemar_exact_against_binomial_values() -> None:
