@@ -1,4 +1,4 @@
-"""Golden curves of reinforcement learning: twenty updates of PPO on made-up episodes, as they were when golden_ppo.json was written.
+"""Golden curves of reinforcement learning: fifteen updates of PPO on made-up episodes, as they were when golden_ppo.json was written.
 
 A refactor that moves one of them has changed what is learned. Where that is meant, write them anew and say why in the commit:
 
@@ -29,7 +29,7 @@ from models.shift_qwen3 import ShiftQwen3ForCausalLM, initialise, tiny_config
 
 GOLDEN = Path(__file__).with_name("golden_ppo.json")
 CURVES = ("policy_loss", "value_loss", "kl", "entropy", "clip_fraction", "grad_norm", "replay_loss")
-VOCABULARY, EPISODES, UPDATES = 24, 6, 20
+VOCABULARY, EPISODES, UPDATES = 24, 6, 15
 CONFIG = PpoConfig(
     level="token", lambda_policy=None, lambda_alpha=0.5, lambda_floor=0.5, pretraining_rounds=2, gate_explained_variance=-9.0,
     pretraining_policy="baseline", epochs=2, minibatch_episodes=3, learning_rate=1e-2, critic_learning_rate=2e-3, warmup_steps=4,
@@ -95,13 +95,13 @@ def curves() -> dict[str, list[float]]:
     return found
 
 
-def test_twenty_updates_of_ppo_lose_what_they_lost_before() -> None:
+def test_fifteen_updates_of_ppo_lose_what_they_lost_before() -> None:
     torch.set_num_threads(1)
     found, golden = curves(), json.loads(GOLDEN.read_text(encoding="utf-8"))
     assert found.keys() == golden.keys()
     for name in CURVES:
-        # processors differ by 1.4 % after twenty updates, with one and the same code
-        assert found[name] == pytest.approx(golden[name], rel=3e-2, abs=2e-4), name
+        # Processors differ by .05 % until here, with one and the same code. Soon after, a token is clipped on one and not on another.
+        assert found[name] == pytest.approx(golden[name], rel=1e-2, abs=2e-4), name
 
 
 def test_the_first_step_loses_what_plain_arithmetic_says() -> None:

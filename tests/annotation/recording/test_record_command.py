@@ -111,7 +111,7 @@ def test_without_a_microphone_it_names_an_option_that_there_is():
     with pytest.raises(RecorderUnavailable, match="no such microphone"):
         Microphone.called("no such microphone").check()
     named = {word.strip("(),.") for word in str(refused.value).split() if word.strip("(").startswith("--")}
-    record = get_command(app).commands["record"].commands  # type: ignore[attr-defined]
+    record = get_command(app).get_command(None, "record").commands  # type: ignore[attr-defined, arg-type, union-attr]
     options = {name: {o for p in record[name].params for o in (*p.opts, *p.secondary_opts)} for name in ("start", "browser")}
     assert named == {"--microphone", "--no-speech"} and all(named <= there for there in options.values())
 
