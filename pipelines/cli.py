@@ -113,6 +113,7 @@ def ui(
 @app.command()
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a machine.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every iteration, not only the newest ten.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Iterations, stages, artefact ids, success with counts and intervals."""
@@ -122,7 +123,7 @@ def status(
     if as_json:
         print(found.model_dump_json(indent=2))
     else:
-        print_status(found, console)
+        print_status(found, console, show_all=show_all)
 
 
 @app.command("eval")

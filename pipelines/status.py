@@ -34,6 +34,8 @@ from warehouse.tables import Warehouse
 
 COUNTED = ("episodes", "steps", "annotations", "ct_samples", "sft_samples")
 """Tables of which it is said how many rows an iteration has."""
+NEWEST = 10
+"""Iterations that people are shown unless they ask for all."""
 
 
 class Success(BaseModel):
@@ -214,8 +216,9 @@ def success_table(status: Status, split: str = REPORTED_SPLIT) -> RichTable:
     return table
 
 
-def print_status(status: Status, console: Console) -> None:
-    """Iterations, what each stage made, where its episodes went, success, and where to read on."""
+def print_status(status: Status, console: Console, *, show_all: bool = False) -> None:
+    """Iterations, what each stage made, where its episodes went, success, and where to read on. The newest NEWEST, unless all are
+    asked for."""
     if status.turned_by is not None:
         at_work = f", now at {', '.join(status.working)}" if status.working else ""
         console.print(f"process {status.turned_by} is turning the wheel in {status.home}{at_work}", highlight=False, soft_wrap=True)
@@ -225,6 +228,12 @@ def print_status(status: Status, console: Console) -> None:
         return
     done = sum(iteration.complete for iteration in status.iterations if iteration.iteration != SEED_ITERATION)
     console.print(f"The wheel in {status.home}: {counted(done, 'iteration')} complete\n", highlight=False, soft_wrap=True)
+    earlier = [] if show_all else status.iterations[:-NEWEST]
+    if earlier:
+        ended = sum(each.complete for each in earlier)
+        more = f"the newest {NEWEST}; `--all` shows {len(earlier)} more, {ended} of them complete\n"
+        console.print(more, highlight=False, soft_wrap=True)
+        status = status.model_copy(update={"iterations": status.iterations[-NEWEST:]})
     for iteration in status.iterations:
         console.print(_heading(iteration, is_turning=status.turned_by is not None), highlight=False)
         console.print(_stages(iteration))

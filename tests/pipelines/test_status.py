@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from pipelines.progress import Progress
-from pipelines.status import print_status, read_status
+from pipelines.status import NEWEST, print_status, read_status
 from pipelines.turning import driver_path
 from sandbox.miniwob.source import load_tasks
 from tests.warehouse.conftest import Make
@@ -89,6 +89,18 @@ def told(place: Any, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO())
     print_status(read_status(place.warehouse), console)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_of_many_iterations_the_newest_are_shown_unless_all_are_asked_for(place):
+    for number in range(NEWEST + 3):
+        register(place, f"{number:04d}", "sft_model", f"checkpoint-{number}")
+        place.open(f"{number:04d}")
+    status, console = read_status(place.warehouse), Console(width=120, file=io.StringIO())
+    shown, ended = told(place, width=120), sum(each.complete for each in status.iterations[:3])
+    assert f"`--all` shows 3 more, {ended} of them complete" in shown
+    assert "checkpoint-2" not in shown and "checkpoint-3" in shown and f"checkpoint-{NEWEST + 2}" in shown
+    print_status(status, console, show_all=True)
+    assert all(f"checkpoint-{number}" in console.file.getvalue() for number in range(NEWEST + 3))
 
 
 def test_who_looks_while_the_wheel_turns_is_not_told_to_turn_it(place):
