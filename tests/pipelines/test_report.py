@@ -343,13 +343,19 @@ def test_a_report_of_one_more_iteration_writes_the_pages_that_are_new(tmp_path: 
         assert made_of.sub("", (folder / path.name).read_text()) == made_of.sub("", path.read_text()), "as if it were built at once"
 
 
-def test_a_report_of_one_more_iteration_reads_no_rows_of_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of theirs could be read, but for what every evaluated policy solved."""
+def of_three_iterations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    """A home of which a report reads the episodes of the newest iteration only."""
     monkeypatch.setattr(build, "READ_HERE", 1)
     monkeypatch.setattr(build, "MAX_LINES", 2)
     warehouse = Warehouse(Home(tmp_path / "home"))
     for iteration in ("0001", "0002", "0003"):
         fill(warehouse, iteration, 40)
+    return warehouse
+
+
+def test_a_report_of_one_more_iteration_reads_no_rows_of_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of theirs could be read, but for what every evaluated policy solved."""
+    warehouse = of_three_iterations(tmp_path, monkeypatch)
     build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html")
     spoiled = 0
     for table in set(TABLES) - {"evaluations"}:
@@ -393,11 +399,7 @@ def test_a_page_whose_rows_have_changed_or_that_is_torn_is_written_again(tmp_pat
 
 
 def test_episodes_of_old_iterations_are_on_their_own_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "READ_HERE", 1)
-    monkeypatch.setattr(build, "MAX_LINES", 2)
-    warehouse = Warehouse(Home(tmp_path / "home"))
-    for iteration in ("0001", "0002", "0003"):
-        fill(warehouse, iteration, 40)
+    warehouse = of_three_iterations(tmp_path, monkeypatch)
     page = build_report(warehouse, warehouse.home, warehouse.home.reports / "index.html").read_text()
     assert page.count('<article class="episode') == 3 and f"{page_name('0001')}#trajectories" in page and "good-0003" in page
     text = Page(page).text

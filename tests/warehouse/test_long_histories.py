@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from warehouse import listing_notes
 from warehouse.errors import CorruptTable, UnknownId
 from warehouse.home import Home
 from warehouse.id_index import IdIndex
@@ -19,6 +20,7 @@ from warehouse.lineage import trace, trace_back
 from warehouse.query import connect
 from warehouse.stored_screens import pictures
 from warehouse.table_files import Listing
+from warehouse.table_log import TableLog
 from warehouse.tables import Warehouse
 from warehouse.withdrawal import withdraw
 
@@ -174,6 +176,14 @@ def test_files_are_listed_as_they_are_after_every_commit(own: Warehouse, make: A
         notes.write_bytes(damaged)
         version, files = fresh(own).listed("episodes")
         assert [file.path for file in files] == stored() and version == own.version("episodes")
+
+
+def test_notes_of_files_by_another_release_are_taken_again(own: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(listing_notes, "_NOTED", ["path", "num_rows"])
+        wanted = fresh(own).listed("episodes")
+        listing_notes.note_files(own.home, "episodes", TableLog(own.home, "episodes").commits.link(wanted[0]), wanted[1])
+    assert fresh(own).listed("episodes") == wanted
 
 
 def test_notes_of_files_hide_no_damage_of_the_log(own: Warehouse) -> None:
