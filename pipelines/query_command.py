@@ -93,7 +93,7 @@ def show_lineage(
     if as_json:
         print(json.dumps({**asdict(graph), "nodes": [asdict(node) for node in graph.nodes.values()]}, indent=2))
     else:
-        console.print(graph.to_tree())
+        console.print(graph.to_tree(), soft_wrap=True)
         if graph.omitted or graph.is_cut:
             ids = " and ".join(f"\"from {macro}('{graph.start.id}')\"" for macro in MACROS[way])
             console.print(f"Where there are many, a few are shown: --all shows all, flywheel sql {ids} lists their ids", soft_wrap=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from rich.markup import escape
-from rich.tree import Tree
 
 from warehouse.diagram import Arrow, Box, Diagram, to_mermaid, to_svg
 
@@ -76,17 +75,18 @@ class LineageGraph:
     def children(self, node: NodeId) -> list[Edge]:
         return [edge for edge in self.edges if edge.parent == node]
 
-    def to_tree(self) -> Tree:
-        """A Rich tree: what the start was made from, and what was made from it. What was drawn before is named, not drawn again."""
-        root = Tree(_line(self.nodes[self.start]))
+    def to_tree(self) -> str:
+        """A tree in Rich's markup: what the start was made from, and what was made from it. What was drawn before is only named."""
         up = _Branching(way="up", edges_of=self.parents, other=lambda edge: edge.parent, graph=self)
         down = _Branching(way="down", edges_of=self.children, other=lambda edge: edge.child, graph=self)
-        for branching, title in ((up, "made from"), (down, "went into")):
-            if branching.edges_of(self.start) or branching.omitted(self.start):
-                branching.grow(root.add(f"[bold]{title}[/bold]"), self.start)
+        branches = [
+            _Branch(f"[bold]{title}[/bold]", of_start)
+            for branching, title in ((up, "made from"), (down, "went into"))
+            if (of_start := branching.grow(self.start))
+        ]
         if self.is_cut:
-            root.add(f"[dim]… stopped after {len(self.nodes)} nodes[/dim]")
-        return root
+            branches.append(_Branch(f"[dim]… stopped after {len(self.nodes)} nodes[/dim]", []))
+        return "\n".join([_line(self.nodes[self.start]), *_lines(branches)])
 
     def to_diagram(self) -> Diagram:
         """Boxes and arrows; arrows follow the data, from what was there first to what was made from it."""
@@ -112,6 +112,13 @@ class LineageGraph:
         return to_svg(self.to_diagram())
 
 
+class _Branch(NamedTuple):
+    """A line of the text tree, in Rich's markup, and what hangs below it."""
+
+    text: str
+    below: list[_Branch]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Branching:
     """Growing the tree in one direction."""
@@ -122,20 +129,25 @@ class _Branching:
     graph: LineageGraph
     drawn: set[NodeId] = field(default_factory=set)
 
-    def omitted(self, node: NodeId) -> list[Omitted]:
-        return [entry for entry in self.graph.omitted if entry.node == node and entry.direction == self.way]
-
-    def grow(self, branch: Tree, node: NodeId) -> None:
+    def grow(self, node: NodeId) -> list[_Branch]:
+        """What hangs below a node."""
         self.drawn.add(node)
+        branches = []
         for edge in self.edges_of(node):
             key = self.other(edge)
             text = f"[dim]{edge.relation}[/dim] {_line(self.graph.nodes[key])}"
-            if key in self.drawn:
-                branch.add(f"{text} [dim](above)[/dim]")
-            else:
-                self.grow(branch.add(text), key)
-        for entry in self.omitted(node):
-            branch.add(f"[dim]{entry.relation} … {_count(entry.count, entry.kind)}[/dim]")
+            is_drawn = key in self.drawn
+            branches.append(_Branch(f"{text} [dim](above)[/dim]", []) if is_drawn else _Branch(text, self.grow(key)))
+        omitted = [entry for entry in self.graph.omitted if entry.node == node and entry.direction == self.way]
+        return branches + [_Branch(f"[dim]{entry.relation} … {_count(entry.count, entry.kind)}[/dim]", []) for entry in omitted]
+
+
+def _lines(branches: Sequence[_Branch], indent: str = "") -> Iterator[str]:
+    """With guides. Rich's own Tree renders each line once for every level above it."""
+    for branch in branches:
+        is_last = branch is branches[-1]
+        yield f"{indent}{'└── ' if is_last else '├── '}{branch.text}"
+        yield from _lines(branch.below, indent + ("    " if is_last else "│   "))
 
 
 def _line(node: Node) -> str:

@@ -39,7 +39,7 @@ def _ids(graph: LineageGraph, kind: str) -> set[str]:
 def _text(graph: LineageGraph) -> str:
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(graph.to_tree())
+        console.print(graph.to_tree(), soft_wrap=True)
     return capture.get()
 
 
