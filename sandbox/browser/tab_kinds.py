@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sandbox.browser.beginframe import EPOCH_S, EXTRA_FRAME_MS, FramedPage, budget_ms
 from sandbox.browser.cdp import Listener, Params
@@ -137,6 +137,9 @@ class FramedTab(Tab, FramedPage):
 
 class RealTimeTab(RealTime, FramedTab):
     """A tab with frames of ours, in real time."""
+
+    _max_missed_frames: ClassVar[int] = 600
+    """Some ten seconds: the page has no time of its own that would pass too far on a busy machine."""
 
     def _on_request(self, event: Params, session_id: str | None = None) -> None:
         """Nothing stands still that an answer would wait for."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 MAX_EXTRA_MS = 5000.0
 """Page time that may pass beyond a step's own while the page settles."""
 MAX_STILL_FRAMES = 60
-MAX_MISSED_FRAMES = 20
-"""A frame that is drawn while a page moves to another process has no picture."""
 _TITLE_SCRIPT = "(() => { try { return String(document.title).slice(0, 500); } catch { return ''; } })()"
 _QUIET_WAIT_S = 0.02
 _ABORTED = "net::ERR_ABORTED"
@@ -45,6 +43,8 @@ class Tab(CdpPage):
 
     _fetch_options: ClassVar[Params] = {"patterns": [{"urlPattern": "*"}], "handleAuthRequests": True}
     _opens_files: ClassVar[bool] = True
+    _max_missed_frames: ClassVar[int] = 20
+    """A frame that is drawn while a page moves to another process has no picture."""
 
     def __init__(self, window: WebWindow, info: Params, session_id: str) -> None:
         super().__init__(window.browser, window.settings, window.root)
@@ -300,7 +300,7 @@ class Tab(CdpPage):
                 await self._wait_for_change()
             extra_ms += GESTURE_FRAME_MS
             png = await self._draw(GESTURE_FRAME_MS, screenshot=screenshot and self._pending() is None)
-        for _ in range(MAX_MISSED_FRAMES if screenshot and png is None else 0):
+        for _ in range(self._max_missed_frames if screenshot and png is None else 0):
             if (png := await self._draw(GESTURE_FRAME_MS, screenshot=True)) is not None:
                 break
         if self.window.web.still_frames and png is not None:
