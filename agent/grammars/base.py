@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -24,6 +25,9 @@ QWEN_PATCH_PX = 28
 QWEN_MIN_AREA_PX = 100 * QWEN_PATCH_PX**2
 QWEN_MAX_AREA_PX = 16384 * QWEN_PATCH_PX**2
 QWEN_MAX_ASPECT = 200
+THINK_TAGS = r"think\w{0,64}|thought"
+"""Names of the tags that models put around thoughts, whatever their case: think, thinkt, Thought, think_never_used_<32 digits>, …"""
+_WRAPPER = re.compile(rf"</?(?:seed:)?(?:{THINK_TAGS}|computer_env|answer)\s*>", re.IGNORECASE)
 MAX_INVALID_TEXT = 500
 """Characters of a bad response that an InvalidAction repeats; the step keeps the whole response."""
 
@@ -79,6 +83,11 @@ def invalid_response(text: str, reason: str, thought: str | None = None) -> Pars
 def storable(text: str) -> str:
     """The text without lone surrogates, which no UTF-8 file can hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def without_wrappers(text: str) -> str:
+    """The text without the tags that models put around thoughts, answers and turns."""
+    return _WRAPPER.sub("", text)
 
 
 def read_json(text: str, what: str) -> Any:

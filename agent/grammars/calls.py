@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.grammars.base import BadText, NotRepresentable, to_pixels
+from agent.grammars.base import BadText, NotRepresentable, to_pixels, without_wrappers
 from agent.grammars.points import read_point
 from sandbox.actions import (
     Action,
@@ -176,7 +176,7 @@ READERS: dict[str, Callable[[Arguments], Action]] = {
     "open_app": lambda a: OpenApp(name=a.text("app_name", "name", "content")),
     "press_home": lambda a: PressHome(),
     "press_back": lambda a: PressBack(),
-    "finished": lambda a: Finished(answer=a.find("content", "answer", "0") or ""),
+    "finished": lambda a: Finished(answer=without_wrappers(a.find("content", "answer", "0") or "")),
     "call_user": lambda a: CallUser(question=a.find("content", "question", "0") or ""),
 }
 """Every function, by its canonical name."""

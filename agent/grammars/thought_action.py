@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from pydantic import ValidationError
 
 from agent.grammars.base import (
+    THINK_TAGS,
     BadText,
     Layout,
     NotRepresentable,
@@ -24,6 +25,7 @@ from agent.grammars.base import (
     invalid_response,
     storable,
     validation_reason,
+    without_wrappers,
 )
 from agent.grammars.calls import Point, Scale, canonical_name, read_call, write_call
 from agent.grammars.points import escape_text, read_point, unescape_text
@@ -33,21 +35,23 @@ from sandbox.session import Observation
 MAX_ACTIONS = 20
 MAX_DESCRIBED_CHARS = 120
 
-ACTION_LINE = re.compile(r"^[ \t]*Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()", re.MULTILINE)
-ACTION_ANYWHERE = re.compile(r"Action[ \t]*[:：]\s*(?=[A-Za-z_]\w*\s*\()")
+_ACTION = r"\*{0,2}Action[ \t]*(?:\*{1,2}[ \t]*)?[:：]\*{0,2}"
+_CALL_FOLLOWS = r"\s*(?:```\w*\s*|`)?(?=[A-Za-z_]\w*\s*\()"
+ACTION_LINE = re.compile(rf"^[ \t]*{_ACTION}{_CALL_FOLLOWS}", re.MULTILINE)
+ACTION_ANYWHERE = re.compile(rf"{_ACTION}{_CALL_FOLLOWS}")
 _HEADER = re.compile(
-    r"(?:^|(?<=\n))[ \t]*(?:Thought|Reflection|Action_Summary)[ \t]*[:：][ \t]*|(?<![ \t])[ \t]*\bAction_Summary[ \t]*[:：][ \t]*"
+    r"(?:^|(?<=\n))[ \t]*\*{0,2}(?:Thought|Reflection|Action_Summary)[ \t]*(?:\*{1,2}[ \t]*)?[:：]\*{0,2}[ \t]*"
+    r"|(?<![ \t])[ \t]*\bAction_Summary[ \t]*[:：][ \t]*"
 )
 _UNUSED_ACTION = re.compile(r"(?<![ \t])[ \t]*\bAction[ \t]*[:：]\s*$")
+_ACTION_HEADER = re.compile(rf"^[ \t]*{_ACTION}", re.MULTILINE)
+_HALF_FENCE = re.compile(r"\A```\w*\n|```\w*\Z")
 _CALL = re.compile(r"\b([A-Za-z_]\w{0,60})\s*\(")
-_BETWEEN_CALLS = re.compile(r"[\s,;]*(?:Action[ \t]*[:：]\s*)?")
+_BETWEEN_CALLS = re.compile(rf"(?:[\s,;]|(?:#|//)[^\n]*(?:\n|$))*(?:{_ACTION}\s*)?")
 _KEY = re.compile(r"(\w+)\s*=\s*")
 _QUOTE_ENDS = re.compile(r"""\s*(?:\)|$|,\s*(?:\w+\s*=|['"(\[<]))""")
-THINK_TAGS = r"think\w{0,64}|thought"
-"""Names of the tags that models put around thoughts, whatever their case: think, thinkt, Thought, think_never_used_<32 digits>, …"""
-TOOL_CALL_START = re.compile(r"<seed:tool_call>|<function")
+TOOL_CALL_START = re.compile(r"<(?:seed:)?tool_call\b|<function")
 _OPEN_THOUGHT_ENDS = re.compile(rf"{TOOL_CALL_START.pattern}|{ACTION_ANYWHERE.pattern}")
-_WRAPPER = re.compile(rf"</?(?:{THINK_TAGS}|computer_env|answer)>", re.IGNORECASE)
 _HEADER_IN_THOUGHT = re.compile(r"\s*\n\s*(?=(?:Thought|Action|Reflection|Action_Summary)[ \t]*[:：])")
 
 RawCall = tuple[str, dict[str, str]]
@@ -56,22 +60,17 @@ RawCall = tuple[str, dict[str, str]]
 def split_thought(text: str, tags: str = THINK_TAGS) -> tuple[str, str]:
     """What stands in think tags, and the rest. A tag that is never closed ends at the action, one that is never opened began at the start
     (chat templates write it into the prompt)."""
-    opened = re.search(rf"<({tags})>", text, re.IGNORECASE)
+    opened = re.search(rf"<((?:seed:)?(?:{tags}))\s*>", text, re.IGNORECASE)
     if opened is None:
-        closed = re.search(rf"</(?:{tags})>", text, re.IGNORECASE)
+        closed = re.search(rf"</(?:seed:)?(?:{tags})\s*>", text, re.IGNORECASE)
         return (text[: closed.start()], text[closed.end() :]) if closed else ("", text)
-    closed = re.compile(f"</{re.escape(opened.group(1))}>").search(text, opened.end())
+    closed = re.compile(rf"</{re.escape(opened.group(1))}\s*>", re.IGNORECASE).search(text, opened.end())
     if closed is None:
         closed = _OPEN_THOUGHT_ENDS.search(text, opened.end())
         end = start = closed.start() if closed else len(text)
     else:
         start, end = closed.span()
     return text[opened.end() : start], text[: opened.start()] + text[end:]
-
-
-def without_wrappers(text: str) -> str:
-    """The text without the tags that models put around thoughts, answers and turns."""
-    return _WRAPPER.sub("", text)
 
 
 def read_calls(text: str) -> list[RawCall]:
@@ -228,10 +227,13 @@ def _find_action(text: str) -> tuple[int, int]:
 
 
 def clean_thought(text: str) -> str | None:
-    """The thought without the words that head it and the tags around it; None where nothing is left."""
-    return _HEADER.sub("", _UNUSED_ACTION.sub("", without_wrappers(text).strip())).strip() or None
+    """The thought without the words that head it, the tags around it and half of a code fence; None where nothing is left."""
+    words = without_wrappers(text).strip()
+    if words.count("```") % 2:
+        words = _HALF_FENCE.sub("", words, count=1)
+    return _HEADER.sub("", _UNUSED_ACTION.sub("", words)).strip() or None
 
 
 def has_headers(text: str) -> bool:
     """Whether this is written as Thought/Action, or begins to be."""
-    return _HEADER.match(text) is not None or _UNUSED_ACTION.search(text) is not None
+    return any(found is not None for found in (_HEADER.match(text), _ACTION_HEADER.search(text), _UNUSED_ACTION.search(text)))

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from agent.grammars.base import (
+    THINK_TAGS,
     BadText,
     Layout,
     NotRepresentable,
@@ -30,6 +31,7 @@ from agent.grammars.base import (
     read_json,
     storable,
     validation_reason,
+    without_wrappers,
 )
 from agent.grammars.calls import Point, canonical_name, read_call, write_call
 from agent.grammars.points import escape_text, unescape_text
@@ -38,7 +40,6 @@ from agent.grammars.thought_action import (
     ACTION_LINE,
     MAX_ACTIONS,
     MAX_DESCRIBED_CHARS,
-    THINK_TAGS,
     TOOL_CALL_START,
     RawCall,
     clean_thought,
@@ -46,7 +47,6 @@ from agent.grammars.thought_action import (
     read_calls,
     read_calls_to,
     split_thought,
-    without_wrappers,
 )
 from agent.grammars.uitars1 import UNITS
 from sandbox.actions import Action, Finished, InvalidAction, ToolCall
@@ -75,6 +75,8 @@ _TAG = re.compile(r"</?(?:seed:tool_call|function|parameter)\b[^<>]*>?")
 _PYTHON_TYPES: dict[ParameterType, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "json": (dict, list),
 }  # fmt: skip
+_BARE_CALL = re.compile(r"^[ \t]*`{0,3}(?=([A-Za-z_]\w{0,60})\()", re.MULTILINE)
+_AFTER_CALLS = re.compile(r"(?:[\s.,;`]|(?:#|//)[^\n]*(?:\n|$))*")
 
 
 class UiTars2Grammar:
@@ -137,7 +139,7 @@ class UiTars2Grammar:
 
     def _writable_thought(self, thought: str | None) -> str:
         """The thought without anything that would read as a tag."""
-        return re.sub(rf"</?{self._think_token}>", "", without_wrappers(_TAG.sub("", thought))).strip() if thought else ""
+        return re.sub(rf"</?(?:seed:)?{self._think_token}\s*>", "", without_wrappers(_TAG.sub("", thought))).strip() if thought else ""
 
     def _action(self, name: str, values: Mapping[str, str], observation: Observation) -> Action:
         if name in self._tools:
@@ -184,15 +186,23 @@ def _find_calls(text: str) -> tuple[str, list[RawCall]]:
 
 
 def _bare_calls(text: str) -> tuple[str, list[RawCall]]:
-    for line in re.finditer(r"^[ \t]*(?=([A-Za-z_]\w{0,60})\s*\()", text, re.MULTILINE):
-        if canonical_name(line.group(1)) is None:
+    """The calls in lines at the end, maybe in a code fence, with a full stop or a comment. Raises BadText for a text that is a call and
+    cannot be read, or begins with one that is known: nobody answers a task so."""
+    for number, line in enumerate(_BARE_CALL.finditer(text)):
+        is_whole = number == 0 and clean_thought(text[: line.start()]) is None
+        is_known = canonical_name(line.group(1)) is not None
+        if not is_known and not is_whole:
             continue
         try:
             calls, end = read_calls_to(text[line.end() :])
         except BadText:
+            if is_whole and is_known:
+                raise
             continue
-        if not text[line.end() + end :].strip():
+        if _AFTER_CALLS.fullmatch(text, line.end() + end):
             return text[: line.start()], calls
+        if is_whole and is_known:
+            raise BadText(f"text after {line.group(1)}(…); write a tool call and nothing else")
     return text, []
 
 

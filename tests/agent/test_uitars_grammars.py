@@ -288,6 +288,25 @@ LONG_TOKEN = "think_never_used_51bce0c785ca2f68081bfa7d91973934"
         ("<Thought>look</Thought>\n<computer_env>press_home()</computer_env>", "look", PressHome()),
         ("<think>look</think><answer>42</answer>", "look", Finished(answer="42")),
         ("<think>Thought: look</think>\n<seed:tool_call><function=press_home></function></seed:tool_call>", "look", PressHome()),
+        ("```\npress_home()\n```", None, PressHome()),
+        ("I go home.\n```python\npress_home()\n```", "I go home.", PressHome()),
+        ("```\nThought: look\nAction: press_home()\n```", "look", PressHome()),
+        ("`press_home()`", None, PressHome()),
+        ("press_home().", None, PressHome()),
+        ("press_home();", None, PressHome()),
+        ("click(0, 0) # the button", None, Click(x=0, y=0)),
+        ("**Thought:** look\n**Action:** click(0, 0)", "look", Click(x=0, y=0)),
+        ("Thought: look\n**Action**: press_home()", "look", PressHome()),
+        ("Thought: look\nAction:\n```\npress_home()\n```", "look", PressHome()),
+        ("Thought: look\nAction: `press_home()`", "look", PressHome()),
+        ("<seed:think>look</seed:think>press_home()", "look", PressHome()),
+        ("<think >look</think >42", "look", Finished(answer="42")),
+        ("look</seed:think >42", "look", Finished(answer="42")),
+        ("Action: finished(content='<answer>42</answer>')", None, Finished(answer="42")),
+        ("<function=finished><parameter=content><answer>42</answer></parameter></function>", None, Finished(answer="42")),
+        ("f(x) = 2(x + 1)", None, Finished(answer="f(x) = 2(x + 1)")),
+        ("Paris (France)", None, Finished(answer="Paris (France)")),
+        ("It takes action: see page 2.", None, Finished(answer="It takes action: see page 2.")),
         ("The function print() writes text.", None, Finished(answer="The function print() writes text.")),
         ("Call wait() and then\nclick(1, 2) to go on.", None, Finished(answer="Call wait() and then\nclick(1, 2) to go on.")),
     ],
@@ -298,12 +317,16 @@ def test_what_models_write_for_uitars2(written: str, thought: str | None, expect
 
 
 @pytest.mark.parametrize("grammar", CHAT_GRAMMARS, ids=lambda grammar: grammar.name)
-@pytest.mark.parametrize("tag", ["think", "Thought", "thinkt", "computer_env", "answer", LONG_TOKEN])
+@pytest.mark.parametrize("tag", ["think", "Thought", "seed:think", "think ", "thinkt", "computer_env", "answer", LONG_TOKEN])
 def test_no_tag_stays_in_stored_text(grammar: Grammar, tag: str) -> None:
     parsed = grammar.parse(f"<{tag}>look there</{tag}>\nAction: press_home()", screen())
     assert (parsed.thought, parsed.actions) == ("look there", (PressHome(),))
     own = "thinkt" if grammar.name == "uitars2" else None
     assert f"<{tag}>" not in grammar.format(f"<{tag}>look there</{tag}>", PressHome(), screen()) or tag == own
+
+
+def test_a_comment_between_calls_loses_no_call() -> None:
+    assert UITARS2.parse("click(0, 0) # the box\npress_home() # done", screen()).actions == (Click(x=0, y=0), PressHome())
 
 
 def test_the_models_own_think_token_can_be_set() -> None:
@@ -325,6 +348,15 @@ def test_the_models_own_think_token_can_be_set() -> None:
         ("Thought: hm\nAction: ", "no action"),
         ("<think>hm</think>\nAction:", "no action"),
         ("Thought: nothing to do", "no action"),
+        ("Action: press the blue button", "no action"),
+        ("Thought: hm\nAction: click", "no action"),
+        ("Action: none", "no action"),
+        ("I looked.\n**Action:** none", "no action"),
+        ("jump(point='1 2')", "unknown function 'jump'"),
+        ("```\njump(point='1 2')\n```", "unknown function 'jump'"),
+        ("click(point='1", "half-written"),
+        ("click(1, 2) to go on", "text after click"),
+        ('<tool_call>{"name": "click", "arguments": {"point": [1, 2]}}</tool_call>', "half-written"),
         ("<seed:tool_call>", "half-written"),
         ("<seed:tool_call><function=click><parameter=point><point>1", "half-written"),
         ("<function=fly></function>", "unknown function 'fly'"),
