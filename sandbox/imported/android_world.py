@@ -1,17 +1,18 @@
 """AndroidWorld-style task templates as android tasks: a goal with parameters, apps, what is set up, what a command on the device must say.
 
-AndroidWorld's own list (android_world/task_metadata.json) says no checks: those are Python there. For the tasks of its system settings that
-one command can check, the check is here; of the others only what they ask is kept. Source of the format: Rawles et al. 2024
-(arXiv 2405.14573).
+AndroidWorld's own list (android_world/task_metadata.json) says no checks: those are Python there. For the tasks that commands can check as
+its Python does, on apps that Android brings, the checks are here; of the others only what they ask is kept. Source of the format: Rawles
+et al. 2024 (arXiv 2405.14573).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from sandbox.imported.mapping import BadRecord, Fields, Files, Mapped, listed, slug
 from sandbox.imported.metrics import text_of
@@ -27,18 +28,115 @@ PACKAGES: Mapping[str, str] = {
     "camera": "com.android.camera2", "dialer": "com.android.dialer", "phone": "com.android.dialer",
     "files": "com.android.documentsui", "calendar": "com.android.calendar", "chrome": "com.android.chrome",
 }  # fmt: skip
-_SETTING = "settings get {} {}"
-KNOWN: Mapping[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
-    # AndroidWorld's name: what is asked, the check, what is set up first
-    "SystemWifiTurnOff": ("off", {"command": _SETTING.format("global", "wifi_on"), "expected": "0"}, ("svc wifi enable",)),
-    "SystemWifiTurnOn": ("on", {"command": _SETTING.format("global", "wifi_on"), "expected": "1"}, ("svc wifi disable",)),
-    "SystemBluetoothTurnOff": ("off", {"command": _SETTING.format("global", "bluetooth_on"), "expected": "0"}, ("svc bluetooth enable",)),
-    "SystemBluetoothTurnOn": ("on", {"command": _SETTING.format("global", "bluetooth_on"), "expected": "1"}, ("svc bluetooth disable",)),
-    "SystemBrightnessMax": (
-        "max", {"command": _SETTING.format("system", "screen_brightness"), "expected": "255"}, ("settings put system screen_brightness 1",)
+STORAGE = "/storage/emulated/0"
+Rows = tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A task of AndroidWorld's whose check is here. `rows` are its parameters where the record gives none; `derived` adds to a row what
+    checks want of it, and raises BadRecord."""
+
+    checks: tuple[Mapping[str, Any], ...]
+    setup: tuple[str, ...] = ()
+    rows: Rows = ()
+    derived: Callable[[dict[str, str]], dict[str, str]] = dict
+    note: str = ""
+
+
+def _setting(space: str, name: str, value: str) -> dict[str, str]:
+    return {"command": f"settings get {space} {name}", "expected": value}
+
+
+def _file_is(path: str, state: Literal["there", "gone"]) -> dict[str, str]:
+    return {"command": f'if [ -e "{STORAGE}/{path}" ]; then echo there; else echo gone; fi', "expected": state}
+
+
+def _made(path: str) -> tuple[str, ...]:
+    """Commands that make an empty file, and two whose names are like it."""
+    folder = path.rpartition("/")[0]
+    return (f'mkdir -p "{STORAGE}/{folder}"', *(f'touch "{STORAGE}/{folder}/{prefix}{{file_name}}"' for prefix in ("", "old_", "my_")))
+
+
+def _with_package(row: dict[str, str]) -> dict[str, str]:
+    if row.get("app_name") not in ANDROID_APPS:
+        raise BadRecord(f"the app_name of a row is none of {', '.join(ANDROID_APPS)}")
+    return {**row, "package_end": ANDROID_APPS[row["app_name"]]}
+
+
+def _with_contact(row: dict[str, str]) -> dict[str, str]:
+    """The person as the check prints one: without spaces and what is written between digits."""
+    if "name" not in row or not any(character.isdigit() for character in row.get("number", "")):
+        raise BadRecord("a row has no `name`, or no digits in `number`")
+    name, digits = row["name"].translate(_UNPRINTED), "".join(character for character in row["number"] if character.isdigit())
+    return {**row, "printed": f"display_name={name},data1={digits}."}
+
+
+_UNPRINTED = str.maketrans("", "", " ()-+")
+ANDROID_APPS = {
+    "settings": "com.android.settings/", "contacts": ".android.contacts/", "clock": ".android.deskclock/",
+    "camera": "com.android.camera2/", "dialer": ".android.dialer/",
+}  # fmt: skip
+"""AndroidWorld's five apps by the end of their package: those of AOSP, and Google's of the same names."""
+APP_ROWS: Rows = tuple({"app_name": name} for name in ANDROID_APPS)
+CONTACT_ROWS: Rows = tuple(
+    {"name": name, "number": number} for name, number in (
+        ("Ana Fernandez", "+15550104471"), ("Wei Chen", "+15550178620"), ("Omar Ibrahim", "+15550193358"), ("Mia Lopez", "+15550126904"),
+        ("Emil Martin", "+15550150217"), ("Sara Mohamed", "+15550183746"), ("Hugo Ferreira", "+15550161195"), ("Lina Ali", "+15550139082"),
+    )
+)  # fmt: skip
+FILE_ROWS: Rows = tuple(
+    {"file_name": name, "subfolder": source, "source_folder": source, "destination_folder": target} for name, source, target in (
+        ("brave_river.mp3", "Music", "Podcasts"), ("quiet_lamp.jpg", "Pictures", "DCIM"), ("green_note.pdf", "Documents", "Download"),
+        ("early_train.mp3", "Alarms", "Ringtones"), ("small_boat.mp4", "Movies", "Documents"), ("red_kite.png", "Download", "Pictures"),
+    )
+)  # fmt: skip
+_FRONT_APP = {
+    "command": "am stack list | grep -m 1 visible=true", "expected": "{package_end}", "is_part": True
+}
+_CONTACT = {
+    "command": "content query --uri content://com.android.contacts/data/phones --projection display_name:data1"
+    " | tr -d ' ()+-' | sed 's/$/./'",
+    "expected": "{printed}", "is_part": True,
+}  # fmt: skip
+_WIFI_ON, _WIFI_OFF = _setting("global", "wifi_on", "1"), _setting("global", "wifi_on", "0")
+_BLUETOOTH_ON, _BLUETOOTH_OFF = _setting("global", "bluetooth_on", "1"), _setting("global", "bluetooth_on", "0")
+_BRIGHTEST, _DARKEST = _setting("system", "screen_brightness", "255"), _setting("system", "screen_brightness", "1")
+_BRIGHTNESS = "settings put system screen_brightness "
+_SWITCHES = {
+    # AndroidWorld's name: its parameter, the check, the command that leads to what is asked, and the one that leads away
+    "SystemWifiTurnOff": ({"on_or_off": "off"}, _WIFI_OFF, "svc wifi disable", "svc wifi enable"),
+    "SystemWifiTurnOn": ({"on_or_off": "on"}, _WIFI_ON, "svc wifi enable", "svc wifi disable"),
+    "SystemBluetoothTurnOff": ({"on_or_off": "off"}, _BLUETOOTH_OFF, "svc bluetooth disable", "svc bluetooth enable"),
+    "SystemBluetoothTurnOn": ({"on_or_off": "on"}, _BLUETOOTH_ON, "svc bluetooth enable", "svc bluetooth disable"),
+    "SystemBrightnessMax": ({"max_or_min": "max"}, _BRIGHTEST, _BRIGHTNESS + "255", _BRIGHTNESS + "1"),
+    "SystemBrightnessMin": ({"max_or_min": "min"}, _DARKEST, _BRIGHTNESS + "1", _BRIGHTNESS + "255"),
+}  # fmt: skip
+HOLDS_AT_THE_START = "what it asks holds at the start, as in AndroidWorld: who changes nothing has solved it"
+KNOWN: Mapping[str, Known] = {
+    **{name: Known(checks=(check,), setup=(away,), rows=(row,)) for name, (row, check, _, away) in _SWITCHES.items()},
+    **{
+        f"{name}Verify": Known(checks=(check,), setup=(towards,), rows=(row,), note=HOLDS_AT_THE_START)
+        for name, (row, check, towards, _) in _SWITCHES.items()
+    },
+    "TurnOffWifiAndTurnOnBluetooth": Known(checks=(_WIFI_OFF, _BLUETOOTH_ON), setup=("svc wifi enable", "svc bluetooth disable")),
+    "TurnOnWifiAndOpenApp": Known(
+        checks=(_WIFI_ON, _FRONT_APP), setup=("svc wifi disable",), rows=APP_ROWS, derived=_with_package
     ),
-    "SystemBrightnessMin": (
-        "min", {"command": _SETTING.format("system", "screen_brightness"), "expected": "1"}, ("settings put system screen_brightness 255",)
+    "OpenAppTaskEval": Known(checks=(_FRONT_APP,), rows=APP_ROWS, derived=_with_package),
+    "ContactsAddContact": Known(
+        checks=(_CONTACT,), setup=("pm clear com.android.providers.contacts",), rows=CONTACT_ROWS, derived=_with_contact
+    ),
+    "FilesDeleteFile": Known(
+        checks=(_file_is("{subfolder}/{file_name}", "gone"),), setup=_made("{subfolder}/{file_name}"), rows=FILE_ROWS
+    ),
+    "FilesMoveFile": Known(
+        checks=(_file_is("{source_folder}/{file_name}", "gone"), _file_is("{destination_folder}/{file_name}", "there")),
+        setup=(
+            *_made("{source_folder}/{file_name}"), f'mkdir -p "{STORAGE}/{{destination_folder}}"',
+            f'rm -f "{STORAGE}/{{destination_folder}}/{{file_name}}"',
+        ),
+        rows=FILE_ROWS,
     ),
 }  # fmt: skip
 
@@ -58,9 +156,9 @@ def map_android_world(record: Any, files: Files) -> Mapped:
     setup = tuple(str(line) for line in fields.take("setup", list, []))
     known = KNOWN.get(name)
     if known is not None and not goals:
-        value, check, setup = known
-        goals = [DeviceSays(kind="device", **check)]
-        rows = rows or ({"on_or_off": value, "max_or_min": value},)
+        goals, setup = [DeviceSays(kind="device", **check) for check in known.checks], known.setup
+        rows = tuple(known.derived(row) for row in rows or known.rows)
+        notes += [known.note] if known.note else []
     packages = [PACKAGES.get(str(app).lower(), str(app)) for app in listed(fields.any("app_names", "apps", "app"))]
     if strangers := [package for package in packages if "." not in package]:
         reasons.append(f"needs the app {strangers[0]}, whose package is not known")

@@ -11,6 +11,7 @@ import pytest
 
 from sandbox.actions import Click
 from sandbox.imported import metrics
+from sandbox.imported.android_world import HOLDS_AT_THE_START
 from sandbox.imported.collecting import Collected, collect
 from sandbox.imported.machine import DESKTOP_HOME
 from sandbox.imported.mapping import NEEDS_FILE, NEEDS_PACKAGES, Files
@@ -274,6 +275,22 @@ def test_templates_of_android_world_have_parameters_checks_and_known_ones(tmp_pa
     seen = {filled(timeout.spec, seed, "x").instruction for seed in range(20)}
     assert seen == {"Set the timeout to a.", "Set the timeout to b."}
     assert filled(timeout.spec, 3, "x") == filled(timeout.spec, 3, "x")
+
+
+def test_parameters_that_a_check_of_android_world_needs_are_there(tmp_path: Path) -> None:
+    names = ["OpenAppTaskEval", "ContactsAddContact", "FilesMoveFile", "SystemWifiTurnOnVerify"]
+    found = collected(tmp_path, "android-world", *({"task_name": name, "task_template": f"{name} {{name}}"} for name in names))
+    assert not any(task.not_runnable for task in found.tasks) and found.tasks[3].notes == (HOLDS_AT_THE_START,)
+    for task in found.tasks:
+        for seed in range(20):
+            spec = filled(task.spec, seed, "x")
+            assert "{" not in "".join((*spec.device_setup, *(f"{goal.command}{goal.expected}" for goal in spec.goals))).replace("${", "")
+    row = {"name": "Ann-Marie Lee", "number": "+1 (555) 010"}
+    (task,) = collected(tmp_path, "android-world", {"name": "ContactsAddContact", "template": "{name}", "params": [row]}).tasks
+    assert filled(task.spec, 0, "x").goals[0].expected == "display_name=AnnMarieLee,data1=1555010."
+    for bad in ({"name": "OpenAppTaskEval", "template": "x", "params": [{"app_name": "mail"}]},
+                {"name": "ContactsAddContact", "template": "x", "params": [{"name": "Ann"}]}):  # fmt: skip
+        assert len(collected(tmp_path, "android-world", bad).malformed) == 1
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,51 @@ def simulated() -> Iterator[SimulatedDevice]:
         yield device
 
 
+ROW = {
+    "on_or_off": "off", "max_or_min": "max", "app_name": "settings", "name": "Ann Lee", "number": "+1 (555) 010-4471",
+    "file_name": "a.mp3", "subfolder": "Music", "source_folder": "Music", "destination_folder": "Podcasts",
+}  # fmt: skip
+LAUNCH = "am start -W -a android.intent.action.MAIN -c android.intent.category.LAUNCHER -f 0x10200000 -n com.android.settings/.Main"
+_DATA = "content insert --uri content://com.android.contacts/data --bind raw_contact_id:i:1 --bind mimetype:s:vnd.android.cursor.item"
+ADD_CONTACT = (
+    "content insert --uri content://com.android.contacts/raw_contacts --bind account_type:n: --bind account_name:n:",
+    f"{_DATA}/name --bind 'data1:s:Ann Lee'", f"{_DATA}/phone_v2 --bind 'data1:s:1 555-010-4471'",
+)  # fmt: skip
+MUSIC = "/storage/emulated/0/Music/a.mp3"
+ANDROID_WORLD: dict[str, tuple[str, ...]] = {
+    # what an agent would have done, as commands: only with the last of them the task is solved
+    "SystemWifiTurnOffVerify": (),
+    "SystemBrightnessMaxVerify": (),
+    "SystemBluetoothTurnOn": ("svc bluetooth enable",),
+    "TurnOffWifiAndTurnOnBluetooth": ("svc wifi disable", "svc bluetooth enable"),
+    "OpenAppTaskEval": (LAUNCH,),
+    "TurnOnWifiAndOpenApp": (LAUNCH, "svc wifi enable"),
+    "ContactsAddContact": ADD_CONTACT,
+    "FilesDeleteFile": ("rm /storage/emulated/0/Music/old_a.mp3", f"rm {MUSIC}"),
+    "FilesMoveFile": (f"cp {MUSIC} /storage/emulated/0/Podcasts/", f"rm {MUSIC}"),
+}
+
+
+@pytest.mark.long
+def test_checks_of_android_world_hold_once_all_was_done(imported: Any, simulated: SimulatedDevice) -> None:
+    tasks = imported("android-world", *({"task_name": name, "task_template": name, "params": [ROW]} for name in ANDROID_WORLD))
+
+    async def use() -> None:
+        device = await AndroidDevice.open(simulated.serial, port=simulated.adb_port)
+        session = AndroidSession(device, {SOURCE: android_instance}, limits=Limits(settle_s=0.0), screenshots=False)
+        try:
+            for name, lines in ANDROID_WORLD.items():
+                await session.reset(tasks[name], 0)
+                for line in lines:
+                    assert not (await session.evaluate()).success, (name, line)
+                    simulated.adb("shell", line)
+                assert (await session.evaluate()).success, (name, (await session.evaluate()).reasons)
+        finally:
+            await session.close()
+
+    asyncio.run(use())
+
+
 @pytest.mark.long
 def test_a_template_of_android_world_runs_on_the_simulated_device(imported: Any, simulated: SimulatedDevice) -> None:
     tasks = imported(

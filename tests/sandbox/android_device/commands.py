@@ -96,6 +96,10 @@ class Commands:
                     raise BadCommand(f"Activity class {{{name}}} does not exist.")
                 self.phone.launch(package)
                 return "Status: ok\nComplete\n"
+            case ["stack", "list"]:
+                shown = f"{self.phone.package}/{self.phone.package}.Main"
+                return f"RootTask id=1 bounds=[0,0][720,1280] displayId=0 userId=0\n  taskId=2: {shown} bounds=[0,0][720,1280] userId=0 " \
+                    f"visible=true topActivity=ComponentInfo{{{shown}}}\n"
             case ["broadcast", "-a", action, *_]:
                 return f"Broadcasting: Intent {{ act={action} }}\nBroadcast completed: result=0\n"
             case _:
@@ -170,9 +174,9 @@ class Commands:
         return ""
 
     def _svc(self, arguments: list[str]) -> str:
-        if arguments[0] != "wifi":
+        if arguments[0] not in ("wifi", "bluetooth"):
             raise BadCommand(f"svc {arguments}")
-        self.phone.settings["global", "wifi_on"] = {"enable": "1", "disable": "0"}[arguments[1]]
+        self.phone.settings["global", f"{arguments[0]}_on"] = {"enable": "1", "disable": "0"}[arguments[1]]
         return ""
 
     def _getprop(self, arguments: list[str]) -> str:
