@@ -37,8 +37,9 @@ from rich.table import Table
 from benchmarks.common.homes import launches, turn
 from benchmarks.common.provenance import sentence
 from sandbox.miniwob.source import load_tasks
+from warehouse.evaluations import REPORTED_SPLIT
 from warehouse.home import Home, atomic_write
-from warehouse.novelty import reported_counts
+from warehouse.novelty import Novelty, TaskNovelty, novelty, reported_counts
 from warehouse.statistics import Estimate, Interval, TaskCount, difference, macro_average
 from warehouse.svg import Axis, Drawing
 from warehouse.tables import Warehouse
@@ -216,7 +217,15 @@ def markdown(homes: Mapping[str, Mapping[str, Any]]) -> str:
     for key in dict.fromkeys((p.variant, p.seed, p.tasks, p.iteration) for p in points):
         cells = {p.role: p for p in points if (p.variant, p.seed, p.tasks, p.iteration) == key}
         lines.append(f"| {' | '.join(map(str, key))} | {' | '.join(_cell(cells.get(role)) for role in ROLES)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_novelty(homes), ""])
+
+
+def _novelty(homes: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A table a home whose novelty was published: what of each task's instances was novel to the last policy."""
+    for name, home in homes.items():
+        if tasks := tuple(TaskNovelty(**each) for each in home.get("novelty", ())):
+            found = Novelty(iteration=max(point["iteration"] for point in home["points"]), split=REPORTED_SPLIT, tasks=tasks)
+            yield from ("", f"{name}, iteration {found.iteration}: {found.told}.", "", found.table)
 
 
 def points_in(homes: Mapping[str, Mapping[str, Any]]) -> list[Point]:
@@ -321,7 +330,9 @@ def main() -> None:
                 measure_unseen(home, arguments.unseen_per_task)
             if home.root.exists():
                 found = [asdict(point) for point in points_of(variant, seed, home)]
-                homes[home.root.name] = {"measured": launches(home), "points": found}
+                last = novelty(Warehouse(home), max(point["iteration"] for point in found))
+                told = [asdict(each) for each in last.tasks] if last else []
+                homes[home.root.name] = {"measured": launches(home), "points": found, "novelty": told}
     points = points_in(homes)
     gains = print_tables(points, console)
     if arguments.json:

@@ -106,6 +106,14 @@ def test_the_page_is_what_its_figures_make() -> None:
     assert PAGE.read_text(encoding="utf-8") == markdown(published())
 
 
+def test_the_page_has_the_share_that_is_novel_by_task() -> None:
+    task = {"task": "click-tab", "num_instances": 12, "num_novel": 9, "num_new_instruction": 3}
+    home = {"measured": [WHEN], "points": [asdict(point("0003", "merged_policy", 0.5))], "novelty": [task]}
+    page = markdown({"wheel-0": home})
+    assert "wheel-0, iteration 0003: of 12 holdout instances of 1 tasks 9 (75%) are novel" in page
+    assert "| click-tab | 12 | 9 | 3 |" in page
+
+
 def test_a_launch_is_noted_once_without_the_name_of_the_machine(tmp_path: Path) -> None:
     home = Home(tmp_path)
     note_launch(home)
