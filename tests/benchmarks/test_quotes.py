@@ -1,8 +1,8 @@
 """README.md quotes no figure that does not lie in a file of docs/measured, and none otherwise than it lies there. The quotes are in
 quotes.toml: what README.md says, with the path of each number in the place of the number.
 
-A path is names divided by slashes. Of a list it is the index, or the `name` or `arm` of an entry. Points of wheel_curves are
-home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
+A path is names divided by slashes. Of a list it is the index, or the `name` (with window and workers where it has them) or `arm` of
+an entry. Points of wheel_curves are home/tasks/iteration/role/field, and home/tasks/gain/field is from the seed SFT to the last policy.
 """
 
 from __future__ import annotations
@@ -76,9 +76,16 @@ def _flat(path: str, value: Any) -> Sequence[tuple[str, float]]:
     if isinstance(value, Mapping):
         return [pair for key, inner in value.items() for pair in _flat(f"{path}/{key}", inner)]
     if isinstance(value, list):
-        names = [each.get("name", each.get("arm", index)) if isinstance(each, Mapping) else index for index, each in enumerate(value)]
+        names = [_name(each) or index for index, each in enumerate(value)]
+        assert len(set(names)) == len(names), f"entries of {path} share a name"
         return [pair for key, inner in zip(names, value, strict=True) for pair in _flat(f"{path}/{key}", inner)]
     return [(path[1:], value)] if isinstance(value, int | float) else []
+
+
+def _name(entry: Any) -> str:
+    if not isinstance(entry, Mapping):
+        return ""
+    return " ".join(str(entry[key]) for key in ("name", "arm", "window", "workers") if key in entry)
 
 
 class _Filled(string.Formatter):
@@ -97,6 +104,14 @@ def filled(file: str, text: str) -> str:
 @pytest.mark.parametrize(("file", "text"), QUOTES)
 def test_what_is_quoted_lies_in_a_file(file: str, text: str) -> None:
     assert filled(file, text) in readme()
+
+
+@pytest.mark.parametrize(("file", "text"), QUOTES)
+def test_figures_on_splits_by_seed_say_so(file: str, text: str) -> None:
+    stored = json.loads((ROOT / "docs" / "measured" / f"{file}.json").read_text(encoding="utf-8"))
+    if stored.get("splits") == "by seed":
+        sections = [one_line(section) for section in (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")]
+        assert all("splits by seed" in section for section in sections if filled(file, text) in section)
 
 
 def test_nothing_else_in_the_readme_looks_measured() -> None:
