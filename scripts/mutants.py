@@ -71,6 +71,11 @@ MODULES = {
         files=("models/merging/weights.py", "models/merging/linear.py"),
         tests=("tests/models/test_merge_weights.py", "tests/models/test_merge.py", "tests/models/test_merge_methods.py"),
     ),
+    "merge_methods": Module(
+        files=tuple(f"models/merging/{name}.py" for name in ("dare", "ties", "slerp", "selection")),
+        tests=("tests/models/test_merge_methods.py", "tests/models/test_merge.py"),
+    ),
+    "merge_search": Module(files=("pipelines/workers/merge.py",), tests=("tests/pipelines/test_merge.py",)),
     "mixing": Module(files=("warehouse/mixing.py",), tests=("tests/warehouse/test_mixing.py",)),
     "routing": Module(files=("warehouse/routing.py",), tests=("tests/warehouse/test_routing.py",)),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from tests.models.chat_models import chat_tokenizer, small_idefics3
 from warehouse.catalogue import TABLES
 from warehouse.errors import ConfigError, UnknownId
 from warehouse.export import FORMATS, export
@@ -205,19 +207,66 @@ def test_hugging_face_datasets_loads_every_export(mixed: Warehouse, tmp_path: Pa
             assert sum(len(images) for images in loaded["images"]) == 4
 
 
-@pytest.mark.slow
-def test_trl_prepares_what_we_export_for_it(samples: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both layouts: prompt and completion, and whole chats. What TRL would train on is the text that we wrote."""
+def trained_by_trl(model: Any, processing: Any, rows: Any, folder: Path) -> tuple[Any, float]:
+    """What TRL's SFTTrainer reads first of these rows, and the loss of its one step on them."""
+    from trl import SFTConfig, SFTTrainer
+
+    settings = SFTConfig(
+        output_dir=str(folder), max_steps=1, per_device_train_batch_size=rows.num_rows, use_cpu=True, bf16=False, save_strategy="no",
+        report_to=[], disable_tqdm=True, activation_checkpointing=False, dataloader_pin_memory=False, shuffle_dataset=False,
+    )  # fmt: skip
+    trainer = SFTTrainer(model=model, args=settings, processing_class=processing, train_dataset=rows)
+    before = [parameter.clone() for parameter in model.parameters()]
+    batch = next(iter(trainer.get_train_dataloader()))
+    loss = trainer.train().training_loss
+    assert any(not old.equal(new) for old, new in zip(before, model.parameters(), strict=True)), "nothing was learned"
+    return batch, loss
+
+
+@pytest.mark.long
+def test_trl_trains_on_what_we_export_for_it(samples: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both layouts: prompt and completion, and whole chats. The loss is on the text that ours is on."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     import datasets
-    from trl.data_utils import is_conversational
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    for dataset, text in (("sft", "done"), ("ct", "I did")):
+    tokenizer = chat_tokenizer()
+    for dataset, learned, context in (("sft", ["done", "three"], "be brief"), ("ct", ["read this", "I did", "a page of a book"], None)):
         folder = export(samples, tmp_path / dataset, format="trl", dataset=dataset).path
         rows = datasets.load_dataset("json", data_files=str(folder / "train.jsonl"), split="train", cache_dir=str(tmp_path / "cache"))
-        assert all(is_conversational(row) for row in rows)
-        said = [message["content"] for row in rows for message in (row.get("completion") or row["messages"])]
-        assert text in said
+        model = LlamaForCausalLM(LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+            pad_token_id=tokenizer.pad_token_id, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        ))  # fmt: skip
+        batch, loss = trained_by_trl(model, tokenizer, rows, tmp_path / f"{dataset}-trained")
+        read = tokenizer.batch_decode(batch["input_ids"])
+        told = [tokenizer.decode(labels[labels != -100]) for labels in batch["labels"]]
+        assert math.isfinite(loss) and loss > 0
+        assert all(any(text in one for one in told) for text in learned)
+        assert context is None or (any(context in one for one in read) and not any(context in one for one in told))
+
+
+@pytest.mark.long
+def test_trl_trains_on_pictures_too(warehouse: Warehouse, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    import datasets
+
+    picture = io.BytesIO()
+    Image.new("RGB", (64, 48), "red").save(picture, "PNG")
+    warehouse.add_screenshots([make.screenshot("shot-1", picture.getvalue())])
+    messages = make.messages("see the screen", "click 12")
+    messages[0]["screenshot_id"] = "shot-1"
+    warehouse.replace_partition("sft_samples", [make.sample("a", messages=messages)], iteration="0000", stage="seed_demonstrations")
+    folder = export(warehouse, tmp_path / "out", format="trl").path
+    monkeypatch.chdir(folder)  # the paths of pictures are relative to it
+    rows = datasets.load_dataset("json", data_files="train.jsonl", split="train", cache_dir=str(tmp_path / "cache"))
+    model, _, processor = small_idefics3()
+    batch, loss = trained_by_trl(model, processor, rows.cast_column("images", datasets.List(datasets.Image())), tmp_path / "trained")
+    assert math.isfinite(loss) and loss > 0
+    assert float(batch["pixel_values"].abs().sum()) > 0
+    (labels,) = batch["labels"]
+    told = processor.tokenizer.decode(labels[labels != -100])
+    assert "click 12" in told and "see the screen" not in told
 
 
 @pytest.mark.parametrize("format", FORMATS)
