@@ -18,12 +18,10 @@ import dagster as dg
 from assets.requests import StageRequest, StageResult
 from assets.resources import ERROR_TYPE, FINAL, StageRunner
 from pipelines.finished_work import find_loss
-from pipelines.step_server import RUN_PID_VARIABLE
 from pipelines.work_folder import ERROR, REQUEST, finished_result, forget_result, start_afresh, work_folder
 from warehouse.errors import CorruptTable
 from warehouse.home import Home, atomic_write
 from warehouse.machine import NO_ROOM_BYTES
-from warehouse.processes import die_with
 from warehouse.tables import Warehouse
 
 FRESH_TAG = "flywheel/fresh"
@@ -68,8 +66,6 @@ class PipesStageRunner(StageRunner):
             context.log.info(f"{what} was finished before; its result is reused")
             return stored
         self._prepare(folder, request)
-        if RUN_PID_VARIABLE in os.environ:
-            die_with(int(os.environ[RUN_PID_VARIABLE]))
         client = dg.PipesSubprocessClient(env={**THREADS, "FLYWHEEL_HOME": self.root, "FLYWHEEL_PARENT_PID": str(os.getpid())})
         try:
             client.run(context=context, command=[sys.executable, "-m", "pipelines.workers", str(folder)])

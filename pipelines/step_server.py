@@ -21,7 +21,7 @@ PRELOADED = (
 """What pipelines/step_preload.py imports in the server."""
 PRELOAD = "pipelines.step_preload"
 RUN_PID_VARIABLE = "FLYWHEEL_RUN_PID"
-"""Tells steps which process is their run's: their parent is the server, which outlives the run as long as they live."""
+"""Tells steps which process is their run's, with which they end (pipelines/step_preload.py)."""
 
 
 def start() -> None:

@@ -18,7 +18,6 @@ from assets.profile import ActingSettings, SandboxSettings, SeedSettings, TaskSe
 from assets.requests import DemonstrateRequest, InitialiseRequest, StageRequest, StageResult
 from assets.resources import StageRunner
 from pipelines.stage_runner import FINAL, FRESH_TAG, PipesStageRunner
-from pipelines.step_server import RUN_PID_VARIABLE
 from pipelines.work_folder import REQUEST, RESULT, finished_result, start_afresh, work_folder
 from warehouse.home import Home
 from warehouse.locks import FileLock
@@ -65,8 +64,7 @@ class Ran:
 
 
 @pytest.fixture
-def run_stage(place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    monkeypatch.delenv(RUN_PID_VARIABLE, raising=False)
+def run_stage(place) -> Callable[..., Ran]:
     return lambda request, tags=None: Ran(place, request, tags)
 
 
@@ -168,9 +166,8 @@ def test_a_folder_that_another_worker_holds_is_left_alone(run_stage, place):
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_is_named_and_final(small_disk: Path, place, monkeypatch: pytest.MonkeyPatch):
+def test_a_disk_that_fills_up_is_named_and_final(small_disk: Path, place):
     """Dagster's records are elsewhere, so that it can tell; the stage meets the full disk when it stores its rows."""
-    monkeypatch.delenv(RUN_PID_VARIABLE, raising=False)
     home = Home(small_disk / "home")
     PipesStageRunner._prepare(work_folder(home, "0000", "seed_demonstrations"), GOOD)
     filler = small_disk / "filler"

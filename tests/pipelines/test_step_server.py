@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipelines import step_server
@@ -33,8 +35,34 @@ def start_and_fork() -> None:
     assert (missing, run_pid) == ([], str(os.getpid()))
 
 
+def fork_and_wait() -> None:
+    """A run whose step works on and on."""
+    step_server.start()
+    step = multiprocessing.get_context("forkserver").Process(target=time.sleep, args=(1000,))
+    step.start()
+    print(step.pid, flush=True)
+    step.join()
+
+
+def of_this_file(function: str) -> list[str]:
+    """The command of a process of its own that calls a function of this file."""
+    program = f"import sys; sys.path.insert(0, 'tests/pipelines'); import test_step_server; test_step_server.{function}()"
+    return [sys.executable, "-c", program]
+
+
 @pytest.mark.slow
 def test_a_step_finds_everything_imported_and_knows_its_run():
-    program = "import sys; sys.path.insert(0, 'tests/pipelines'); import test_step_server; test_step_server.start_and_fork()"
-    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=150)
+    ran = subprocess.run(of_this_file("start_and_fork"), cwd=ROOT, capture_output=True, text=True, timeout=150)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.slow
+def test_a_step_ends_with_its_run():
+    with subprocess.Popen(of_this_file("fork_and_wait"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        step = psutil.Process(int(run.stdout.readline()))
+        server = step.parent()
+        assert server is not None
+        assert server.ppid() == run.pid
+        run.kill()
+    assert psutil.wait_procs([step, server], timeout=30)[1] == []

@@ -323,7 +323,8 @@ def test_a_screen_that_moves_never_settles_and_one_that_stands_still_does() -> N
         await desktop.launch("xterm")
         await window_of(desktop, "XTerm")
         assert await desktop.settle()
-        await desktop.perform(_phases(actions.TypeText(text="while true; do echo $RANDOM; sleep 0.01; done\n"), desktop))
+        moving = "while true; do echo $RANDOM; read -t 0.01; done"  # without a program that could end just as it is interrupted
+        await desktop.perform(_phases(actions.TypeText(text=f"{moving}\n"), desktop))
         assert not await desktop.settle()
         await desktop.perform(_phases(actions.Hotkey(keys=("ctrl", "c")), desktop))
         assert await desktop.settle()
