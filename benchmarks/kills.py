@@ -77,7 +77,7 @@ ONCE = {
 }
 """What nothing may be in twice: queries that list what is."""
 ROLES = (
-    ("the worker", "pipelines.workers"), ("the run", "pipelines.turn"), ("the command", "pipelines.cli"), ("Prefect", "prefect.server"),
+    ("the worker", "pipelines.workers"), ("the run", "pipelines.turn"), ("the command", "pipelines.cli"), ("Prefect", "prefect_app"),
     ("a browser's process", "--type="), ("a browser", "--remote-debugging"), ("a browser", "crashpad"),
     ("a sandbox worker", "sandbox.fleet"), ("the log's follower", "tail -F"), ("the log's follower", "watch_orphans"),
     ("a resource tracker", "resource_tracker"), ("a Dagster process", "forkserver"),

@@ -24,6 +24,7 @@ from warehouse.home import Home, atomic_write
 from warehouse.locks import FileLock
 from warehouse.processes import die_with_parent
 
+APPLICATION = "pipelines.prefect_app:create_guarded_app"
 PREFERRED_PORT = 4200
 START_TIMEOUT_S = 180.0
 """It takes ten seconds of a core; one that ends is noticed at once."""
@@ -76,7 +77,7 @@ def start(home: Home) -> subprocess.Popen[bytes] | None:
         with _bound_socket() as listener, (home.prefect / "server.log").open("ab") as log:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             process = subprocess.Popen(
-                [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app",
+                [sys.executable, "-m", "uvicorn", "--factory", APPLICATION,
                  "--fd", str(listener.fileno()), "--log-level", "critical", "--timeout-keep-alive", "5"],
                 env={**os.environ, **client_environment(home, url),
                      **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in IDLE_SERVICES},
@@ -137,7 +138,7 @@ def _is_healthy(url: str) -> bool:
 def _is_alive(pid: int) -> bool:
     """Whether the recorded process exists and is a server (a pid may have been given to another)."""
     try:
-        return any("prefect.server.api" in part for part in psutil.Process(pid).cmdline())
+        return APPLICATION in psutil.Process(pid).cmdline()
     except psutil.Error:
         return False
 

@@ -23,7 +23,7 @@ from warehouse.errors import ConfigError
 from warehouse.home import Home
 from warehouse.processes import end_group
 
-DAGSTER_DEV = ("-m", "dagster", "dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port")
+DAGSTER_DEV = ("-m", "pipelines.dagster_dev", "-m", "pipelines.definitions", "--host", "127.0.0.1", "--port")
 POLL_S = 0.5
 LOG_TAIL_CHARS = 3000
 

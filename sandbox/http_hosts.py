@@ -20,10 +20,12 @@ LONGEST_SHOWN = 80
 class KnownHosts:
     """ASGI middleware, the outermost: a request for any other name gets a 421 and goes no further."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, names: Iterable[str] = (), advice: str = "If the name is its own, start it with --allow-host NAME."
+    ) -> None:
         """`names`: host names without a port that are allowed beside loopback names and IP addresses. An address cannot be rebound, as
-        nothing resolves it."""
-        self._app = app
+        nothing resolves it. `advice`: what the refusal says to do."""
+        self._app, self._advice = app, advice
         self._names = LOCAL_NAMES | {name.lower().rstrip(".") for name in names if name}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -31,7 +33,7 @@ class KnownHosts:
             given = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"host"]
             if len(given) != 1 or not self.allows(given[0]):
                 shown = ", ".join(given)[:LONGEST_SHOWN]
-                text = f"The server does not answer for the host {shown!r}. If the name is its own, start it with --allow-host NAME.\n"
+                text = f"The server does not answer for the host {shown!r}. {self._advice}\n"
                 return await PlainTextResponse(text, MISDIRECTED, headers={"cache-control": "no-store"})(scope, receive, send)
         await self._app(scope, receive, send)
 

@@ -22,6 +22,7 @@ import pytest
 
 from assets.invariants import INVARIANTS
 from benchmarks.common.acknowledged import acknowledged_episodes, spooled_episodes
+from pipelines import prefect_server
 from warehouse.query import connect
 
 pytestmark = pytest.mark.timeout(3600)
@@ -129,7 +130,7 @@ class Trial:
         if kind == "worker" or worker is None:
             return worker
         if kind == "server":
-            return self.process_with("prefect.server.api.server")
+            return self.process_with(prefect_server.APPLICATION)
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in worker.children():
                 if any(part.startswith("--user-data-dir=") for part in child.cmdline()):
