@@ -48,7 +48,8 @@ def _snapshot(warehouse: Warehouse, settings: Profile, kind: Kind, key: str, ite
     mixture = settings.ct_mixture if kind == "ct" else settings.sft_mixture
     samples = f"{kind}_samples"
     read = warehouse.version(samples)
-    found = mixed(connect(warehouse), kind, iteration, mixture)
+    with connect(warehouse) as con:
+        found = mixed(con, kind, iteration, mixture)
     rows = found.rows
     version = warehouse.replace_partition("datasets", rows, iteration=iteration, stage=key)
     components = {counted["values"]: counted["counts"] for counted in pc.value_counts(rows["component"]).to_pylist()}

@@ -43,7 +43,8 @@ def _dataset_id(warehouse: Warehouse, iteration: str, kind: str) -> str:
 
 
 def _trained(warehouse: Warehouse, result: StageResult, iteration: str, stage: str, config: BaseModel) -> dg.MaterializeResult[None]:
-    curves = training_curves(connect(warehouse, tables=["training_metrics"], iterations=[iteration]), iteration, stage)
+    with connect(warehouse, tables=["training_metrics"], iterations=[iteration]) as con:
+        curves = training_curves(con, iteration, stage)
     page = warehouse.home.reports / page_name(iteration, stage)
     more = {"curves": picture(as_markdown(curves)), "page": dg.MetadataValue.path(page)} if curves else {}
     return dg.MaterializeResult(
@@ -151,7 +152,8 @@ def build_rl_asset(*domains: str) -> dg.AssetsDefinition:
 def _search_report(warehouse: Warehouse, iteration: str) -> dict[str, dg.MarkdownMetadataValue]:
     """Every mixture that was tried and what it solved of the eval split, as a picture and a table, and what the chosen one keeps of each
     specialist. Nothing where the weights were given."""
-    tried = mixtures(connect(warehouse, tables=["merge_candidates"], iterations=[iteration]), iteration)
+    with connect(warehouse, tables=["merge_candidates"], iterations=[iteration]) as con:
+        tried = mixtures(con, iteration)
     if not tried:
         return {}
     return {

@@ -18,7 +18,7 @@ from sandbox.http_origins import OwnPagesOnly
 def main() -> None:
     build = DagsterWebserver.build_middleware
 
-    def build_guarded(self: DagsterWebserver[Any]) -> list[Middleware]:
+    def build_guarded(self: Any) -> list[Middleware]:
         return [Middleware(OwnPagesOnly), *build(self)]
 
     DagsterWebserver.build_middleware = build_guarded  # type: ignore[method-assign]

@@ -78,17 +78,14 @@ def _regression_sensor(drop: float) -> dg.SensorDefinition:
         closed = completed(context.instance)
         if not closed or closed[-1] == context.cursor:
             return dg.SkipReason("no iteration has closed since the last look")
-        rates = (
-            connect(tables.warehouse)
-            .execute(
+        with connect(tables.warehouse, tables=["evaluations"]) as con:
+            rates = con.execute(
                 """select iteration, avg(rate) from (
                  select iteration, task_id, sum(num_success) / nullif(sum(num_episodes), 0) as rate from evaluations
                  where split = 'eval' and checkpoint_role = 'merged_policy' and list_contains(?, iteration) group by all)
                group by iteration order by iteration""",
                 [closed],
-            )
-            .fetchall()
-        )
+            ).fetchall()
         if len(rates) < 2 or rates[-2][1] - rates[-1][1] < drop:
             return dg.SensorResult(skip_reason=dg.SkipReason("no regression"), cursor=closed[-1])
         return dg.SensorResult(

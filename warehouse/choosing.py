@@ -5,6 +5,7 @@ this and nothing else, so no reported figure was chosen by. What is chosen, and 
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 
 import duckdb
 
@@ -16,8 +17,8 @@ CHOICE_SPLITS = ("train", "eval")
 """Every other split is only reported."""
 
 
-def connect_to_choose(warehouse: Warehouse) -> duckdb.DuckDBPyConnection:
-    """As `connect`, and no view has a row of a split that is only reported, or of an episode on one. Close it after use."""
+def connect_to_choose(warehouse: Warehouse) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """As `connect`, and no view has a row of a split that is only reported, or of an episode on one."""
     return connect(warehouse, splits=CHOICE_SPLITS)
 
 

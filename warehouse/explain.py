@@ -5,6 +5,7 @@ and where it was learned from. The route is never reasoned about here: routing.s
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from typing import Any
 
 import duckdb
@@ -97,10 +98,10 @@ class Explanation(_Told):
     uses: list[Use]
 
 
-def connect_to_explain(warehouse: Warehouse, episode: str) -> duckdb.DuckDBPyConnection:
+def connect_to_explain(warehouse: Warehouse, episode: str) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
     """A connection for `explain`. Of an episode that is given by its whole id it has the iterations from the episode's own on: no earlier
     row can name it. It has all of them for the beginning of an id, and for what a person did, which is held against all that was
-    evaluated. Close it after use."""
+    evaluated."""
     files = IdIndex(warehouse, "episodes").files_with([episode])
     columns = ("episode_id", "policy_id", "iteration")
     found = warehouse.read_files("episodes", files, columns, ("episode_id", [episode])).to_pylist() if files else []

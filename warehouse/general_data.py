@@ -55,7 +55,8 @@ def general_row(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _imported(warehouse: Warehouse, *, except_stage: str) -> set[str]:
     query = f"select messages from ct_samples where origin = '{GENERAL}' and stage <> $stage"
-    rows = connect(warehouse).sql(query, params={"stage": except_stage}).to_arrow_table().to_pylist()
+    with connect(warehouse, tables=["ct_samples"]) as con:
+        rows = con.sql(query, params={"stage": except_stage}).to_arrow_table().to_pylist()
     return {_normalised(row["messages"]) for row in rows}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from warehouse.data_files import RERUN, check_file
 from warehouse.errors import CorruptTable
@@ -27,15 +29,18 @@ def find_damage(folder: Path, delta: DeltaTable | None) -> list[Damage]:
     return [*_log_damage(folder / "_delta_log"), *(data_damage(folder, delta) if delta is not None else ())]
 
 
-def describe_damage(table: str, folder: Path, delta: DeltaTable | None, error: BaseException) -> str:
-    """Message for a read of `table` that failed with `error`: names the first damaged file and its mend."""
+def raise_explained(table: str, folder: Path, delta: DeltaTable | None, error: Exception) -> NoReturn:
+    """Raise, for a read of `table` that failed with `error`, CorruptTable that names the first damaged file and its mend; the error itself
+    where every file is sound and the machine, or the query, is at fault."""
     damages = find_damage(folder, delta)
-    if not damages:
+    if damages:
+        first, more = damages[0], len(damages) - 1
+        also = f" ({more} more damaged files)" if more else ""
+        raise CorruptTable(f"table {table}: {first.path} {first.what}{also}. To fix it: {first.mend}") from error
+    if isinstance(error, DeltaError):
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return f"table {table} in {folder} cannot be read: {reason}. Restore the folder from a backup"
-    first, more = damages[0], len(damages) - 1
-    also = f" ({more} more damaged files)" if more else ""
-    return f"table {table}: {first.path} {first.what}{also}. To fix it: {first.mend}"
+        raise CorruptTable(f"table {table} in {folder} cannot be read: {reason}. Restore the folder from a backup") from error
+    raise error
 
 
 def _log_damage(log: Path) -> list[Damage]:

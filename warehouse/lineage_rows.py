@@ -13,10 +13,9 @@ from typing import Any, Self
 import duckdb
 
 from warehouse.catalogue import TABLES
-from warehouse.errors import CorruptTable
 from warehouse.evaluations import REPORTED_SPLIT
 from warehouse.id_index import IdIndex
-from warehouse.integrity import describe_damage
+from warehouse.integrity import raise_explained
 from warehouse.iteration_summaries import TABLES_READ, summaries
 from warehouse.lineage_graph import Node, NodeId
 from warehouse.partitions import DataFile
@@ -184,7 +183,7 @@ class LineageRows:
             ((num,),) = self.con.execute(f"insert into {table} {rows}", [among] if column is not None else []).fetchall()
         except duckdb.Error as error:
             folder, delta = self._warehouse.folder(table), self._warehouse.delta(table)
-            raise CorruptTable(describe_damage(table, folder, delta, error)) from error
+            raise_explained(table, folder, delta, error)
         return int(num)
 
     def _insert(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
 
 from warehouse.catalogue import TABLES, WITHDRAWN_STAGE, Table
-from warehouse.errors import CorruptTable, QueryError, UnknownTable
-from warehouse.integrity import describe_damage
+from warehouse.errors import QueryError, UnknownTable
+from warehouse.integrity import raise_explained
 from warehouse.partitions import check_iteration
 from warehouse.relations import LINEAGE_SQL
 from warehouse.tables import Warehouse
@@ -22,6 +24,7 @@ _OF_ALL_BEGIN = ("duckdb_", "pg_", "pragma_", "sqlite_")
 """Words of a query that may be about tables which it does not name."""
 
 
+@contextmanager
 def connect(
     warehouse: Warehouse,
     *,
@@ -33,8 +36,9 @@ def connect(
     threads: int | None = None,
     tables: Collection[str] | None = None,
     iterations: Collection[str] | None = None,
-) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB with every table of the catalogue as a view of its newest version, or as of an iteration, or at `versions`.
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """For as long as a block runs, an in-memory DuckDB with every table of the catalogue as a view of its newest version, or as of an
+    iteration, or at `versions`.
 
     Beside the tables: `lineage(child_kind, child_id, parent_kind, parent_id, relation)`, `lineage_nodes(kind, id, iteration, stage, label)`
     and the table macros `ancestors(id)` and `descendants(id)`. Filters and projections reach the Parquet files; a table that nobody wrote
@@ -42,11 +46,13 @@ def connect(
 
     `sealed` keeps SQL from files, extensions, settings and Python variables, so that a person's query can be run as it is; relations
     registered on the connection still work. `splits` leaves out the rows of other splits, and of episodes on other splits (what a choice
-    may read: warehouse/choosing.py). Close the connection after use.
+    may read: warehouse/choosing.py).
 
     `tables` gives views of these alone, without lineage; `iterations` opens the files of these iterations alone: their rows are all there,
     as they would be seen otherwise, and of other iterations some tombstones. Both are for who knows what a query reads, in a home whose
     history is long: opening every file of every table costs as much as it has files.
+
+    A query of the block that meets a file which is missing or was changed leaves the block as CorruptTable, which names the file.
     """
     if as_of is not None and versions is not None:
         raise UnknownTable(f"ask for an iteration (as_of: {as_of}) or for table versions ({', '.join(versions)}), not for both")
@@ -69,10 +75,15 @@ def connect(
         if sealed:
             for setting in ("python_enable_replacements = false", "enable_external_access = false", "lock_configuration = true"):
                 con.execute(f"SET {setting}")
-    except BaseException:
-        con.close()
+        yield con
+    except duckdb.Error as error:
+        for table in TABLES:
+            folder = warehouse.folder(table)
+            if f"registered as '{table}_stored'" in str(error) or f"{folder}{os.sep}" in str(error):
+                raise_explained(table, folder, warehouse.delta(table), error)
         raise
-    return con
+    finally:
+        con.close()
 
 
 def _view(spec: Table, as_of: str | None, splits: Collection[str] | None) -> str:
@@ -111,19 +122,12 @@ def _only(names: Collection[str], allowed: str) -> str:
 
 def run(warehouse: Warehouse, sql: str, *, as_of: str | None = None, versions: Mapping[str, int] | None = None) -> pa.Table:
     """Answer one query of a person. Raises QueryError for wrong SQL, CorruptTable naming the file where a table cannot be read."""
-    con = connect(warehouse, as_of=as_of, versions=versions, tables=_named_in(sql))
     try:
-        relation = con.sql(sql)
-        return pa.table({"rows": pa.array([], pa.int64())}) if relation is None else relation.to_arrow_table()
-    except duckdb.InvalidInputException as error:
-        for table in TABLES:
-            if f"registered as '{table}_stored'" in str(error):
-                raise CorruptTable(describe_damage(table, warehouse.folder(table), warehouse.delta(table), error)) from error
-        raise QueryError(_readable(error)) from error
+        with connect(warehouse, as_of=as_of, versions=versions, tables=_named_in(sql)) as con:
+            relation = con.sql(sql)
+            return pa.table({"rows": pa.array([], pa.int64())}) if relation is None else relation.to_arrow_table()
     except duckdb.Error as error:
         raise QueryError(_readable(error)) from error
-    finally:
-        con.close()
 
 
 def _named_in(sql: str) -> list[str] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -108,11 +109,12 @@ def follow_routes(warehouse: Warehouse, iteration: str, salvage: SalvageConfig) 
         return _store(warehouse, con, "sft_samples", iteration, parts, stands=f"not withdrawn and origin not in {PAIR_ORIGINS}")
 
 
-def _connect(warehouse: Warehouse, memory_limit: str) -> duckdb.DuckDBPyConnection:
+@contextmanager
+def _connect(warehouse: Warehouse, memory_limit: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """One thread: Python takes what it reads one by one, and each thread more would hold a page of texts."""
-    con = connect_to_scan(warehouse, ("episodes", "steps", *ROUTED_TABLES), memory_limit=memory_limit, threads=1)
-    con.execute("SET preserve_insertion_order = true")
-    return con
+    with connect_to_scan(warehouse, ("episodes", "steps", *ROUTED_TABLES), memory_limit=memory_limit, threads=1) as con:
+        con.execute("SET preserve_insertion_order = true")
+        yield con
 
 
 def _store(

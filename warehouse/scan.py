@@ -4,7 +4,8 @@ sealed; this way is faster where texts are read whole, and the memory that it ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
@@ -14,18 +15,19 @@ from warehouse.table_files import stored_rows
 from warehouse.tables import Warehouse
 
 
+@contextmanager
 def connect_to_scan(
     warehouse: Warehouse, tables: Iterable[str], *, memory_limit: str = MEMORY_LIMIT, threads: int | None = None
-) -> duckdb.DuckDBPyConnection:
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """`query.connect`, with `tables` read by DuckDB itself, as they are stored: what was withdrawn since is not seen there. For our own SQL
     only: nothing is sealed."""
-    con = connect(warehouse, sealed=False, memory_limit=memory_limit, threads=threads)
-    con.execute("SET preserve_insertion_order = false")
-    for table in tables:
-        files = warehouse.files(table)
-        if files:
-            con.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM {stored_rows(table, files)}")
-    return con
+    with connect(warehouse, sealed=False, memory_limit=memory_limit, threads=threads) as con:
+        con.execute("SET preserve_insertion_order = false")
+        for table in tables:
+            files = warehouse.files(table)
+            if files:
+                con.execute(f"CREATE OR REPLACE VIEW {table} AS SELECT * FROM {stored_rows(table, files)}")
+        yield con
 
 
 def execute_within_memory(con: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> None:

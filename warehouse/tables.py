@@ -28,7 +28,7 @@ from warehouse.commits import naming_a_full_disk, retry_commit
 from warehouse.data_files import RERUN, check_file, write_files
 from warehouse.errors import CorruptTable, SchemaMismatch, UnknownTable, WarehouseError
 from warehouse.home import Home
-from warehouse.integrity import describe_damage
+from warehouse.integrity import raise_explained
 from warehouse.listing_notes import files_of, note_files, noted_files
 from warehouse.locks import FileLock
 from warehouse.partitions import DataFile, check_iteration, check_partition, row_filter
@@ -351,7 +351,7 @@ class Warehouse:
         except WarehouseError:
             raise
         except (DeltaError, OSError) as error:
-            raise CorruptTable(describe_damage(spec.name, folder, None, error)) from error
+            raise_explained(spec.name, folder, None, error)
 
     def _open_unchained(self, spec: Table, log: TableLog, version: int | None) -> DeltaTable | None:
         """A table that nobody has written to since chains were introduced."""
@@ -461,7 +461,7 @@ class Warehouse:
             if version is not None and purged and version < purged[0]:
                 raise UnknownTable(f"table {table}: a purge erased version {version}; read {purged[0]} or later") from error
             delta = self._open(_known(table), None)
-            raise CorruptTable(describe_damage(table, self.folder(table), delta, error)) from error
+            raise_explained(table, self.folder(table), delta, error)
 
 
 def local_path(uri: str) -> Path:

@@ -94,9 +94,14 @@ def suites(gate: checks.Gate, warehouse: Warehouse, iteration: str) -> int:
     return len(reports)
 
 
+def opened(warehouse: Warehouse, _: str) -> int:
+    with connect(warehouse) as con:
+        return len(con.execute("select * from tasks").fetchall())
+
+
 _GATES = {gate.name: gate for gate in checks.GATES if not gate.is_seed}
 WORK: dict[str, Callable[[Warehouse, str], int]] = {
-    "tables opened": lambda warehouse, _: len(connect(warehouse).execute("select * from tasks").fetchall()),
+    "tables opened": opened,
     "tables listed": lambda warehouse, _: len(Listing(warehouse, ("episodes", "steps", "checkpoints", "datasets")).files),
     "history of a table": lambda warehouse, _: len(warehouse.history("episodes")),
     "withdrawals": withdrawals,

@@ -58,7 +58,8 @@ def test_conversations_become_samples_once(tmp_path: Path) -> None:
     again, _ = run(home, tmp_path / "b.parquet")
     assert (again.num_added, again.num_there) == (1, 1), "what the first file brought is not added twice"
     assert run(home, tmp_path / "A file.jsonl")[0].num_added == 3, "importing again replaces"
-    members = mixed(connect(Warehouse(Home(home))), "sft", "0001", MixtureConfig(general=Pool())).rows.to_pylist()
+    with connect(Warehouse(Home(home))) as con:
+        members = mixed(con, "sft", "0001", MixtureConfig(general=Pool())).rows.to_pylist()
     assert [(row["kind"], row["component"], row["weight"]) for row in members] == [("ct", "general", 1.0)] * 4
 
 

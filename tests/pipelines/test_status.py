@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from pipelines.progress import Progress
@@ -17,6 +18,7 @@ from pipelines.turning import driver_path
 from sandbox.miniwob.source import load_tasks
 from tests.warehouse.conftest import Make
 from warehouse import registry
+from warehouse.errors import CorruptTable
 from warehouse.locks import FileLock
 
 
@@ -172,3 +174,14 @@ def test_it_is_said_how_much_of_what_is_reported_is_novel(place):
     older = [row | {"task_id": f"{row['task_id']}-of-before"} for row in rows]
     place.warehouse.replace_partition("tasks", older, iteration="0000", stage="tasks")
     assert "begun before splits were by content" in " ".join(told(place).split())
+
+
+def test_a_lost_file_is_named(place):
+    planted = [Make.evaluation("ckpt-merged-1", "merged_policy", split="holdout")]
+    place.warehouse.replace_partition("evaluations", planted, iteration="0001", stage="evaluation")
+    place.warehouse.replace_partition("checkpoints", [Make.checkpoint("ckpt-merged-1")], iteration="0001", stage="merged_policy")
+    (lost,) = place.warehouse.folder("evaluations").glob("*/*/*.parquet")
+    lost.unlink()
+    with pytest.raises(CorruptTable, match="is missing") as caught:
+        read_status(place.warehouse)
+    assert str(lost) in str(caught.value)

@@ -47,7 +47,8 @@ def test_a_stage_trains_in_processes_of_its_own_and_registers_what_they_made(tmp
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
     import_general_data(warehouse, tmp_path / "chats.jsonl", None, Console(quiet=True))
     mixture = MixtureConfig(tutorial=Pool(), general=Pool(), general_share=0.25)
-    dataset = mixed(connect(warehouse), "ct", "0001", mixture)
+    with connect(warehouse) as con:
+        dataset = mixed(con, "ct", "0001", mixture)
     warehouse.replace_partition("datasets", dataset.rows, iteration="0001", stage="ct_dataset")
     config = SupervisedConfig(
         steps=8, batch_tokens=512, log_every=1, prompt_loss_weight=1.0, packing="packed", eval_fraction=0.2, eval_every=4, num_processes=2,

@@ -149,7 +149,8 @@ def test_the_search_keeps_what_every_mixture_did(seeded: WorkerContext, method: 
     base = registry.made_by(seeded.warehouse, "0000", "seed_policy").checkpoint_id
     chosen = {"method": method, "grid_steps": 2, "refine_rounds": 1, "instances_per_task": 1}
     merge_worker.run(merge_request(specialists, MergeSettings.model_validate(chosen), base), seeded)
-    tried = mixtures(connect(seeded.warehouse), "0001")
+    with connect(seeded.warehouse) as con:
+        tried = mixtures(con, "0001")
     beside = [one for one in tried if one.method == "specialist"]
     assert len(beside) == (2 if method == "ties" else 0)
     grid = [tuple(one.weights.values()) for one in tried if one.method == method]
@@ -348,11 +349,11 @@ def test_a_run_that_failed_leaves_its_episodes_and_curves(
     )  # fmt: skip
     with pytest.raises(error):
         rl_worker.run(request, context(seeded.home, "0001", "rl_forms"))
-    con = connect(seeded.warehouse)
     num_asked_again = 2 if error is NothingToLearn else 0
-    assert con.sql("select count(*) from episodes where stage = 'rl_forms'").fetchall() == [(4 + num_asked_again,)]
     curves = "select distinct step, checkpoint_id from training_metrics where run = 'rl_forms' and metric = 'success'"
-    assert con.sql(curves).fetchall() == [(1, base.checkpoint_id)]
+    with connect(seeded.warehouse) as con:
+        assert con.sql("select count(*) from episodes where stage = 'rl_forms'").fetchall() == [(4 + num_asked_again,)]
+        assert con.sql(curves).fetchall() == [(1, base.checkpoint_id)]
     assert error.__name__ in NO_RETRY
 
 
@@ -381,7 +382,8 @@ def test_two_domains_are_trained_jointly_with_a_specialists_budget(seeded: Worke
     result = rl_worker.run(request, place)
     made = registry.made_by(seeded.warehouse, "0001", "rl_joint_pointing_forms")
     assert made.checkpoint_id == result.checkpoint_id and made.parents == (base.checkpoint_id,)
-    counts = connect(seeded.warehouse).sql("select domain, count(*), count(distinct task_name) from episodes group by all").fetchall()
+    with connect(seeded.warehouse) as con:
+        counts = con.sql("select domain, count(*), count(distinct task_name) from episodes group by all").fetchall()
     assert {domain for domain, _, _ in counts} == {"pointing", "forms"}
     assert all(num == 2 * num_tasks for _, num, num_tasks in counts), "half of 4 a task"
 

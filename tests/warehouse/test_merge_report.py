@@ -50,14 +50,15 @@ def test_retention_is_of_each_specialist_on_its_own_domain(warehouse: Warehouse)
         evaluation("merged_policy", "pointing", 40), evaluation("merged_policy", "forms", 1, split="eval"),
     ]  # fmt: skip
     warehouse.replace_partition("evaluations", rows, iteration=ITERATION, stage="evaluation")
-    kept = {row.domain: row for row in retentions(connect(warehouse), ITERATION)}
+    with connect(warehouse) as con:
+        kept = {row.domain: row for row in retentions(con, ITERATION)}
+        lines = successes_table(success_by_domain(con, ITERATION)).splitlines()
     assert kept.keys() == {"forms", "pointing"}
     assert kept["forms"].is_kept and kept["forms"].share == pytest.approx(79 / 80) and kept["forms"].verdict == "kept"
     assert not kept["pointing"].is_kept and kept["pointing"].verdict == "lost, proven"
     table = retention_table(list(kept.values()))
     assert "| forms | holdout | 0.800" in table and "99%" in table and "44%" in table
     assert retention_table([]).startswith("no specialist")
-    lines = successes_table(success_by_domain(connect(warehouse), ITERATION)).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| rl_forms", "| rl_pointing", "| rl_joint_forms_pointing", "| merged_policy"]
     assert lines[0] == "| policy | forms | pointing |"
     assert lines[4].startswith("| rl_joint_forms_pointing | 0.950 [") and lines[4].endswith("– |")
@@ -71,7 +72,8 @@ def test_the_search_is_told_mixture_by_mixture(warehouse: Warehouse) -> None:
         for domain, num in (("forms", forms), ("pointing", pointing))
     ]
     warehouse.replace_partition("merge_candidates", rows, iteration=ITERATION, stage="merged_policy")
-    found = mixtures(connect(warehouse), ITERATION)
+    with connect(warehouse) as con:
+        found = mixtures(con, ITERATION)
     assert [one.label for one in found] == ["1 / 0", "0.5 / 0.5", "0 / 1"]
     assert found[1].all_tasks.mean == pytest.approx(33 / 40) and found[1].domains["forms"].num_episodes == 20
     table = mixtures_table(found).splitlines()
@@ -91,7 +93,8 @@ def test_where_corners_are_not_the_specialists_these_are_told_beside(warehouse: 
         candidate(2, (1.0, 0.0), "forms", 12, method="ties", chosen=True),
     ]  # fmt: skip
     warehouse.replace_partition("merge_candidates", rows, iteration=ITERATION, stage="merged_policy")
-    (kept,) = kept_by_search(mixtures(connect(warehouse), ITERATION))
+    with connect(warehouse) as con:
+        (kept,) = kept_by_search(mixtures(con, ITERATION))
     assert kept.share == pytest.approx(0.6)
 
 

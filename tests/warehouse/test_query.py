@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from warehouse import query
 from warehouse.catalogue import TABLES
 from warehouse.errors import CorruptTable, QueryError, UnknownTable
+from warehouse.scan import connect_to_scan
 from warehouse.tables import Warehouse
 
 
@@ -55,15 +58,18 @@ def test_as_of_an_iteration_and_at_versions(planted: Warehouse) -> None:
         assert _one(con, "SELECT count(*) FROM checkpoints") == 0
 
 
-def test_impossible_versions_are_refused(planted: Warehouse) -> None:
-    with pytest.raises(UnknownTable, match="not for both"):
-        query.connect(planted, as_of="0001", versions={})
-    with pytest.raises(UnknownTable, match="no table 'runs'"):
-        query.connect(planted, versions={"runs": 1})
-    with pytest.raises(UnknownTable, match="no iteration 'two'"):
-        query.connect(planted, as_of="two")
-    with pytest.raises(UnknownTable, match="has no version 99"):
-        query.connect(planted, versions={"checkpoints": 99})
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"as_of": "0001", "versions": {}}, "not for both"),
+    ({"versions": {"runs": 1}}, "no table 'runs'"),
+    ({"as_of": "two"}, "no iteration 'two'"),
+    ({"versions": {"checkpoints": 99}}, "has no version 99"),
+]
+
+
+@pytest.mark.parametrize(("asked", "said"), IMPOSSIBLE)
+def test_impossible_versions_are_refused(planted: Warehouse, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnknownTable, match=said), query.connect(planted, **asked):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -106,13 +112,38 @@ def test_run_answers_and_explains(planted: Warehouse) -> None:
         query.run(planted, "SELEC 1")
 
 
-def test_a_damaged_file_is_named_by_a_query(warehouse: Warehouse, make: Any) -> None:
+READERS = {
+    "a person's query": lambda warehouse: query.run(warehouse, "SELECT max(instruction) FROM episodes"),
+    "ours": lambda warehouse: _all_rows(query.connect(warehouse)),
+    "a scan": lambda warehouse: _all_rows(connect_to_scan(warehouse, ["episodes"])),
+}
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "empty": lambda path: path.write_bytes(b""),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_damaged_file_is_named_by_whoever_reads_it(warehouse: Warehouse, make: Any, reader: str, damage: str) -> None:
     warehouse.replace_partition("episodes", [make.episode("a")], iteration="0001", stage="rollouts")
     (path,) = warehouse.folder("episodes").glob("*/*/*.parquet")
-    path.write_bytes(path.read_bytes()[:100])
+    DAMAGES[damage](path)
     with pytest.raises(CorruptTable) as caught:
-        query.run(warehouse, "SELECT max(instruction) FROM episodes")
-    assert str(path) in str(caught.value) and "To fix it" in str(caught.value)
+        READERS[reader](warehouse)
+    assert str(path) in str(caught.value) and "To fix it: run the stage of that partition again" in str(caught.value)
+
+
+def test_too_little_memory_is_no_damage(warehouse: Warehouse, make: Any) -> None:
+    warehouse.replace_partition("episodes", [make.episode("a")], iteration="0001", stage="rollouts")
+    with pytest.raises(duckdb.OutOfMemoryException), query.connect(warehouse, memory_limit="1MB", threads=1) as con:
+        con.execute("SELECT list(x) FROM range(3_000_000) t(x)").fetchall()
+
+
+def _all_rows(connection: AbstractContextManager[duckdb.DuckDBPyConnection]) -> None:
+    with connection as con:
+        con.execute("SELECT * FROM episodes").fetchall()
 
 
 @pytest.mark.slow

@@ -16,11 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import psutil
 import pytest
 
@@ -180,12 +178,9 @@ class Turned(Wheel):
     output: str = ""
     seconds: float = 0.0
 
-    @cached_property
-    def _con(self) -> duckdb.DuckDBPyConnection:
-        return connect(self.warehouse)
-
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self._con.execute(query, list(values)).fetchall()
+        with connect(self.warehouse) as con:
+            return con.execute(query, list(values)).fetchall()
 
 
 @pytest.fixture(scope="session")
