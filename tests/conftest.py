@@ -8,7 +8,6 @@ of what collecting takes is pytest's rewriting of the tests, which it keeps as b
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ sys.dont_write_bytecode = False
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
+from tests.disks import mounted_disk  # noqa: E402
 from tests.running import (  # noqa: E402,F401 - hooks, once the environment stands
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -42,10 +42,5 @@ from tests.running import (  # noqa: E402,F401 - hooks, once the environment sta
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"only root mounts a small disk: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted_disk(tmp_path / "small", "1m"):
+        yield tmp_path / "small"

@@ -55,7 +55,7 @@ class ToJudge:
 
 def run(request: JudgeRequest, context: WorkerContext) -> StageResult:
     with connect(context.warehouse) as con:
-        wanted = _to_judge(con, request, context.log)
+        wanted = to_judge(con, request, context.log)
     progress = context.progress()
     rows: list[dict[str, Any]] = []
     metrics: dict[str, float] = {}
@@ -83,7 +83,8 @@ def run(request: JudgeRequest, context: WorkerContext) -> StageResult:
     return StageResult(table_versions={"verdicts": version}, counts=counts, metrics=metrics, notes=notes)
 
 
-def _to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest, log: Callable[[str], None]) -> ToJudge:
+def to_judge(con: duckdb.DuckDBPyConnection, request: JudgeRequest, log: Callable[[str], None]) -> ToJudge:
+    """The iteration's routed episodes, and of those whose truth is known as many as are to be measured by."""
     settings = request.verdicts
     routed = con.sql(_ROUTED, params={"iteration": request.iteration}).to_arrow_table().to_pylist()
     known = known_episodes(

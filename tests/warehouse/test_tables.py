@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -295,19 +294,6 @@ print(warehouse.version("verdicts"), warehouse.read("verdicts").num_rows, write(
 """
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 def _fill(home: Path, how: str) -> str:
     result = subprocess.run([sys.executable, "-c", _FILL, str(home), how], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
@@ -321,8 +307,8 @@ def test_a_file_over_the_limit_commits_nothing(tmp_path: Path) -> None:
     assert issubclass(StorageFull, OSError)
 
 
-def test_a_full_disk_commits_nothing_and_the_next_small_write_works(tiny_disk: Path) -> None:
-    said = _fill(tiny_disk / "home", "full")
+def test_a_full_disk_commits_nothing_and_the_next_small_write_works(small_disk: Path) -> None:
+    said = _fill(small_disk / "home", "full")
     assert "the disk is full and nothing was committed" in said
     assert said.splitlines()[-1] == "1 5 2 6"
 

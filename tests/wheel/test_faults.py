@@ -1,4 +1,5 @@
-"""`kill -9` of everything that can be killed, while the wheel turns. Whatever had been acknowledged is there once; nothing is left behind.
+"""`kill -9` of everything that can be killed, and a disk that fills up, while the wheel turns. Whatever had been acknowledged is there
+once; nothing is left behind.
 
 Each trial turns iterations on a copy of a turned home until its kills are done, goes on as a person would (the same command again), and
 asks SQL. Moments are random and seeded, as fractions of what each stage took in the turned home and, after a kill that came too late, of
@@ -23,6 +24,8 @@ import pytest
 from assets.invariants import INVARIANTS
 from benchmarks.common.acknowledged import acknowledged_episodes, spooled_episodes
 from pipelines import prefect_server
+from tests.disks import fill, mounted_disk
+from tests.wheel.conftest import PROFILE
 from warehouse.query import connect
 
 pytestmark = pytest.mark.timeout(3600)
@@ -186,6 +189,38 @@ def test_killed_once_the_wheel_goes_on(turned_home, copy_of, stage_seconds):
     assert not trial.kills and trial.promised
     assert_nothing_lost(trial.wheel, trial.promised)
     assert trial.wheel.left_after(GONE_S) == []
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_the_run_by_name_and_with_room_the_same_command_goes_on(new_wheel):
+    wheel = new_wheel()
+    command = ("-m", "pipelines.cli", "run", "--iterations", "1", "--profile", PROFILE)
+    folder = wheel.home.work / "0000" / "seed_demonstrations"
+    filler = wheel.home.root / "filler"
+    with mounted_disk(wheel.home.root, "600m"):
+        run = wheel.start(*command)
+        while run.poll() is None and not (folder / "request.json").exists():
+            time.sleep(POLL_S)
+        while run.poll() is None:
+            fill(filler)
+            time.sleep(POLL_S)
+        said = run.communicate()[0]
+        assert run.returncode == 1 and "Traceback" not in said, said
+        assert "StorageFull: the disk of" in said and str(wheel.home.root) in said and "MiB" in said, said
+        status = wheel.flywheel("status")
+        assert "Traceback" not in status.stderr and (status.returncode == 0 or status.stderr.startswith("StorageFull:")), status.stderr
+        assert not (folder / "result.json").exists() and wheel.left_after(GONE_S) == []
+
+        filler.unlink()
+        again = wheel.start(*command)
+        while again.poll() is None and not (folder / "result.json").exists():
+            time.sleep(POLL_S)
+        assert again.poll() is None, again.communicate()[0]
+        again.terminate()
+        again.communicate()
+        stored = wheel.sql("select count(*), count(distinct episode_id) from episodes where stage = 'seed_demonstrations'")
+        assert stored[0][0] == stored[0][1] > 0
+        assert wheel.left_after(GONE_S) == []
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ that chooses is asked again. What it should have chosen is worked out here from 
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from math import comb
 from typing import Any
@@ -16,11 +17,15 @@ import pytest
 from assets.partitions import ITERATIONS
 from assets.profile import Profile
 from assets.release import released_policy
+from assets.requests import JudgeRequest
 from assets.resources import ProfileResource, WarehouseResource
 from assets.task_pool import make_pool
+from models.judges.judge import Judgement
 from pipelines import profiles
+from pipelines.workers.judge import to_judge, words_to_choose
 from tests.wheel.reported import poison
 from warehouse import registry
+from warehouse.judge_reports import choose_thresholds
 from warehouse.mixing import mixed
 from warehouse.query import connect
 from warehouse.routing import route
@@ -63,6 +68,26 @@ def gate(wheel: Any) -> str:
     return released(wheel)
 
 
+def thresholds(wheel: Any, settings: Profile) -> dict[str, float]:
+    """Domain → threshold of a judge who scores each episode by a hash of its id: only known truths move it."""
+    request = JudgeRequest(
+        iteration="0002", stage="judgements", seed=0, orm_id=None, orm=settings.orm, verdicts=settings.verdicts, engine=settings.engine,
+        layout=settings.agent.builder().grammar.layout, success_threshold=settings.quality.success_threshold, known="",
+    )  # fmt: skip
+    with connect(wheel.warehouse) as con:
+        wanted = to_judge(con, request, print)
+    judged = [
+        Judgement(
+            episode_id=episode_id, score=hashlib.sha256(episode_id.encode()).digest()[0] / 255, reasons=(), num_asked=1, num_readable=1,
+            cost_tokens=None, cost_ms=1.0,
+        )
+        for episode_id in wanted.known
+    ]  # fmt: skip
+    domains = {known.row["domain"] for known in wanted.known.values()}
+    choices = choose_thresholds(words_to_choose(wanted, judged), domains, target=0.5, min_passed=1)
+    return {domain: choice.threshold for domain, choice in choices.items()}
+
+
 def test_the_second_release_is_what_the_eval_rows_say(turned_twice: Any) -> None:
     candidate = registry.made_by(turned_twice.warehouse, "0002", "merged_policy")
     incumbent = registry.made_by(turned_twice.warehouse, "0001", "released_policy")
@@ -95,7 +120,8 @@ def test_evaluations_are_greedy_and_on_splits_that_nothing_learns_from(turned_tw
 
 
 def test_nothing_that_chooses_reads_what_is_only_reported(turned_twice: Any, copy_of: Any) -> None:
-    """The gate, the task pool, the datasets and the routes, asked again when every reported row says the contrary."""
+    """The gate, the task pool, the datasets, the routes and the judges' thresholds, asked again when every reported row says the
+    contrary."""
     wheel, settings = copy_of(turned_twice), profiles.load("smoke", {"tasks.self_challenge.enabled": True})
 
     def choices() -> dict[str, Any]:
@@ -104,10 +130,12 @@ def test_nothing_that_chooses_reads_what_is_only_reported(turned_twice: Any, cop
             datasets = {kind: mixed(con, kind, "0003", mixture).dataset_id for kind, mixture in mixtures.items()}  # type: ignore[arg-type]
             routes = route(con, settings.routing).to_pylist()
         pool = [(choice.task.name, choice.num, choice.why) for choice in make_pool(wheel.warehouse, settings, "0003")[0]]
-        return {"release": gate(wheel), "pool": pool, "datasets": datasets, "routes": routes}
+        choices = {"release": gate(wheel), "pool": pool, "datasets": datasets, "routes": routes}
+        return choices | {"thresholds": thresholds(wheel, settings)}
 
     before = choices()
     assert before["release"] == released(turned_twice) and before["pool"] and before["routes"]
+    assert any(0 < threshold < 1 for threshold in before["thresholds"].values()), "some episode of the eval part is good"
     candidate = registry.made_by(wheel.warehouse, "0002", "merged_policy").checkpoint_id
     reported = solved(wheel, candidate, "holdout")
     assert poison(wheel.warehouse, "0002") >= len(reported) > 0
