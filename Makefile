@@ -45,10 +45,7 @@ test-long: setup ## the long tests alone, minutes each: hours
 test-all: setup ## all tests that this machine can run
 	$(PYTEST) -m "not gpu" $(ARGS)
 
-audit: setup ## bandit over the rooms: each finding is fixed, or answered in pyproject.toml or beside the line
-	.venv/bin/bandit -q -c pyproject.toml -r pipelines assets models annotation agent sandbox warehouse
-
-check: lint types imports ## ruff, mypy and the import contract (make -k check: all three, whatever fails)
+check: lint types imports audit ## ruff, mypy, the import contract and bandit (make -k check: all four, whatever fails)
 
 lint: setup
 	$(PYTHON_IN_VENV) -m ruff check
@@ -58,6 +55,9 @@ types: setup
 
 imports: setup
 	.venv/bin/lint-imports --no-logo
+
+audit: setup ## bandit over the rooms: each finding is fixed, or answered in pyproject.toml or beside the line
+	.venv/bin/bandit -q -c pyproject.toml -r pipelines assets models annotation agent sandbox warehouse
 
 bench: setup ## the benchmarks, one after the other: a table each; hours, most of them for wheel_curves
 	@for name in env_steps game_frames terminal leases recording recording_intake desktop_steps soak fuzz_actions memory lessons_beside_tasks seed_policies wheel_curves profile_turns novelty reserved overhead reproducibility generation serving packing sft_throughput streaming merge rl_conformance rl_curves rl_beside_trl pixels plan_accuracy importing osworld_examples near_duplicates routing_scale sampling_scale orm gpu_training annotators growth damage kills power_cut; do echo "== benchmarks/$$name"; $(PYTHON_IN_VENV) -m benchmarks.$$name || exit 1; done

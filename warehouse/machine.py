@@ -10,7 +10,9 @@ import errno
 import os
 import resource
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from warehouse.errors import ConfigError, CorruptDatabase, FlywheelError, MachineLimit, StorageFull
@@ -100,10 +102,17 @@ def _limit(error: BaseException) -> MachineLimit | None:
 def _damaged(error: BaseException, place: Path) -> CorruptDatabase | None:
     if not any(words in str(error) for words in _DAMAGED_WORDS):
         return None
-    return CorruptDatabase(
-        f"a database file under {place} is damaged ({_line(error)}). "
-        "Dagster's and Prefect's are the *.db files below it: restore the damaged one from a backup"
-    )
+    file = next((path for path in sorted(place.rglob("*.db")) if _is_damaged(path)), None)
+    which = f"the database file {file}" if file is not None else f"a database file under {place} (Dagster's and Prefect's are *.db)"
+    return CorruptDatabase(f"{which} is damaged ({_line(error)}). Restore it from a backup")
+
+
+def _is_damaged(file: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as con:
+            return bool(con.execute("pragma quick_check(1)").fetchone() != ("ok",))
+    except sqlite3.Error as error:
+        return any(words in str(error) for words in _DAMAGED_WORDS)
 
 
 def _path_of(error: BaseException) -> Path | None:

@@ -58,13 +58,16 @@ def test_a_read_only_disk(small_disk: Path, tmp_path: Path) -> None:
     assert isinstance(named(wrote.value, small_disk), ConfigError)
 
 
-def test_a_damaged_database(tmp_path: Path) -> None:
+def test_a_damaged_database_is_named_among_sound_ones(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "events.db")) as con:
+        con.execute("create table events (id integer)")
     (tmp_path / "runs.db").write_bytes(b"not a database at all" * 100)
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'runs.db'}")
     with pytest.raises(sa.exc.DatabaseError) as wrong, engine.begin() as con:
         con.execute(sa.text("select * from runs"))
     engine.dispose()
-    assert isinstance(named(wrong.value, tmp_path), CorruptDatabase)
+    found = named(wrong.value, tmp_path)
+    assert isinstance(found, CorruptDatabase) and f"{tmp_path / 'runs.db'} is damaged" in str(found)
 
 
 def test_too_few_open_files(tmp_path: Path) -> None:
