@@ -16,6 +16,7 @@ from warehouse.data_files import check_file, checksum_in
 from warehouse.errors import CheckpointError, CorruptTable, IterationLocked, WarehouseError
 from warehouse.integrity import Damage, data_damage
 from warehouse.locks import LOOKED_AT_S, FileLock
+from warehouse.lost_screenshots import lost_screenshots
 from warehouse.screens import is_what_its_id_says
 from warehouse.table_log import TableLog, added_files, read_log
 from warehouse.tables import VACUUM_BEGUN, VACUUMED, Warehouse
@@ -62,6 +63,7 @@ def _parts(warehouse: Warehouse, all_versions: bool) -> Iterator[tuple[str, Call
         yield f"log of {table}", lambda table=table: _of_log(warehouse, table)  # type: ignore[misc]
         yield f"data of {table}", lambda table=table: _of_data(warehouse, table, all_versions)  # type: ignore[misc]
     yield "screenshots", lambda: _of_screenshots(warehouse)
+    yield "screenshots that are shown", lambda: _of_shown(warehouse)
     yield "checkpoints", lambda: _of_checkpoints(warehouse)
 
 
@@ -125,7 +127,20 @@ def _of_screenshots(warehouse: Warehouse) -> list[Damage]:
         ]
     except (WarehouseError, OSError, ValueError):
         return []  # of its log or its files, which were told above
-    return [Damage(path=folder, what=f"picture {each} is not what its id says", mend="restore the folder from a backup") for each in wrong]
+    mend = "restore the folder from a backup"
+    return [Damage(path=folder, what=f"picture {each} is not what its id says", mend=mend) for each in wrong]
+
+
+def _of_shown(warehouse: Warehouse) -> list[Damage]:
+    folder = warehouse.folder("screenshots")
+    try:
+        lost = lost_screenshots(warehouse)
+    except CorruptTable:
+        return []  # told above
+    return [
+        Damage(path=folder, what=f"lacks {num} of the pictures that rows of {iteration}/{stage} show", mend=REPAIR)
+        for (iteration, stage), num in lost.items()
+    ]
 
 
 def _of_checkpoints(warehouse: Warehouse) -> list[Damage]:
@@ -161,7 +176,7 @@ def repair_alone(warehouse: Warehouse, console: Console, ask: Callable[[str], No
 
 
 def repair(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -> int:
-    """Repair what keeps tables from being read, once `ask` has let us; says which stages have lost rows, and lets them be worked again.
+    """Repair what keeps tables from being read, once `ask` has let us; says which stages lack rows or pictures, and has them worked again.
     Returns the exit status: 0 where all can be read now. Call it with the lock of the iteration."""
     from pipelines.finished_work import forget_lost_work
     from warehouse.repairing import find_steps
@@ -177,11 +192,12 @@ def repair(warehouse: Warehouse, console: Console, ask: Callable[[str], None]) -
             step.act()
         if (num := num + 1) == 4:
             break
+    left = find_steps(warehouse)
+    lost |= set() if left else lost_screenshots(warehouse).keys()
     again = forget_lost_work(warehouse, lost)
     for iteration, stage in sorted(again):
-        console.print(f"rows of {iteration}/{stage} are lost: `flywheel run` works it again")
+        console.print(f"rows or pictures of {iteration}/{stage} are lost: `flywheel run` works it again")
     for iteration, stage in sorted(lost - again):
-        console.print(f"rows of {iteration}/{stage} are lost, and a person or an import made them: give that command again")
-    left = find_steps(warehouse)
+        console.print(f"rows or pictures of {iteration}/{stage} are lost, and a person or an import made them: give that command again")
     console.print("every table can be read" if not left else f"{len(left)} tables are still damaged: restore them from a backup")
     return 1 if left else 0

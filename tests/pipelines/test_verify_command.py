@@ -16,6 +16,7 @@ from assets.requests import StageResult
 from pipelines.finished_work import commits_of, to_turn_again
 from pipelines.verify_command import repair_alone, verify
 from pipelines.work_folder import RESULT, work_folder
+from tests.warehouse.conftest import Make
 from warehouse import query, table_log, tables
 from warehouse.catalogue import VERDICT_STAGE
 from warehouse.errors import CorruptTable
@@ -116,7 +117,7 @@ def test_damage_is_found_told_and_repaired(home: Home, case: str) -> None:
     assert status == 0, said
     assert routed(home) == rows and query.run(Warehouse(home), "FROM routes").num_rows == len(rows)
     Warehouse(home).history("routes")
-    told = sorted(line.split()[2] for line in said.splitlines() if line.endswith("works it again"))
+    told = sorted(line.split()[4] for line in said.splitlines() if line.endswith("works it again"))
     assert told == again and to_turn_again(home) == sorted({place[:4] for place in again})
     kept = {f"{path.parent.parent.name}/{path.parent.name}" for path in home.work.glob(f"*/*/{RESULT}")}
     assert kept == {f"{(n + 2) // 3:04d}/stage_{n}" for n in range(1, 8)} - set(again)
@@ -131,8 +132,8 @@ def test_who_makes_lost_rows_again_is_told(home: Home) -> None:
         flip(next(home.tables.glob(f"routes/iteration=0001/stage={stage}/*.parquet")))
     status, said = repaired(home)
     assert status == 0
-    told = {line.split()[2].removeprefix("0001/").rstrip(":"): "by hand" if "give that command again" in line else "by a run"
-            for line in said.splitlines() if line.startswith("rows of")}  # fmt: skip
+    told = {line.split()[4].removeprefix("0001/").rstrip(":"): "by hand" if "give that command again" in line else "by a run"
+            for line in said.splitlines() if line.startswith("rows or")}  # fmt: skip
     assert told == {VERDICT_STAGE: "by hand", "withdrawn": "by hand", "human_annotations": "by a run", "recordings": "by a run"}
 
 
@@ -164,3 +165,23 @@ def test_a_picture_is_what_its_id_says(home: Home) -> None:
     assert status == 1 and f"picture {row['screenshot_id']} is not what its id says" in said
     with pytest.raises(CorruptTable, match="is not what its id says"):
         check_screenshot(str(row["screenshot_id"]), b"another")
+
+
+def test_stages_whose_pictures_are_lost_are_worked_again(home: Home) -> None:
+    warehouse = Warehouse(home)
+    ids = [bytes_id("screen", data) for data in (b"one", b"two")]
+    warehouse.add_screenshots([Make.screenshot(name, data) for name, data in zip(ids, (b"one", b"two"), strict=True)])
+    for stage, shown in (("stage_1", ids[0]), ("recordings", ids[1]), ("stage_2", None)):
+        warehouse.replace_partition("steps", [Make.step(f"ep-{stage}", 0, screenshot_id=shown)], iteration="0001", stage=stage)
+    sample = Make.sample("sft-1", messages=[{"role": "user", "content": "see", "screenshot_id": ids[1], "loss": 0.0}])
+    warehouse.replace_partition("sft_samples", [sample], iteration="0000", stage="import_x")
+    assert verified(home)[0] == 0
+    for path in home.tables.glob("screenshots/*.parquet"):
+        path.unlink()
+    status, said = repaired(home)
+    told = {line.split()[4].rstrip(":,") for line in said.splitlines() if line.startswith("rows or pictures of")}
+    assert status == 0 and told == {"0001/stage_1", "0001/recordings", "0000/import_x"}, said
+    assert to_turn_again(home) == ["0001"] and not (work_folder(home, "0001", "stage_1") / RESULT).exists()
+    status, said = verified(home)
+    assert status == 1 and "lacks 1 of the pictures that rows of 0001/stage_1 show" in said
+    assert verified(home)[1].count("lacks 1 of the pictures") == 3
