@@ -34,7 +34,7 @@ LIGHT_MODULES = {
 
 OWNERS = {
     **dict.fromkeys(TRAINING, ("models/",)),
-    "prefect": ("pipelines/collection.py",),
+    "prefect": ("pipelines/collection.py", "pipelines/prefect_app.py"),
     "playwright": ("sandbox/browser/",),
     "great_expectations": ("warehouse/expectations.py",),
     "gymnasium": ("sandbox/gym_env.py", "sandbox/gym_ids.py"),
